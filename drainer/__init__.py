@@ -1,0 +1,1 @@
+"""Many logs in, one ordered stream out, applied in parallel."""

@@ -1,0 +1,1 @@
+"""The contract: everything two programs must agree on."""

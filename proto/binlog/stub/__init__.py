@@ -1,0 +1,1 @@
+"""In-memory stand-ins for unit tests of pure code and for embedding."""

@@ -1,0 +1,113 @@
+"""The values that travel between decoding, ordering and a destination. No rules live here.
+
+A *row* is written in the form its destination reads fastest: for the MySQL family one `bytes` with the text
+of a VALUES tuple, `(1,'a',NULL)`; for SQLite a `tuple` of Python values. A *key* is the same for the fold
+key's columns alone. Ordered work keeps one literal (or value) per column, because it must match whole rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+Row = bytes | tuple[object, ...]
+Key = bytes | tuple[object, ...]
+Literals = tuple[object, ...]
+
+
+class Kind(IntEnum):
+    """What happened to a row upstream."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+
+
+class Match(IntEnum):
+    """How one column is compared when a row without a key is looked for (correctness rule 11)."""
+
+    PLAIN = 0
+    BINARY_TEXT = 1  # strings: byte for byte, whatever the collation
+    EXACT_FLOAT = 2
+    JSON = 3  # compared as text after the destination's own normalisation
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a statement needs to know about one table of the destination.
+
+    `columns`: names in the order of every row; `key`: positions in `columns` of the fold key, empty when the
+    table has none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique
+    keys beside the fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`.
+    """
+
+    table_id: int
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    key: tuple[int, ...]
+    why_ordered: str
+    secondary_unique: tuple[str, ...]
+    match: tuple[Match, ...]
+
+    @property
+    def foldable(self) -> bool:
+        return bool(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row change in upstream order. `old`/`new` are per-column literals parallel to `shape.columns`."""
+
+    shape: TableShape
+    kind: Kind
+    old: Literals | None
+    new: Literals | None
+    commit_ts: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class NetRow:
+    """The final state of one key within a segment.
+
+    `identity`: the key as compared (collation applied), the total order's second half; `first`: what the
+    first change in the segment was, so an insert is known not to exist yet; `row`: None when the key is dead at the
+    end; `stale`: every byte image of the key that must be deleted before `row` is written.
+    """
+
+    identity: bytes
+    first: Kind
+    row: Row | None
+    stale: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """One table's net changes, in the order of `NetRow.identity`."""
+
+    shape: TableShape
+    rows: tuple[NetRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Changes that must be applied one after another, in this order."""
+
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentWork:
+    """Everything between two DDLs: net rows of tables that fold, and one ordered list for all the others.
+
+    Covers (after_ts, until_ts]. `change_count` counts upstream row changes (before folding), `source_bytes` the
+    binlog payloads they came from.
+    """
+
+    after_ts: int
+    until_ts: int
+    folded: tuple[Folded, ...]
+    ordered: Ordered
+    change_count: int
+    source_bytes: int

@@ -1,6 +1,55 @@
-UV ?= uv
+# make demo   the whole chain on this machine, checked row by row (about a minute)
+# make test   every test, with real servers; make test-unit: seconds
+# Both install what is missing: uv, Java 17, MariaDB (Debian packages where they may).
+
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+RUN := $(UV) run --frozen --no-sync
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
-.PHONY: proto
-proto:
-	$(UV) run python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTOS)
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-unit test-integration lint types contracts format proto docs bench sync clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
+
+sync:
+	@scripts/need.sh uv
+	@$(UV) sync --frozen --quiet
+
+demo: sync  ## run the main job: etcd, two pumps, the drainer on Spark, a shop that writes; then compare every table
+	@scripts/need.sh java
+	@$(RUN) python -m demo $(DEMO_ARGS)
+
+test: sync  ## every test, with real etcd, MariaDB and Spark
+	@scripts/need.sh java mariadb
+	$(RUN) pytest --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+test-unit: sync  ## the tests that need no server: seconds
+	$(RUN) pytest tests/unit -m "not integration" -q $(PYTEST_ARGS)
+
+test-integration: sync  ## the tests with real servers alone
+	@scripts/need.sh java mariadb
+	$(RUN) pytest tests/integration tests/golden $(PYTEST_ARGS)
+
+lint: sync  ## ruff, mypy --strict, import contracts
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+	$(RUN) lint-imports
+
+format: sync  ## ruff's formatter and fixes
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+proto: sync  ## generated modules from proto/binlog/pb/*.proto
+	$(RUN) python -m grpc_tools.protoc -Iproto --python_out=proto --pyi_out=proto --grpc_python_out=proto $(PROTOS)
+
+docs: sync  ## docs/configuration.md from the code
+	$(RUN) python scripts/write_configuration.py docs/configuration.md
+
+bench: sync  ## all benchmarks; each prints a ratio to a ceiling or a peer measured in the same run
+	@scripts/need.sh java mariadb
+	$(RUN) python -m bench
+
+clean:  ## what tests, the demo and tools leave behind
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* htmlcov demo-data spark-warehouse

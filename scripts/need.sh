@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Install what is missing of: uv java mariadb. Says what it does; asks nothing; fails with one clear sentence.
+#   scripts/need.sh uv java mariadb
+# uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+say() { printf '%s\n' "$*" >&2; }
+die() { say "error: $*"; exit 1; }
+
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then sudo -n "$@"
+  else return 126
+  fi
+}
+
+debian() { # debian PACKAGE WHAT: install one Debian package, or say what to install by hand
+  command -v apt-get >/dev/null || die "$2 is missing and this is not a Debian: install the equivalent of $1"
+  say "installing $1 (for $2)"
+  as_root true || die "$2 is missing: run 'apt-get install $1' as root (no root or password-less sudo here)"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq >/dev/null 2>&1 || true
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null 2>"$here/.need.log" \
+    || die "apt-get install $1 failed: $(tail -n 3 "$here/.need.log")"
+  rm -f "$here/.need.log"
+}
+
+need_python() {
+  command -v python3 >/dev/null || die "python3 is missing: Python 3.11 or later is the one thing to bring along"
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+    || die "python3 is $(python3 -V 2>&1 | cut -d' ' -f2): Python 3.11 or later is needed"
+}
+
+need_uv() {
+  need_python
+  if command -v uv >/dev/null && uv --version >/dev/null 2>&1; then return; fi
+  [ ! -x "$here/.tools/bin/uv" ] || return 0
+  say "installing uv into .tools/"
+  if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    debian "python3-venv" "the Python module venv"
+  fi
+  rm -rf "$here/.tools"
+  python3 -m venv "$here/.tools" && "$here/.tools/bin/python" -m pip install -q --disable-pip-version-check uv \
+    || die "could not install uv with pip: is the Python package index reachable?"
+}
+
+java_fits() { # a Java 17 or later that carries the module Spark asks for
+  local java=${JAVA_HOME:+$JAVA_HOME/bin/java}
+  [ -x "${java:-/nonexistent}" ] || java=$(command -v java || true)
+  [ -n "$java" ] && "$java" --list-modules 2>/dev/null | grep -q '^jdk.incubator.vector'
+}
+
+need_java() {
+  java_fits && return
+  debian openjdk-17-jre-headless "Java 17"
+  java_fits || die "a Java without jdk.incubator.vector comes first: unset JAVA_HOME or put Java 17 first on PATH"
+}
+
+need_mariadb() {
+  PATH=$PATH:/usr/sbin:/usr/local/sbin
+  if command -v mariadbd >/dev/null || command -v mysqld >/dev/null; then return; fi
+  debian mariadb-server "a real MariaDB for the tests"
+}
+
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb ..."
+for what in "$@"; do
+  case $what in
+    uv) need_uv ;;
+    java) need_java ;;
+    mariadb) need_mariadb ;;
+    *) die "unknown: $what (uv, java, mariadb)" ;;
+  esac
+done

@@ -1,0 +1,77 @@
+"""Compares MariaDB's tables with what a recording expects, row for row."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tests.capture import CaptureSet
+from tests.support import MariaDB
+
+# MariaDB prints these otherwise than TiDB: FLOAT with 6 digits, FLOAT/DOUBLE(M,D) with all D, ZEROFILL with its
+# zeros. There the recording's own MariaDB tells what the stored value looks like.
+_DISPLAY = re.compile(r"^\s*`((?:[^`]|``)+)` (?:float|double\(|\w+(?:\(\d+\))? unsigned zerofill|\w+\(\d+\) zerofill)", re.M | re.I)
+
+Rows = list[list[Any]]
+
+
+def _cell(value: Any) -> Any:
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def read_table(mariadb: MariaDB, schema: str, table: str, columns: list[str]) -> Rows:
+    """All rows as text, as the recordings hold them: binary and BIT as {"hex"}."""
+    names = ",".join(f"`{c.replace('`', '``')}`" for c in columns)
+    quoted = f"`{schema.replace('`', '``')}`.`{table.replace('`', '``')}`"
+    with mariadb.connect(conv={}) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {names} FROM {quoted}")
+        return [[_cell(value) for value in row] for row in cursor.fetchall()]
+
+
+def _sorted(rows: Rows) -> list[str]:
+    return sorted(json.dumps(row, ensure_ascii=False) for row in rows)
+
+
+def _without(rows: Rows, drop: set[int]) -> Rows:
+    return [[v for i, v in enumerate(row) if i not in drop] for row in rows]
+
+
+def differences(mariadb: MariaDB, capture: CaptureSet) -> list[str]:
+    """One line per table that is missing or differs; empty when everything of `expected/` is there."""
+    found: list[str] = []
+    downstream = capture.tables("downstream")
+    for name, expected in capture.tables("expected").items():
+        if expected.get("kind"):  # views and sequences have no rows of their own
+            continue
+        schema, table = split_name(name, expected)
+        columns = expected["columns"]
+        try:
+            ours = read_table(mariadb, schema, table, columns)
+        except Exception as error:  # noqa: BLE001  whatever the server says is the finding
+            found.append(f"{name}: {error}")
+            continue
+        shown = {m.group(1).replace("``", "`") for m in _DISPLAY.finditer(expected["create"])}
+        drop = {i for i, column in enumerate(columns) if column in shown}
+        found += _differ(name, _without(ours, drop), _without(expected["rows"], drop), "expected")
+        if drop and name in downstream:
+            found += _differ(name, ours, downstream[name]["rows"], "downstream")
+    return found
+
+
+def split_name(name: str, table: dict[str, Any]) -> tuple[str, str]:
+    """`schema.table` split where the CREATE statement says the table's name begins (names may hold dots)."""
+    match = re.match(r"CREATE (?:GLOBAL TEMPORARY )?TABLE `((?:[^`]|``)+)`", table["create"])
+    assert match, table["create"][:80]
+    own = match.group(1).replace("``", "`")
+    assert name.endswith("." + own), (name, own)
+    return name[: -len(own) - 1], own
+
+
+def _differ(name: str, ours: Rows, theirs: Rows, what: str) -> list[str]:
+    a, b = _sorted(ours), _sorted(theirs)
+    if a == b:
+        return []
+    missing = [row for row in b if row not in a][:3]
+    extra = [row for row in a if row not in b][:3]
+    return [f"{name}: {len(a)} rows, {what} has {len(b)}; missing {missing}; extra {extra}"]

@@ -1,0 +1,161 @@
+"""What a real TiDB sent, through two real pumps and the drainer on Spark, into a real MariaDB: every table, row for row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from binlog.stub.pd import StubPD
+
+from tests.capture import GOLDEN, CaptureSet, find_sets
+from tests.golden.compare import differences
+from tests.replay import (
+    Chain,
+    Sender,
+    drainer_config,
+    first_ts,
+    last_ts,
+    schedule,
+    temporary_directory,
+)
+from tests.support import Etcd, MariaDB, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The committed sets, or those of `--captures DIR`."""
+    if "capture" in metafunc.fixturenames:
+        paths: list[Path] = metafunc.config.getoption("--captures") or [GOLDEN]
+        sets = [found for path in paths for found in find_sets(path)]
+        if not sets:
+            raise pytest.UsageError(f"--captures: no set (a folder with writes.bin) in {paths}")
+        metafunc.parametrize("capture", sets, ids=[s.name for s in sets])
+
+
+class HeldPD:
+    """A StubPD on a thread of its own, so that tests stay synchronous. Its clock stands where `hold` puts it."""
+
+    def __init__(self, cluster_id: int, ts: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._pd = self._run(StubPD.start(cluster_id=cluster_id))
+        self.addr: str = self._pd.addr
+        self.hold(ts)
+
+    def _run(self, work):  # type: ignore[no-untyped-def]
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    def hold(self, ts: int) -> None:
+        async def move() -> None:
+            self._pd.set(ts, hold=True)
+
+        self._run(move())
+
+    def close(self) -> None:
+        self._run(self._pd.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+
+@contextlib.contextmanager
+def chain_of(capture: CaptureSet, etcd: Etcd) -> Iterator[tuple[Chain, HeldPD]]:
+    directory = temporary_directory()
+    cluster_id = capture.meta["cluster_id"]
+    pd = HeldPD(cluster_id, first_ts(capture.writes))
+    chain = Chain(etcd, pd.addr, cluster_id, directory)
+    try:
+        for name in ("pump-a", "pump-b"):
+            chain.add_pump(name).start()
+        for pump in chain.pumps:
+            pump.wait_ready()
+        yield chain, pd
+    finally:
+        chain.close()
+        pd.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def config_of(capture: CaptureSet, chain: Chain, mariadb: MariaDB) -> Path:
+    jobs = chain.directory / "ddl_history.json"
+    jobs.write_bytes(capture.jobs_text)
+    from_ts = first_ts(capture.writes) - 1
+    return chain.write_config(drainer_config(chain, capture, mariadb, jobs=jobs, from_ts=from_ts))
+
+
+def test_every_table_arrives(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
+    """Written first, drained afterwards with --until-now."""
+    with chain_of(capture, etcd) as (chain, pd):
+        sender = Sender(chain, pd.hold)
+        for write in schedule(capture.writes):
+            sender.send(write)
+        pd.hold(last_ts(capture.writes) + 1)
+        drainer = chain.drainer(config_of(capture, chain, mariadb), "--until-now").start()
+        code = drainer.wait(deadline_s=600)
+        assert code == 0, drainer.tail()
+        assert differences(mariadb, capture) == []
+
+
+AUDIT = """
+CREATE TRIGGER tidb_binlog.audit_position AFTER UPDATE ON tidb_binlog.drainer_position FOR EACH ROW
+  INSERT INTO audit.moves(before_ts, after_ts) VALUES (OLD.commit_ts, NEW.commit_ts)
+"""
+
+
+def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
+    """Pumps and drainer die by SIGKILL at random moments while the recording is written; nothing lost, nothing twice."""
+    rng = random.Random(20261121)
+    mariadb.query("CREATE DATABASE audit")
+    mariadb.query("CREATE TABLE audit.moves(n BIGINT AUTO_INCREMENT PRIMARY KEY, before_ts BIGINT, after_ts BIGINT)")
+    with chain_of(capture, etcd) as (chain, pd):
+        config = config_of(capture, chain, mariadb)
+        writes = schedule(capture.writes)
+        sender = Sender(chain, pd.hold)
+        drainer = chain.drainer(config).start()
+        kill_pump_at = set(rng.sample(range(10, len(writes)), 4))
+        kill_drainer_at = set(rng.sample(range(10, len(writes)), 3))
+        audited = False
+        for index, write in enumerate(writes):
+            if index in kill_pump_at:
+                pump = rng.choice(chain.pumps)
+                pump.server.kill()
+                pump.start()
+            if index in kill_drainer_at:
+                drainer.wait_for_output("drainer is running", deadline_s=120)
+                wait_until(lambda: mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=60)
+                if not audited:
+                    mariadb.query(AUDIT)
+                    audited = True
+                drainer.kill()
+                drainer = chain.drainer(config).start()
+            sender.send(write)
+        for pump in chain.pumps:
+            pump.wait_ready()
+        pd.hold(last_ts(capture.writes) + 1)
+        for _ in range(3):
+            drainer.kill()
+            drainer = chain.drainer(config).start()
+            wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=120, what=drainer.tail())
+            done = position(mariadb)
+            with contextlib.suppress(pytest.fail.Exception):  # it may have been done already: then only time passes
+                wait_until(lambda at=done: position(mariadb) > at, deadline_s=rng.uniform(1, 6))
+        drainer.kill()
+        last = chain.drainer(config, "--until-now").start()
+        assert last.wait(deadline_s=600) == 0, last.tail()
+        assert differences(mariadb, capture) == []
+        moves = mariadb.query("SELECT before_ts, after_ts FROM audit.moves WHERE before_ts <> after_ts ORDER BY n")
+        assert moves, "the audit saw no move at all"
+        for (_, earlier), (later, _) in zip(moves, moves[1:], strict=False):
+            assert earlier == later, f"a range was applied twice or left out around {earlier} and {later}"
+
+
+def position(mariadb: MariaDB) -> int:
+    rows = mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position")
+    return int(rows[0][0]) if rows else 0

@@ -1,0 +1,131 @@
+"""The schema of a moment, as a value: what a decoder needs to read rows, in any process.
+
+A view never changes. It holds only the tables that are replicated; every other id is answered with why its rows
+are left out, or with TableUnknown.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+from binlog.tidb.table import TableInfo
+from drainer.schema.errors import TableUnknown
+
+# Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables (spec 3.4 D-CO-06, row format 4.1).
+SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
+
+# Versions kept per table. TiDB lets at most two adjacent versions of one table be in use, so a row can lag one
+# job behind (28 rows of the capture `ddl` do); the rest is room for jobs that change nothing a row shows.
+VERSIONS_KEPT = 4
+
+
+class Gone(Enum):
+    """Why rows of a table id are left out, silently but counted."""
+
+    TRUNCATED = "truncated"
+    DROPPED = "dropped"
+    FILTERED = "filtered"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersions:
+    """One table id: where it stands now, and its last TableInfos, oldest first, with the version of each job."""
+
+    schema: str
+    schema_id: int
+    versions: tuple[int, ...]
+    infos: tuple[TableInfo, ...]
+
+    @property
+    def current(self) -> TableInfo:
+        return self.infos[-1]
+
+    @property
+    def name(self) -> str:
+        return self.infos[-1].name
+
+    def at(self, schema_version: int) -> int:
+        """Index of the newest TableInfo not newer than `schema_version`; the oldest kept for older rows."""
+        return max(bisect_right(self.versions, schema_version) - 1, 0)
+
+    def add(self, version: int, info: TableInfo) -> TableVersions:
+        """With one more TableInfo in its place by version (jobs on one table come in order; ties replace)."""
+        keep = [(v, i) for v, i in zip(self.versions, self.infos, strict=True) if v != version]
+        keep.append((version, info))
+        keep.sort(key=lambda pair: pair[0])
+        keep = keep[-VERSIONS_KEPT:]
+        return replace(self, versions=tuple(v for v, _ in keep), infos=tuple(i for _, i in keep))
+
+    def moved(self, schema: str, schema_id: int) -> TableVersions:
+        return replace(self, schema=schema, schema_id=schema_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """A row's table: `at` decodes it and gives its defaults, `current` is what the destination has now (X-08).
+
+    (`table_id`, `at_version`, `current_version`) identifies a compiled decoder.
+    """
+
+    table_id: int
+    schema: str
+    at: TableInfo
+    current: TableInfo
+    at_version: int
+    current_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaView:
+    """Frozen and picklable. `ddl_due_version`: rows at or above it need a DDL to run first, so they do not belong
+    to this view's segment (rule 14); 0 when no job is waiting. `settled_version`: rows above it need the history
+    to be read again first."""
+
+    tables: Mapping[int, TableVersions]
+    gone: Mapping[int, Gone]
+    ddl_due_version: int
+    settled_version: int
+
+    def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | Gone:
+        """The table of a row, or why the row is left out. Raises TableUnknown (ids and ts in the text)."""
+        found = self.tables.get(table_id)
+        if found is not None:
+            index = found.at(schema_version)
+            return TableAt(
+                table_id=table_id,
+                schema=found.schema,
+                at=found.infos[index],
+                current=found.infos[-1],
+                at_version=found.versions[index],
+                current_version=found.versions[-1],
+            )
+        gone = self.gone.get(table_id)
+        if gone is not None:
+            return gone
+        if table_id >= SYSTEM_TABLE_ID_MIN:
+            return Gone.SYSTEM
+        raise TableUnknown(table_id=table_id, schema_version=schema_version, commit_ts=commit_ts)
+
+    def belongs(self, schema_version: int) -> bool:
+        """Whether a row of this version may be applied with this view."""
+        due = self.ddl_due_version
+        return schema_version <= self.settled_version and (not due or schema_version < due)
+
+    def only(self, table_ids: Iterable[int]) -> SchemaView:
+        """The same view with just these tables, for a smaller pickle."""
+        wanted = set(table_ids)
+        return replace(self, tables={i: t for i, t in self.tables.items() if i in wanted})
+
+    def __reduce__(self) -> tuple[type[SchemaView], tuple[object, ...]]:
+        # A read-only proxy does not pickle; the plain dict inside it does.
+        return SchemaView, (dict(self.tables), dict(self.gone), self.ddl_due_version, self.settled_version)
+
+
+def read_only(tables: dict[int, TableVersions], gone: dict[int, Gone], *, due: int, settled: int) -> SchemaView:
+    """A view over these dictionaries, which the caller must not change afterwards."""
+    return SchemaView(MappingProxyType(tables), MappingProxyType(gone), due, settled)

@@ -1,0 +1,1 @@
+"""Destinations: where segments of rows and DDL end up, each exactly once."""

@@ -1,0 +1,73 @@
+"""What may go wrong at a destination. Every message names the place and says what to do."""
+
+from __future__ import annotations
+
+from binlog.errors import BinlogError
+
+
+class DestinationError(BinlogError):
+    """Root of this package's errors."""
+
+
+class DestinationDown(DestinationError):
+    """The server did not answer for as long as the configuration lets us wait; nothing is lost."""
+
+
+class DestinationRefused(DestinationError):
+    """The destination cannot be used as it is: privileges, settings, version, a file that is something else."""
+
+
+class LockHeld(DestinationError):
+    """Another drainer holds this changefeed in the destination."""
+
+
+class Fenced(DestinationError):
+    """Another driver has taken over: this one's epoch is no longer the destination's. Stop, do not retry."""
+
+
+class PositionMoved(DestinationError):
+    """The destination's position is neither the start nor the end of what was to be applied."""
+
+
+class DdlFailed(DestinationError):
+    """The destination refused a DDL. `job_id` and `commit_ts` say which."""
+
+    def __init__(self, message: str, *, job_id: int, commit_ts: int) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.commit_ts = commit_ts
+
+
+class DdlUndecided(DestinationError):
+    """A crash fell into a DDL whose outcome cannot be told by looking; an operator must decide."""
+
+    def __init__(self, message: str, *, job_id: int) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
+class DataError(DestinationError):
+    """A row could not be written as it is. `schema` and `table` say where."""
+
+    def __init__(self, message: str, *, schema: str, table: str) -> None:
+        super().__init__(message)
+        self.schema = schema
+        self.table = table
+
+
+class UniqueConflict(DataError):
+    """A row outside the range stands under a unique key that upstream has given to another row.
+
+    Upstream's index is probably being dropped (rule 12): the pipeline may run that job early and try again."""
+
+    def __init__(self, message: str, *, schema: str, table: str, key: str) -> None:
+        super().__init__(message, schema=schema, table=table)
+        self.key = key
+
+
+class RowMissing(DataError):
+    """An UPDATE or DELETE of a table without a key found no such row: the destination has diverged."""
+
+
+class ValueChanged(DataError):
+    """The destination would store another value than upstream's (a warning that changes data)."""

@@ -1,0 +1,1 @@
+"""MySQL, MariaDB and TiDB: rows applied by the driver in one transaction, or by executors in marked chunks."""

@@ -1,0 +1,207 @@
+"""What the pipeline asks of a destination, and what it gets back. See docs/architecture.md, "Exactly once".
+
+The destination's position is the truth (correctness rule 17). A destination lives like this:
+
+    open ──► ready ──apply / advance / ddl──► ready ──► close
+               │ begin(intent)
+               ▼
+             spread: run every slot with the SpreadTarget ──next_phase──► again, or finish ──► ready
+
+`open` settles what a crash left behind, except an open intent: `Position.intent` then holds the range that must
+come first, cut exactly as it says, and the pipeline goes on at `begin(position.intent)`.
+
+A loop over phases is all a caller of the spread way needs:
+
+    target = destination.begin(intent)
+    while target is not None:
+        results = [target.apply(slot, work) for each slot]        # in executors
+        target = destination.next_phase(intent, results)
+    destination.finish(intent, schema_version)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from binlog.tidb.job import Job
+    from binlog.tidb.table import TableInfo
+    from drainer.plan import SegmentWork
+
+Dialect = Literal["mysql", "sqlite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose position this is. Two changefeeds of one cluster may share a destination; `node_id` names the
+    drainer that asks, so that a restart may take over from its own former life."""
+
+    cluster_id: int
+    changefeed: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What a spread batch is about to apply, and how it is cut (rule 16): (after_ts, until_ts] in `slots` slots by
+    the stable hash `hash_version`, at most `chunk_rows` rows a transaction, rows chosen by the filters whose
+    digest is `digest`. A batch that goes on after a crash uses these, not today's configuration."""
+
+    after_ts: int
+    until_ts: int
+    slots: int
+    chunk_rows: int
+    hash_version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the destination stands. `fresh`: it had no position of ours before this `open`; `settled`: ids of DDL
+    jobs that a crash had left half-way and `open` found to be done (their position is already included)."""
+
+    commit_ts: int
+    schema_version: int
+    intent: Intent | None
+    fresh: bool
+    settled: tuple[int, ...] = ()
+
+
+class Phase(StrEnum):
+    """How the folded rows of a spread batch are written (rule 12). A batch starts DIRECT; when an untouched row
+    stands in the way of a unique key it goes through DELETE and INSERT, all slots together, one after the other."""
+
+    DIRECT = "direct"
+    DELETE = "delete"
+    INSERT = "insert"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One transaction's outcome. `rows`: net rows and ordered changes written; `repeated`: the transaction was found
+    to be committed already (its answer had been lost)."""
+
+    rows: int
+    statements: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlotResult:
+    """One slot in one phase. `chunks` transactions hold all of it, `skipped` of them were committed by an earlier
+    attempt. `surprise` names the table and key that stopped the DIRECT phase, '' when none did."""
+
+    slot: int
+    rows: int
+    chunks: int
+    skipped: int
+    surprise: str = ""
+
+
+class SpreadTarget(Protocol):
+    """Writes one slot from wherever it is called; picklable, holds no connection."""
+
+    @property
+    def phase(self) -> Phase: ...
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        """Apply one slot's rows of the intent's range in marked chunks; any attempt may be repeated or killed.
+
+        Raises Fenced when another driver has taken over, DestinationDown when the server does not answer for
+        long, and the DataErrors of `apply`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One table that a job touches: where it was and what it was, where it is and what it is afterwards.
+
+    `before` None: created; `after` None: dropped. A TRUNCATE has both, with two ids. For a RENAME the schema may
+    differ between the two."""
+
+    before_schema: str
+    before: TableInfo | None
+    after_schema: str
+    after: TableInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class DdlStep:
+    """One DDL job in its place. `sql`: the text to run; `schema`: the database it runs in, '' for none; `commit_ts`:
+    the position after it (for an early one the commit_ts of the row it precedes, less one); `may_exist`: the
+    job started before the initial position, so that its effect may already be in the destination's first copy."""
+
+    job: Job
+    sql: str
+    schema: str
+    commit_ts: int
+    schema_version: int
+    early: bool
+    tables: tuple[TableChange, ...]
+    may_exist: bool = False
+
+
+class Destination(Protocol):
+    """A place that takes segments. One thread uses it; all methods block."""
+
+    @property
+    def name(self) -> str:
+        """For logs and errors: kind and address, no password."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """The form in which rows must be written for `apply` (drainer/plan.py)."""
+        ...
+
+    @property
+    def spreads(self) -> bool:
+        """Whether begin/next_phase/finish may be used; otherwise everything goes through `apply`."""
+        ...
+
+    def open(self, identity: Identity, initial_ts: int) -> Position:
+        """Take the destination for this changefeed, fence off whoever had it, settle a crashed DDL, and say where
+        it stands; `initial_ts` is used only where no position is found (rule 17).
+
+        Raises LockHeld, DdlUndecided, DestinationDown, DestinationRefused."""
+        ...
+
+    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        """Write (after_ts, until_ts] in ONE transaction that also moves the position from after_ts to until_ts.
+
+        Raises Fenced, PositionMoved, UniqueConflict, RowMissing, ValueChanged, DestinationDown."""
+        ...
+
+    def begin(self, intent: Intent) -> SpreadTarget:
+        """Record the intent, or go on with the open one (which must be equal), and open its marks."""
+        ...
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
+        """After every slot has been applied once: None when the range is complete, else the target with which
+        every slot must be applied again."""
+        ...
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        """Move the position to intent.until_ts, close the intent and throw its marks away, in one transaction."""
+        ...
+
+    def ddl(self, step: DdlStep) -> None:
+        """Run a DDL exactly once and move the position to step.commit_ts.
+
+        Raises DdlFailed, DdlUndecided, Fenced, DestinationDown."""
+        ...
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        """Move the position over a stretch without rows for this destination."""
+        ...
+
+    def job_done(self, job_id: int) -> bool:
+        """Whether this DDL job has been run here (an early one is skipped at its own place, rule 14)."""
+        ...
+
+    def close(self, *, clean: bool) -> None:
+        """Give the destination back. `clean`: everything read was applied (D-CP-07)."""
+        ...

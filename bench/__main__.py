@@ -1,0 +1,11 @@
+"""All measurements, one after another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+for name in ("rowcodec", "pump", "latency", "drainer"):
+    done = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)
+    if done.returncode != 0:
+        sys.exit(done.returncode)

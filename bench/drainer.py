@@ -1,0 +1,110 @@
+"""A backlog in two pumps, drained to MariaDB: rows a second against a plain loader's ceiling, and the Go drainer.
+
+    python -m bench.drainer [--single 200000] [--wide 10000] [--rows 20]
+
+Both figures leave the start of the JVM out: the clock runs from the first row that is visible downstream to the last,
+and the rows that were there at the first look are not counted. The whole run's figure is printed beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+
+from binlog.cluster import cluster_id
+from binlog.etcd import connect_etcd
+
+from bench.fill import fill_batched, fill_with_pumpload, transactions
+from bench.report import Report
+from bench.sbtest import CREATE, ceiling, jobs
+from bench.stack import Stack, peer_binary, running_stack
+from tests.support import MariaDB, Server, wait_until
+
+
+def own_cluster_id(endpoint: str) -> int:
+    """The cluster id that the pumps at this etcd chose."""
+
+    async def ask() -> int:
+        etcd = await connect_etcd([endpoint], None)
+        try:
+            return await cluster_id(etcd)
+        finally:
+            await etcd.close()
+
+    return asyncio.run(ask())
+
+
+def fill(stack: Stack, cluster: int, *, txns: int, rows_each: int, base: int, pumpload: bool) -> None:
+    """Half of the transactions into each pump."""
+    half = txns // len(stack.pump_ports)
+    for number, port in enumerate(stack.pump_ports):
+        first = base + number * half * rows_each
+        if pumpload:
+            print("  " + fill_with_pumpload(port, cluster, txns=half, rows_each=rows_each, base=first), flush=True)
+        else:
+            fill_batched(port, cluster, list(transactions(half, rows_each, base=first, seed=number)))
+
+
+def applied(mariadb: MariaDB) -> int:
+    return int(mariadb.query("SELECT COUNT(*) FROM bench.sbtest")[0][0])
+
+
+def drain(start: Callable[[], Server], mariadb: MariaDB, expected: int) -> tuple[float, float]:
+    """(rows/s from the first visible row on, rows/s of the whole run with the start of the process)."""
+    begin = time.perf_counter()
+    server = start()
+
+    def look() -> int:
+        if not server.alive and server.wait() != 0:
+            raise SystemExit(f"the drainer failed:\n{server.tail()}")
+        return applied(mariadb)
+
+    at_first = wait_until(look, deadline_s=180, what=f"first row downstream\n{server.tail()}")
+    first = time.perf_counter()
+    wait_until(lambda: look() >= expected, deadline_s=900, what=f"all rows downstream\n{server.tail()}")
+    end = time.perf_counter()
+    return (expected - at_first) / (end - first), expected / (end - begin)
+
+
+def measure(stack: Stack, mariadb: MariaDB, report: Report, *, txns: int, rows_each: int, pumpload: bool) -> None:
+    expected = txns * rows_each
+    mariadb.reset()
+    mariadb.query("CREATE DATABASE bench")
+    mariadb.query(CREATE.format(schema="bench"))
+    before = max(ceiling(mariadb, 100_000, connections=2, rows_a_statement=500) for _ in range(2))
+    history = stack.directory / "jobs.json"
+    history.write_text(jobs())
+    config = stack.config(mariadb, schema=f'history-file = "{history}"')
+    steady, whole = drain(lambda: stack.start_drainer(config, "--until-now"), mariadb, expected)
+    assert stack.drainer is not None
+    code = stack.drainer.wait(deadline_s=120)
+    if code != 0:
+        raise SystemExit(f"the drainer exited with {code}:\n{stack.drainer.tail()}")
+    after = max(ceiling(mariadb, 100_000, connections=2, rows_a_statement=500) for _ in range(2))
+    report.add("plain REPLACE, 2 connections x 500 rows", (before + after) / 2, "rows/s")
+    report.add("this drainer", steady, "rows/s")
+    report.add("this drainer, with the start of Spark", whole, "rows/s")
+    report.ratio("this drainer", "plain REPLACE, 2 connections x 500 rows")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.drainer", description=__doc__)
+    parser.add_argument("--single", type=int, default=200_000, help="single-row transactions")
+    parser.add_argument("--wide", type=int, default=10_000, help="transactions of --rows rows")
+    parser.add_argument("--rows", type=int, default=20)
+    args = parser.parse_args()
+    pumpload = peer_binary("pumpload") is not None
+    for title, txns, rows_each in (("single-row", args.single, 1), (f"{args.rows}-row", args.wide, args.rows)):
+        with running_stack(pumps=2) as (stack, mariadb):
+            report = Report(f"{txns:,} {title} transactions in two pumps, to MariaDB")
+            cluster = own_cluster_id(stack.endpoint)
+            fill(stack, cluster, txns=txns, rows_each=rows_each, base=1, pumpload=pumpload)
+            measure(stack, mariadb, report, txns=txns, rows_each=rows_each, pumpload=pumpload)
+    if peer_binary("drainer") is None:
+        print("\nthe Go drainer was not measured: PEER_BIN names no folder with its binaries")
+
+
+if __name__ == "__main__":
+    main()

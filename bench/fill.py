@@ -1,0 +1,78 @@
+"""Fills pumps with sbtest transactions: by the peer's pumpload where it is given, else by our own batched writer."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+
+import grpc
+from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc
+from binlog.tidb.datum import encode_value
+from binlog.tidb.mutation import PrewriteValueBuilder
+from binlog.tidb.row import encode_row
+
+from bench.sbtest import TABLE_ID, rows
+from bench.stack import peer_binary
+
+Pair = tuple[bytes, bytes]
+
+
+def transactions(count: int, rows_each: int, *, base: int = 1, seed: int = 1) -> Iterator[Pair]:
+    """(prewrite, commit) payloads of inserts into sbtest, timestamps from the wall clock as pumpload's."""
+    last = 0
+    source = rows(count * rows_each, seed)
+    rng = random.Random(seed)
+    for _ in range(count):
+        value = PrewriteValueBuilder(schema_version=1)
+        for _ in range(rows_each):
+            i, k, c, pad = next(source)
+            i += base - 1
+            row = encode_row({1: i, 2: k, 3: c.encode(), 4: pad.encode()})
+            value.insert(TABLE_ID, encode_value(i) + row)
+        last = max(last + 1, int(time.time() * 1000) << 18)
+        start, last = last, last + 1 + rng.randrange(3)
+        key = start.to_bytes(8, "big")
+        prewrite = binlog_pb2.Binlog(
+            tp=binlog_pb2.Prewrite, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value.build(),
+            ddl_job_id=0, ddl_schema_state=0,
+        )  # fmt: skip
+        commit = binlog_pb2.Binlog(
+            tp=binlog_pb2.Commit, start_ts=start, commit_ts=last, prewrite_key=key, ddl_job_id=0, ddl_schema_state=0
+        )
+        yield prewrite.SerializeToString(), commit.SerializeToString()
+
+
+def fill_batched(port: int, cluster_id: int, pairs: Sequence[Pair], *, batch: int = 500) -> float:
+    """Write the pairs over the extension's stream, prewrites of a batch first; seconds taken. All must be durable."""
+    stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
+
+    def requests() -> Iterator[pump_ext_pb2.WriteBatchReq]:
+        number = 0
+        for at in range(0, len(pairs), batch):
+            part = pairs[at : at + batch]
+            for kind in (0, 1):
+                number += 1
+                yield pump_ext_pb2.WriteBatchReq(
+                    cluster_id=cluster_id, batch_id=number, payloads=[pair[kind] for pair in part]
+                )
+
+    begin = time.perf_counter()
+    for answer in stub.WriteBatch(requests()):
+        if answer.errors:
+            raise SystemExit(f"the pump refused: {answer.errors[0]}")
+    return time.perf_counter() - begin
+
+
+def fill_with_pumpload(port: int, cluster_id: int, *, txns: int, rows_each: int, base: int, concurrency: int = 64,
+                       table_id: int = TABLE_ID) -> str:  # fmt: skip
+    """Run pumpload; the line it prints."""
+    binary = peer_binary("pumpload")
+    assert binary is not None
+    argv = [str(binary), "-addr", f"127.0.0.1:{port}", "-cluster", str(cluster_id), "-table", str(table_id),
+            "-txns", str(txns), "-rows", str(rows_each), "-base", str(base), "-c", str(concurrency)]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"pumpload: {done.stdout[-500:]}{done.stderr[-500:]}")
+    return done.stdout.strip().splitlines()[-1]

@@ -1,0 +1,94 @@
+"""The demo's comparison must see every kind of difference: a check that cannot fail proves nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from demo.compare import Comparison, compare_table
+from demo.model import TableModel
+
+ROWS = [
+    {"id": 1, "name": "a", "price": Decimal("1.50"), "at": datetime(2026, 1, 2, 3, 4, 5), "doc": {"b": [1], "a": None}},
+    {"id": 2, "name": None, "price": Decimal("10.00"), "at": datetime(2026, 1, 2, tzinfo=UTC), "doc": None},
+]
+
+
+def model(key: tuple[str, ...] = ("id",)) -> TableModel:
+    found = TableModel("t", ["id", "name", "price", "at", "doc"], key)
+    for row in ROWS:
+        found.insert(dict(row))
+    return found
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "shop.t" (id, name, price, at, doc)')
+        connection.executemany(
+            'INSERT INTO "shop.t" VALUES (?,?,?,?,?)',
+            [
+                (1, "a", "1.50", "2026-01-02 03:04:05", '{"a": null, "b": [1]}'),
+                (2, None, "10.00", "2026-01-02 00:00:00", None),
+            ],
+        )
+    return path
+
+
+def change(database: Path, sql: str) -> Comparison:
+    with sqlite3.connect(database) as connection:
+        connection.execute(sql)
+    return compare_table(database, "shop", model())
+
+
+def test_equal(database: Path) -> None:
+    result = compare_table(database, "shop", model())
+    assert result.ok, result
+    assert result.written == result.found == result.equal == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        'UPDATE "shop.t" SET name = NULL WHERE id = 1',
+        "UPDATE \"shop.t\" SET price = '1.5' WHERE id = 1",
+        'DELETE FROM "shop.t" WHERE id = 2',
+        'INSERT INTO "shop.t" SELECT * FROM "shop.t" WHERE id = 1',
+        'DROP TABLE "shop.t"',
+        'ALTER TABLE "shop.t" DROP COLUMN doc',
+    ],
+)
+def test_every_difference_is_seen(database: Path, sql: str) -> None:
+    assert not change(database, sql).ok
+
+
+def test_equal_rows_are_counted_not_collapsed(database: Path) -> None:
+    """A table without a key may hold a row twice; once downstream is not enough."""
+    keyless = model(key=())
+    keyless.insert(dict(ROWS[0]))
+    result = compare_table(database, "shop", keyless)
+    assert not result.ok
+    assert len(result.missing) == 1
+
+
+def test_model_fills_the_default_of_an_added_column() -> None:
+    found = model()
+    found.add_column("note", "none")
+    found.insert({"id": 3, "name": "c", "price": Decimal(1), "at": None, "doc": None})
+    found.update(ROWS[0] | {"note": "none"}, ROWS[0] | {"name": "z"})
+    assert [row["note"] for row in found.all_rows()] == ["none"] * 3
+
+
+def test_dates_compare_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "d.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "s.d" (day)')
+        connection.execute("INSERT INTO \"s.d\" VALUES ('1999-12-31')")
+    days = TableModel("d", ["day"], ())
+    days.insert({"day": date(1999, 12, 31)})
+    assert compare_table(path, "s", days).ok

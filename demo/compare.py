@@ -64,11 +64,13 @@ def compare_table(database: Path, schema: str, model: TableModel) -> Comparison:
         values = [row.get(c) for c in model.columns]
         json_columns |= {i for i, v in enumerate(values) if isinstance(v, dict | list)}
         written[tuple(canonical(v) for v in values)] += 1
-    names = ",".join(f'"{c}"' for c in model.columns)
+    quoted = f'"{schema}.{model.name}"'
+    # Qualified: SQLite takes a bare "name" that is no column for a string.
+    names = ",".join(f'{quoted}."{c}"' for c in model.columns)
     total = sum(written.values())
     try:
         with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
-            cursor = connection.execute(f'SELECT {names} FROM "{schema}.{model.name}"')
+            cursor = connection.execute(f"SELECT {names} FROM {quoted}")
             found = Counter(
                 tuple(_found(v, as_json=i in json_columns) for i, v in enumerate(row)) for row in cursor.fetchall()
             )

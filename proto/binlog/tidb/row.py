@@ -1,0 +1,234 @@
+"""Rows in a TableMutation, in the old format TiDB always uses for binlogs (v1).
+
+ROW is (column id as varint datum, value datum)*; a row without columns is the single byte 00.
+insert = handle datums ‖ ROW; update = ROW(old) ‖ ROW(new) with the same ids in the same order; delete = ROW(old).
+Rows map column ids to flattened datums (see `unflatten` for what they mean); id -1 is `_tidb_rowid`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from binlog.errors import DecodeError
+
+from .column import ColumnInfo
+from .datum import VARINT, Datum, Duration, Uint, decode_one, encode_value
+from .row_v2 import VERSION_2, decode_row_v2
+from .table import ROWID, TableInfo
+from .types import UNSPECIFIED, SchemaState, Tp
+from .varint import decode_varint, encode_varint
+
+Row: TypeAlias = "dict[int, Datum]"
+Values: TypeAlias = "Mapping[int, Datum]"
+
+_EMPTY = b"\x00"
+_HIDDEN_STATES = frozenset({SchemaState.DELETE_ONLY, SchemaState.DELETE_REORGANIZATION})
+
+
+def _pairs(buf: bytes, pos: int) -> list[tuple[int, Datum]]:
+    """(column id, value) up to the end of the buffer."""
+    found: list[tuple[int, Datum]] = []
+    size = len(buf)
+    while pos < size:
+        if buf[pos] != VARINT:
+            raise DecodeError("row", offset=pos, detail=f"a column id was expected, not flag {buf[pos]}")
+        column_id, pos = decode_varint(buf, pos + 1)
+        value, pos = decode_one(buf, pos)
+        found.append((column_id, value))
+    return found
+
+
+def decode_row(buf: bytes, pos: int = 0) -> Row:
+    """A whole ROW from `pos` to the end, v1 or v2 (v2 as raw bytes needs types: see `decode_typed_row`).
+
+    DecodeError when it is torn, is v2, or has a column twice.
+    """
+    if buf[pos:] == _EMPTY:
+        return {}
+    if pos >= len(buf):
+        raise DecodeError("row", offset=pos, detail="a row has at least one byte")
+    pairs = _pairs(buf, pos)
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise DecodeError("row", offset=pos, detail="a column occurs twice")
+    return row
+
+
+def decode_typed_row(table: TableInfo, buf: bytes, pos: int = 0) -> Row:
+    """As `decode_row`, and format v2 with the types of `table`; there columns the table does not know are skipped."""
+    if pos < len(buf) and buf[pos] == VERSION_2:
+        return decode_row_v2(buf[pos:], {c.id: c.type for c in table.columns})
+    return decode_row(buf, pos)
+
+
+def handle_columns(table: TableInfo) -> tuple[tuple[ColumnInfo, int], ...]:
+    """(column, prefix length or -1) of a clustered key, in index order; empty for an int handle.
+
+    DecodeError when the table says it is clustered but has no primary index (D-TR-01).
+    """
+    if not table.is_common_handle:
+        return ()
+    index = table.primary_index()
+    if index is None:
+        raise DecodeError(f"table {table.name}", offset=0, detail="Unsupported clustered index without primary key")
+    return tuple((table.columns[part.offset], part.length) for part in index.columns)
+
+
+def decode_insert(table: TableInfo, buf: bytes) -> tuple[tuple[Datum, ...], Row]:
+    """(handle datums, row with the handle's columns filled in; D-TR-01).
+
+    A clustered column comes from the handle only if the index holds it whole and the row itself lacks it: under a
+    collation the handle has the sort key. Without a clustered key the row carries the rowid under id -1.
+    """
+    parts = handle_columns(table)
+    pos = 0
+    handle: list[Datum] = []
+    for _ in range(len(parts) or 1):
+        value, pos = decode_one(buf, pos)
+        handle.append(value)
+    row = decode_typed_row(table, buf, pos)
+    if parts:
+        for (column, length), value in zip(parts, handle, strict=True):
+            if length == UNSPECIFIED:
+                row.setdefault(column.id, _from_handle(column, value))
+        return tuple(handle), row
+    number = handle[0]
+    if not isinstance(number, int):
+        raise DecodeError("handle", offset=0, detail=f"a whole number was expected, not {number!r}")
+    column_of_handle = table.handle_column
+    if column_of_handle is None:
+        row[ROWID] = number
+    else:
+        row[column_of_handle.id] = Uint(number & 0xFFFFFFFFFFFFFFFF) if column_of_handle.is_unsigned else number
+    return (number,), row
+
+
+def _from_handle(column: ColumnInfo, value: Datum) -> Datum:
+    """A TIME stands as a duration in a handle, as an int in a row."""
+    return int(value) if isinstance(value, Duration) and column.type.tp == Tp.DURATION else value
+
+
+def decode_update(buf: bytes) -> tuple[Row, Row]:
+    """(old, new): the first occurrence of a column id is the old value, the second the new one (D-TR-04)."""
+    if buf == _EMPTY:
+        return {}, {}
+    old: Row = {}
+    new: Row = {}
+    for column_id, value in _pairs(buf, 0):
+        if column_id not in old:
+            old[column_id] = value
+        elif column_id not in new:
+            new[column_id] = value
+        else:
+            raise DecodeError("updated row", offset=0, detail=f"column {column_id} occurs three times")
+    if len(old) != len(new) or not old:
+        detail = f"row data is corrupted cols num: {len(old)} vs {len(new)}"
+        raise DecodeError("updated row", offset=len(buf), detail=detail)
+    return old, new
+
+
+def decode_delete(table: TableInfo, buf: bytes) -> Row:
+    """All columns, virtual generated ones too (X-13)."""
+    return decode_typed_row(table, buf)
+
+
+def encode_row(values: Values) -> bytes:
+    """ROW in the order of the mapping."""
+    if not values:
+        return _EMPTY
+    return b"".join(b"\x08" + encode_varint(column_id) + encode_value(value) for column_id, value in values.items())
+
+
+def needs_restored_data(column: ColumnInfo, *, new_collation: bool = True) -> bool:
+    """The handle cannot give this clustered column back, because it holds a collation's sort key."""
+    kind = column.type
+    if not new_collation or not kind.is_string or kind.collate in ("binary", "utf8mb4_0900_bin"):
+        return False
+    return not kind.collate.endswith("_bin") or kind.tp in (Tp.VARCHAR, Tp.VAR_STRING)
+
+
+def _is_skipped(table: TableInfo, column: ColumnInfo, value: Datum, in_handle: Mapping[int, int], new: bool) -> bool:
+    """An insert leaves this column out of its ROW."""
+    if column.is_virtual:
+        return True
+    if table.pk_is_handle and column.is_primary:
+        return True
+    if in_handle.get(column.id) == UNSPECIFIED and not needs_restored_data(column, new_collation=new):
+        return True
+    return value is None and column.default is None and column.origin_default is None and column.default_bit is None
+
+
+def encode_handle_value(column: ColumnInfo, length: int, value: Datum, *, new_collation: bool = True) -> bytes:
+    """One column of a clustered key as an insert carries it: key form decoded and written in value form.
+
+    `_bin` sort keys are exact. For other collations the text stands in for its weights: readers only skip them.
+    """
+    kind = column.type
+    if isinstance(value, bytes) and kind.is_string:
+        if length != UNSPECIFIED:
+            value = (
+                value[:length]
+                if kind.is_binary
+                else value.decode(errors="surrogateescape")[:length].encode(errors="surrogateescape")
+            )
+        if new_collation and kind.collate != "binary":
+            value = sort_key(value, kind.collate)
+    if kind.tp == Tp.DURATION and isinstance(value, int):
+        value = Duration(value)
+    return encode_value(value)
+
+
+def sort_key(text: bytes, collate: str) -> bytes:
+    """The weights a collation compares: exact for `_bin`, and for ASCII under `_general_ci`; else the text itself."""
+    trimmed = text.rstrip(b" ")
+    if collate.endswith("_general_ci") and trimmed.isascii():
+        return b"".join(b"\x00" + bytes((byte,)) for byte in trimmed.upper())
+    return text if collate == "utf8mb4_0900_bin" else trimmed
+
+
+def encode_insert(table: TableInfo, values: Values, *, rowid: int | None = None, new_collation: bool = True) -> bytes:
+    """HANDLE ‖ ROW of flattened `values` by column id, laid out as TiDB does.
+
+    `rowid` (or values[-1]) is the handle of a table without a clustered key. A column absent from `values` is NULL.
+    ValueError when the handle is missing or no whole number.
+    """
+    parts = handle_columns(table)
+    row: Row = {}
+    in_handle = {column.id: length for column, length in parts}
+    for column in table.columns:
+        value = values.get(column.id)
+        if column.is_writable and not _is_skipped(table, column, value, in_handle, new_collation):
+            row[column.id] = value
+    if parts:
+        encoded = [encode_handle_value(c, n, values.get(c.id), new_collation=new_collation) for c, n in parts]
+        return b"".join(encoded) + encode_row(row)
+    return encode_value(_int_handle(table, values, rowid)) + encode_row(row)
+
+
+def _int_handle(table: TableInfo, values: Values, rowid: int | None) -> int:
+    column = table.handle_column
+    number = values.get(column.id) if column is not None else values.get(ROWID, rowid)
+    if not isinstance(number, int):
+        what = column.name if column is not None else "_tidb_rowid"
+        raise ValueError(f"table {table.name}: {what} is the row's handle and must be a whole number, not {number!r}")
+    # A handle is signed even under an unsigned key: 18446744073709551615 is written as -1.
+    return number - (1 << 64) if number >= 1 << 63 else int(number)
+
+
+def _image(table: TableInfo, values: Values, columns: list[ColumnInfo]) -> Row:
+    row: Row = {column.id: values.get(column.id) for column in columns}
+    if not table.pk_is_handle and not table.is_common_handle and values.get(ROWID) is not None:
+        row[ROWID] = values[ROWID]
+    return row
+
+
+def encode_update(table: TableInfo, old: Values, new: Values) -> bytes:
+    """ROW(old) ‖ ROW(new): every writable column but virtual ones, NULLs written, then the rowid if there is one."""
+    columns = [c for c in table.columns if c.is_writable and not c.is_virtual]
+    return encode_row(_image(table, old, columns)) + encode_row(_image(table, new, columns))
+
+
+def encode_delete(table: TableInfo, old: Values) -> bytes:
+    """ROW(old): every column in any state, NULLs written, then the rowid if there is one."""
+    return encode_row(_image(table, old, list(table.columns)))

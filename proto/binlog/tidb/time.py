@@ -1,0 +1,169 @@
+"""Dates, times of day and durations: TiDB's packed integers, to and from text.
+
+`packed` is the uint of a DATE, DATETIME or TIMESTAMP column in a row:
+bits 0 | 17 year*13+month | 5 day | 5 hour | 6 minute | 6 second | 24 microseconds; zero is 0000-00-00 00:00:00.
+`core` is the other layout, inside binary JSON: 14 year | 4 month | 5 day | 5 hour | 6 minute | 6 second |
+20 microseconds | 4 unused. A *duration* is a signed number of nanoseconds. fsp = digits of a second's fraction.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
+from typing import NamedTuple
+
+from binlog.errors import DecodeError
+
+DURATION_NS_MAX = (838 * 3600 + 59 * 60 + 59) * 1_000_000_000
+_SECOND_NS = 1_000_000_000
+_TWO = tuple(f"{n:02d}" for n in range(100))
+_DATETIME = re.compile(
+    r"(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6})\d*)?)?", re.ASCII
+)
+_DURATION = re.compile(r"(-?)(\d{1,3}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?", re.ASCII)
+
+
+class Civil(NamedTuple):
+    """A point in civil time; month and day may be zero."""
+
+    year: int = 0
+    month: int = 0
+    day: int = 0
+    hour: int = 0
+    minute: int = 0
+    second: int = 0
+    microsecond: int = 0
+
+
+def pack(when: Civil) -> int:
+    ymd = (when.year * 13 + when.month) << 5 | when.day
+    hms = when.hour << 12 | when.minute << 6 | when.second
+    return (ymd << 17 | hms) << 24 | when.microsecond
+
+
+def unpack(packed: int) -> Civil:
+    """DecodeError when the bits are no date and time."""
+    hms = packed >> 24
+    ymd = hms >> 17
+    ym = ymd >> 5
+    year, month = divmod(ym, 13)
+    hour, minute, second = hms >> 12 & 31, hms >> 6 & 63, hms & 63
+    microsecond = packed & 0xFFFFFF
+    if year > 9999 or hour > 23 or minute > 59 or second > 59 or microsecond > 999_999 or packed < 0:
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date and time")
+    return Civil(year, month, ymd & 31, hour, minute, second, microsecond)
+
+
+@lru_cache(maxsize=65_536)
+def _date_of(ymd: int) -> str:
+    ym = ymd >> 5
+    return f"{ym // 13:04d}-{ym % 13:02d}-{ymd & 31:02d}"
+
+
+def date_text(packed: int) -> str:
+    """`YYYY-MM-DD`. DecodeError when the year has five digits."""
+    ymd = packed >> 41
+    if not 0 <= ymd < 4_160_000:  # 10000 * 13 << 5
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date")
+    return _date_of(ymd)
+
+
+def datetime_text(packed: int, fsp: int = 0) -> str:
+    """`YYYY-MM-DD HH:MM:SS[.f…]`, the fraction cut to fsp digits. DecodeError when the bits are no date and time."""
+    bits = packed >> 24
+    hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
+    ymd = bits >> 17
+    if not 0 <= ymd < 4_160_000 or hour > 23 or minute > 59 or second > 59:
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} is no date and time")
+    text = f"{_date_of(ymd)} {_TWO[hour]}:{_TWO[minute]}:{_TWO[second]}"
+    if not fsp:
+        return text
+    return f"{text}.{_fraction(packed & 0xFFFFFF, packed)[:fsp]}"
+
+
+def _fraction(microsecond: int, packed: int) -> str:
+    if microsecond > 999_999:
+        raise DecodeError("packed time", offset=0, detail=f"{packed:#x} has {microsecond} microseconds")
+    return f"{microsecond:06d}"
+
+
+def timestamp_text(packed: int, fsp: int = 0, zone: tzinfo | None = None) -> str:
+    """A TIMESTAMP, stored in UTC, in `zone` (None: UTC). Zero stays zero."""
+    if packed and zone is not None:
+        packed = to_zone(packed, zone)
+    return datetime_text(packed, fsp)
+
+
+def to_zone(packed: int, zone: tzinfo) -> int:
+    """UTC to `zone`, both packed. A value that is no real instant (a zero month) is left alone."""
+    return _shift(packed, UTC, zone)
+
+
+def from_zone(packed: int, zone: tzinfo) -> int:
+    """`zone` to UTC, both packed."""
+    return _shift(packed, zone, UTC)
+
+
+def _shift(packed: int, source: tzinfo, target: tzinfo) -> int:
+    when = unpack(packed)
+    try:
+        moved = datetime(*when, tzinfo=source).astimezone(target)
+    except (ValueError, OverflowError):
+        return packed
+    return pack(Civil(moved.year, moved.month, moved.day, moved.hour, moved.minute, moved.second, moved.microsecond))
+
+
+def parse_datetime(text: str, fsp: int = 6) -> int:
+    """Packed, from `YYYY-MM-DD[ HH:MM:SS[.ffffff]]`; digits beyond fsp are cut. ValueError when it is no such text."""
+    found = _DATETIME.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is not a date or time")
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    if month > 12 or day > 31 or hour > 23 or minute > 59 or second > 59:
+        raise ValueError(f"{text!r} is not a date or time")
+    fraction = (found[7] or "")[:fsp].ljust(6, "0")
+    return pack(Civil(year, month, day, hour, minute, second, int(fraction)))
+
+
+def duration_text(ns: int, fsp: int = 0) -> str:
+    """`[-]HH:MM:SS[.f…]`, hours with two or three digits. DecodeError beyond ±838:59:59."""
+    sign = ""
+    if ns < 0:
+        ns, sign = -ns, "-"
+    seconds, rest = divmod(ns, _SECOND_NS)
+    if seconds > 3_020_399:
+        raise DecodeError("duration", offset=0, detail=f"{ns} ns is beyond 838:59:59")
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    text = f"{sign}{hour:02d}:{_TWO[minute]}:{_TWO[second]}"
+    return f"{text}.{f'{rest // 1000:06d}'[:fsp]}" if fsp else text
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds, from `[-]HH:MM:SS[.f…]`. ValueError when it is no such text or beyond ±838:59:59."""
+    found = _DURATION.fullmatch(text)
+    if not found or found[3] > "59" or found[4] > "59":
+        raise ValueError(f"{text!r} is not a duration")
+    ns = (int(found[2]) * 3600 + int(found[3]) * 60 + int(found[4])) * _SECOND_NS
+    if ns > DURATION_NS_MAX:
+        raise ValueError(f"{text!r} is beyond 838:59:59")
+    ns += int((found[5] or "").ljust(9, "0"))
+    return -ns if found[1] else ns
+
+
+def core_pack(when: Civil) -> int:
+    """The layout inside JSON."""
+    bits = (when.year << 4 | when.month) << 5 | when.day
+    bits = ((bits << 5 | when.hour) << 6 | when.minute) << 6 | when.second
+    return (bits << 20 | when.microsecond) << 4
+
+
+def core_unpack(core: int) -> Civil:
+    """DecodeError when the bits are no date and time. The low four bits are not looked at."""
+    microsecond = core >> 4 & 0xFFFFF
+    second, minute, hour = core >> 24 & 63, core >> 30 & 63, core >> 36 & 31
+    year, month = core >> 50, core >> 46 & 15
+    if year > 9999 or month > 12 or hour > 23 or minute > 59 or second > 59 or microsecond > 999_999:
+        raise DecodeError("time in JSON", offset=0, detail=f"{core:#x} is no date and time")
+    return Civil(year, month, core >> 41 & 31, hour, minute, second, microsecond)

@@ -1,0 +1,85 @@
+"""Variable length integers and length-prefixed bytes, with the exact semantics of Go's encoding/binary.
+
+A *uvarint* is little-endian base 128, the high bit of each byte says "more". A *varint* is the same of a zigzag
+number. *Compact bytes* are a **signed** varint length and the raw bytes. Decoders take (buffer, position) and
+return (value, position after it); non-minimal encodings are accepted.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from binlog.errors import DecodeError
+
+INT64_MIN = -(1 << 63)
+INT64_MAX = (1 << 63) - 1
+UINT64_MAX = (1 << 64) - 1
+
+TOO_SHORT = "insufficient bytes to decode value"
+TOO_LARGE = "value larger than 64 bits"
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Minimal encoding, 1 to 10 bytes. ValueError outside 0 … 2^64-1."""
+    if not 0 <= value <= UINT64_MAX:
+        raise ValueError(f"{value} is not an unsigned 64-bit number")
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag, then uvarint. ValueError outside the signed 64-bit range."""
+    if not INT64_MIN <= value <= INT64_MAX:
+        raise ValueError(f"{value} is not a signed 64-bit number")
+    return encode_uvarint(value << 1 if value >= 0 else ~(value << 1))
+
+
+def encode_compact_bytes(data: bytes) -> bytes:
+    return encode_varint(len(data)) + data
+
+
+def decode_uvarint(buf: bytes, pos: int = 0) -> tuple[int, int]:
+    """DecodeError when the buffer ends first, or the value needs more than 64 bits."""
+    try:
+        byte = buf[pos]
+        if byte < 0x80:
+            return byte, pos + 1
+        value = byte & 0x7F
+        shift = 7
+        at = pos + 1
+        while (byte := buf[at]) >= 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift > 63 and at < len(buf):
+                # An eleventh byte is an overflow whatever it is; ten bytes that all say "more" are only torn.
+                _overflow(pos)
+    except IndexError:
+        raise DecodeError("uvarint", offset=len(buf), detail=TOO_SHORT) from None
+    value |= byte << shift
+    if value > UINT64_MAX:
+        _overflow(pos)
+    return value, at + 1
+
+
+def _overflow(pos: int) -> NoReturn:
+    raise DecodeError("uvarint", offset=pos, detail=TOO_LARGE)
+
+
+def decode_varint(buf: bytes, pos: int = 0) -> tuple[int, int]:
+    """DecodeError as `decode_uvarint`."""
+    raw, end = decode_uvarint(buf, pos)
+    return (raw >> 1) ^ -(raw & 1), end
+
+
+def decode_compact_bytes(buf: bytes, pos: int = 0) -> tuple[bytes, int]:
+    """DecodeError when the length is negative or larger than what is left."""
+    length, start = decode_varint(buf, pos)
+    end = start + length
+    if length < 0 or end > len(buf):
+        raise DecodeError("compact bytes", offset=pos, detail=f"{TOO_SHORT}, expected length: {length}")
+    return buf[start:end], end

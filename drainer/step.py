@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
+
 from drainer.schema.view import SchemaView
 
 
@@ -42,7 +43,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Every transaction in (after_ts, until_ts], to be decoded with `view`. May be empty of binlogs never."""
+    """Every transaction in (after_ts, until_ts], to be decoded with `view`. Never without a binlog."""
 
     after_ts: int
     until_ts: int

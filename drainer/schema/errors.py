@@ -6,7 +6,17 @@ from binlog.errors import BinlogError
 
 
 class SchemaError(BinlogError):
-    """Something upstream's DDL history does not explain."""
+    """Something upstream's DDL history does not explain. Survives pickling, for it is raised in executors too."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive, (type(self), self.args, dict(self.__dict__))
+
+
+def _revive(kind: type[SchemaError], args: tuple[object, ...], fields: dict[str, object]) -> SchemaError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
 
 
 class HistoryBroken(SchemaError):

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from types import MappingProxyType
 
 from binlog.tidb.table import TableInfo
+
 from drainer.schema.errors import TableUnknown
 
 # Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables (spec 3.4 D-CO-06, row format 4.1).
@@ -82,14 +82,19 @@ class TableAt:
 
 @dataclass(frozen=True, slots=True)
 class SchemaView:
-    """Frozen and picklable. `ddl_due_version`: rows at or above it need a DDL to run first, so they do not belong
-    to this view's segment (rule 14); 0 when no job is waiting. `settled_version`: rows above it need the history
-    to be read again first."""
+    """Frozen and picklable; its dictionaries belong to it alone.
+
+    `ddl_due_version`: rows at or above it need a DDL to run first, so they do not belong to this view's segment
+    (rule 14); 0 when no job is waiting. `settled_version`: rows above it need the history to be read again first.
+    `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
+    column; None when the sources are complete and every unknown column may be left out.
+    """
 
     tables: Mapping[int, TableVersions]
     gone: Mapping[int, Gone]
     ddl_due_version: int
     settled_version: int
+    column_verdicts: Mapping[tuple[int, int], int] | None
 
     def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | Gone:
         """The table of a row, or why the row is left out. Raises TableUnknown (ids and ts in the text)."""
@@ -111,6 +116,13 @@ class SchemaView:
             return Gone.SYSTEM
         raise TableUnknown(table_id=table_id, schema_version=schema_version, commit_ts=commit_ts)
 
+    def leaves_out(self, table_id: int, column_id: int, schema_version: int) -> bool:
+        """Whether a column id that the current TableInfo lacks is left out of a row: it is in a non-public state of
+        a running DDL, or gone. Where this is False a decoder raises UnknownColumn."""
+        if self.column_verdicts is None:
+            return True
+        return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
+
     def belongs(self, schema_version: int) -> bool:
         """Whether a row of this version may be applied with this view."""
         due = self.ddl_due_version
@@ -120,12 +132,3 @@ class SchemaView:
         """The same view with just these tables, for a smaller pickle."""
         wanted = set(table_ids)
         return replace(self, tables={i: t for i, t in self.tables.items() if i in wanted})
-
-    def __reduce__(self) -> tuple[type[SchemaView], tuple[object, ...]]:
-        # A read-only proxy does not pickle; the plain dict inside it does.
-        return SchemaView, (dict(self.tables), dict(self.gone), self.ddl_due_version, self.settled_version)
-
-
-def read_only(tables: dict[int, TableVersions], gone: dict[int, Gone], *, due: int, settled: int) -> SchemaView:
-    """A view over these dictionaries, which the caller must not change afterwards."""
-    return SchemaView(MappingProxyType(tables), MappingProxyType(gone), due, settled)

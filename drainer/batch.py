@@ -1,0 +1,104 @@
+"""A batch of served binlogs, read once: which are rows of what schema version, which are DDLs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from binlog import envelope
+from binlog.errors import DecodeError
+from binlog.pb import binlog_pb2
+from google.protobuf.message import DecodeError as ProtobufError
+
+from drainer.step import Merged
+
+# ddl_schema_state of the first of the two binlogs of a single DROP COLUMN (X-06).
+_DELETE_ONLY = 1
+_SEQUENCE_VALUE = "select setval"
+
+
+@dataclass(frozen=True, slots=True)
+class DdlBinlog:
+    """A DDL binlog's own words. `announces_drop`: DROP COLUMN at delete-only, which produces no SQL."""
+
+    job_id: int
+    query: str
+    commit_ts: int
+    announces_drop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One binlog of a batch; `schema_version` is 0 for a DDL."""
+
+    commit_ts: int
+    schema_version: int
+    binlog: Merged
+    ddl: DdlBinlog | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Everything in (after_ts, until_ts] in commit_ts order, without fakes, sequence values and duplicates.
+
+    `ddl_texts`: the DDL binlogs by job id, for a DDL that must run ahead of its place.
+    """
+
+    after_ts: int
+    until_ts: int
+    items: tuple[Item, ...]
+    ddl_texts: Mapping[int, DdlBinlog]
+    duplicates: int
+
+    @property
+    def greatest_version(self) -> int:
+        return max((i.schema_version for i in self.items), default=0)
+
+    def after(self, after_ts: int) -> Batch:
+        """The rest of the batch behind `after_ts`."""
+        return replace(self, after_ts=after_ts, items=tuple(i for i in self.items if i.commit_ts > after_ts))
+
+
+def read_batch(binlogs: Iterable[Merged], *, after_ts: int, until_ts: int) -> Batch:
+    """Read a batch given in any order. A binlog served twice (one transaction on two pumps, rule 19) counts once.
+
+    Raises DecodeError naming the pump and commit_ts of a payload that is not a binlog.
+    """
+    items: list[Item] = []
+    texts: dict[int, DdlBinlog] = {}
+    duplicates = 0
+    last: tuple[int, int] | None = None
+    for binlog in sorted(binlogs, key=lambda b: (b.commit_ts, b.start_ts)):
+        if not after_ts < binlog.commit_ts <= until_ts:
+            raise ValueError(f"binlog of commit_ts {binlog.commit_ts} outside the batch ({after_ts}, {until_ts}]")
+        this = (binlog.commit_ts, binlog.start_ts)
+        if this == last:
+            duplicates += 1
+            continue
+        last = this
+        item = _read(binlog)
+        if item is None:
+            continue
+        items.append(item)
+        if item.ddl is not None and not item.ddl.announces_drop:
+            texts[item.ddl.job_id] = item.ddl
+    return Batch(after_ts, until_ts, tuple(items), texts, duplicates)
+
+
+def _read(binlog: Merged) -> Item | None:
+    """None for a fake (start_ts = commit_ts) and for a sequence's value (D-CO-06)."""
+    if binlog.start_ts == binlog.commit_ts:
+        return None
+    try:
+        scanned = envelope.scan(binlog.payload)
+        if not scanned.ddl_job_id:
+            return Item(binlog.commit_ts, scanned.schema_version, binlog, None)
+        message = binlog_pb2.Binlog.FromString(binlog.payload)
+        query = message.ddl_query.decode()
+    except (DecodeError, ProtobufError, UnicodeDecodeError) as error:
+        place = f"binlog of commit_ts {binlog.commit_ts} from pump {binlog.pump}"
+        raise DecodeError(place, offset=getattr(error, "offset", 0), detail=str(error)) from error
+    if query.lstrip()[: len(_SEQUENCE_VALUE)].lower() == _SEQUENCE_VALUE:
+        return None
+    ddl = DdlBinlog(scanned.ddl_job_id, query, binlog.commit_ts, message.ddl_schema_state == _DELETE_ONLY)
+    return Item(binlog.commit_ts, 0, binlog, ddl)

@@ -1,0 +1,186 @@
+"""The schema as the destination has it: the catalog, and the jobs that have not run there yet. Pure.
+
+A job is *pending* from when it is known until it has run downstream or turned out to have nothing to run. The
+catalog always shows what the destination has: pending jobs are not in it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from binlog import tso
+from binlog.tidb.job import Job
+
+from drainer.schema import effects, kinds
+from drainer.schema.catalog import Catalog
+from drainer.schema.history import JobHistory
+from drainer.schema.policy import Policy
+from drainer.schema.view import SchemaView
+from drainer.step import Ddl
+
+# A DDL's binlog commits before its job's FinishedTS (X-05), by up to 850 ms in the recordings: a job finished this
+# soon after a first start may have its binlog before the start.
+FINISH_LAG_MS_MAX = 10_000
+
+VERDICTS_KEPT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A job tried on a copy of the catalog. `ddl` is None when nothing runs downstream."""
+
+    job: Job
+    catalog: Catalog
+    ddl: Ddl | None
+
+
+class Schema:
+    """Opened from a history; `plan` a job, run its DDL, then `commit` it. `view` never changes once given."""
+
+    def __init__(self, history: JobHistory, policy: Policy, *, position_ts: int, complete: bool) -> None:
+        self._history = history
+        self._policy = policy
+        self._opened_ts = position_ts
+        self._catalog = Catalog()
+        self._pending: list[tuple[int, int]] = []
+        self._ran: set[int] = set()
+        self._settled_version = 0
+        self._complete = complete
+        self._verdicts: dict[tuple[int, int], int] = {}
+        self._view: SchemaView | None = None
+
+    @classmethod
+    def open(
+        cls,
+        history: JobHistory,
+        *,
+        position_ts: int,
+        schema_version: int = 0,
+        job_done: Callable[[int], bool] | None = None,
+        policy: Policy | None = None,
+        complete: bool = True,
+    ) -> Schema:
+        """The schema at a destination's position. Applied already are the jobs finished at or before `position_ts`,
+        those the destination has marked (`job_done`), and, for a destination without marks (`job_done` None: a
+        position taken from upstream's checkpoint), those up to `schema_version`. The others are pending.
+
+        `complete`: the sources give every job that matters (see JobSource); if not, rows with unknown columns wait.
+        """
+        schema = cls(history, policy or Policy(), position_ts=position_ts, complete=complete)
+        for job in history:
+            unmarked = job_done is None and job.schema_version <= schema_version
+            schema._meet(job, done=unmarked or (job_done is not None and job_done(job.id)))
+        schema._settled_version = max(schema_version, history.greatest_version)
+        return schema
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
+    def catalog(self) -> Catalog:
+        """As the destination has it. Not to be changed by the caller."""
+        return self._catalog
+
+    @property
+    def settled_version(self) -> int:
+        """Rows up to this version may be applied without asking the sources again."""
+        return self._settled_version
+
+    @property
+    def applied_version(self) -> int:
+        """What goes into the checkpoint as schema-version: every known job up to it has run or had nothing to run."""
+        return self._pending[0][0] - 1 if self._pending else self._history.greatest_version
+
+    def learn(self, jobs: Iterable[Job]) -> int:
+        """Take in what a source gave; returns how many jobs were new."""
+        fresh = self._history.add(jobs)
+        for job in fresh:
+            self._meet(job, done=False)
+        return len(fresh)
+
+    def settle(self, version: int) -> None:
+        """The sources have been read after a row of `version` was seen: what is still missing is a job that runs."""
+        if version > self._settled_version:
+            self._settled_version = version
+            self._view = None
+
+    def job(self, job_id: int) -> Job | None:
+        return self._history.get(job_id)
+
+    def is_pending(self, job: Job) -> bool:
+        return (job.schema_version, job.id) in self._pending
+
+    def due(self, version: int) -> Job | None:
+        """The first pending job at or below `version`."""
+        if not self._pending or self._pending[0][0] > version:
+            return None
+        return self._history.get(self._pending[0][1])
+
+    def may_precede_start(self, job: Job) -> bool:
+        """Whether the job's binlog may lie before the position this schema was opened at."""
+        return tso.physical_ms(job.finished_ts) <= tso.physical_ms(self._opened_ts) + FINISH_LAG_MS_MAX
+
+    def plan(self, job: Job, *, query: str, commit_ts: int, own_ts: int, early: bool) -> Planned:
+        """Try `job` on a copy. Running it and `commit` come after, so a failed DDL leaves this schema as it was."""
+        catalog = self._catalog.copy()
+        name_before = catalog.schemas.get(job.schema_id)
+        changes = effects.apply(catalog, job)
+        name = catalog.schemas.get(job.schema_id) or name_before or job.schema_name
+        proposed = Ddl(
+            job=job,
+            commit_ts=commit_ts,
+            early=early,
+            schema=name,
+            use="",
+            sql=(),
+            query=query,
+            own_ts=own_ts,
+            changes=changes,
+        )
+        return Planned(job, catalog, self._policy.step(proposed))
+
+    def commit(self, planned: Planned) -> None:
+        """The planned job has run downstream, or has nothing to run there."""
+        self._catalog = planned.catalog
+        self._leave(planned.job)
+        self._view = None
+
+    def has_run(self, job: Job) -> bool:
+        """Whether the job was committed by this schema (as opposed to: before it was opened)."""
+        return job.id in self._ran
+
+    def view(self) -> SchemaView:
+        """The schema of this moment for decoders."""
+        if self._view is None:
+            tables, gone = self._catalog.replicated(self._policy.filter.allows)
+            due = self._pending[0][0] if self._pending else 0
+            verdicts = None if self._complete else dict(self._verdicts)
+            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts)
+        return self._view
+
+    def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
+        """Rows up to `schema_version` may lack this column (drainer.schema.column says when)."""
+        key = (table_id, column_id)
+        self._verdicts.pop(key, None)
+        self._verdicts[key] = schema_version
+        while len(self._verdicts) > VERDICTS_KEPT:
+            del self._verdicts[next(iter(self._verdicts))]
+        self._view = None
+
+    def _meet(self, job: Job, *, done: bool) -> None:
+        if not kinds.takes_effect(job) or kinds.is_skipped(job) or job.id in self._ran:
+            return
+        if done or job.finished_ts <= self._opened_ts:
+            effects.apply(self._catalog, job)
+        elif (job.schema_version, job.id) not in self._pending:
+            insort(self._pending, (job.schema_version, job.id))
+        self._view = None
+
+    def _leave(self, job: Job) -> None:
+        key = (job.schema_version, job.id)
+        if key in self._pending:
+            self._pending.remove(key)
+        self._ran.add(job.id)

@@ -1,20 +1,23 @@
-"""Timestamps of TiDB: physical milliseconds << 18 | logical counter."""
+"""Arithmetic of TSOs: 46 bits of milliseconds since the epoch, then 18 bits of a counter.
+
+A variable called `*_ts` is a TSO, one called `*_ms` or `*_s` is a time; they are never mixed.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 
 LOGICAL_BITS = 18
 LOGICAL_MAX = (1 << LOGICAL_BITS) - 1
 
 
 def compose(physical_ms: int, logical: int = 0) -> int:
-    """The TSO of a physical time in ms since the epoch and a logical counter 0..2^18-1."""
-    return physical_ms << LOGICAL_BITS | logical
+    """The TSO of a millisecond and a counter. A counter above LOGICAL_MAX carries into the milliseconds, as in PD."""
+    return (physical_ms << LOGICAL_BITS) + logical
 
 
 def physical_ms(ts: int) -> int:
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch of a TSO."""
     return ts >> LOGICAL_BITS
 
 
@@ -24,15 +27,18 @@ def logical(ts: int) -> int:
 
 
 def approximate(start_ts: int, elapsed_s: float) -> int:
-    """A TSO some whole seconds after `start_ts`, as upstream estimates updateTS (R-04); 0 stays 0."""
-    return start_ts + (int(elapsed_s) * 1000 << LOGICAL_BITS) if start_ts else 0
-
-
-def to_datetime(ts: int, zone: tzinfo | None = UTC) -> datetime:
-    """The physical part as an aware datetime; `None` means the local zone."""
-    return datetime.fromtimestamp(physical_ms(ts) / 1000, zone).astimezone(zone)
+    """`R-04`: the TSO of start-up plus the whole seconds since; 0 stays 0 (it means: never asked)."""
+    if start_ts == 0:
+        return 0
+    return start_ts + (int(elapsed_s) * 1000 << LOGICAL_BITS)
 
 
 def format_local(ts: int) -> str:
-    """For people: local date and time with milliseconds."""
-    return to_datetime(ts, None).isoformat(sep=" ", timespec="milliseconds")
+    """For people: local time with milliseconds, and the counter, as `2026-11-21 07:00:52.123 +00:00 #17`."""
+    try:
+        moment = datetime.fromtimestamp(physical_ms(ts) / 1000, UTC).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"ts {ts}"
+    zone = moment.strftime("%z")
+    text = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{physical_ms(ts) % 1000:03d}"
+    return f"{text} {zone[:3]}:{zone[3:]} #{logical(ts)}"

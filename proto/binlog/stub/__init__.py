@@ -1,1 +1,1 @@
-"""In-memory stand-ins for unit tests of pure code and for embedding."""
+"""Stand-ins that run in one process, for tests and for embedding: etcd in memory, a PD with a settable clock."""

@@ -1,0 +1,355 @@
+"""The scalars of a serialized Binlog (`0.1`) read, written and merged without protobuf objects.
+
+This is the hot path of pumps and drainers. A Binlog as TiDB writes it has its fields in ascending order, its scalars
+always present (`W-01`) and TSOs of nine varint bytes; that shape is read by one struct and a few slices. Every other
+shape protobuf allows (any order, repeated and unknown fields, missing scalars, longer varints) takes a slower road to
+the same values. Only DecodeError is ever raised.
+
+Rows are not looked at: of field 5 only its schema_version is read.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from binlog.errors import DecodeError
+
+WHAT = "binlog"
+
+
+class BinlogType(IntEnum):
+    """Values of `tp`; 3 and 4 are obsolete (`0.1`)."""
+
+    PREWRITE = 0
+    COMMIT = 1
+    ROLLBACK = 2
+    PRE_DDL = 3
+    POST_DDL = 4
+
+
+class Envelope(NamedTuple):
+    """What `scan` finds. Timestamps are TSOs; a pair of offsets is (0, 0) where the field is absent.
+
+    `body_offset` is where field 4 starts, or what follows it: everything after the three leading scalars. It is 0
+    where the fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field 5.
+    """
+
+    tp: int
+    start_ts: int
+    commit_ts: int
+    ddl_job_id: int
+    ddl_schema_state: int
+    schema_version: int
+    body_offset: int
+    key_at: int
+    key_end: int
+    value_at: int
+    value_end: int
+    query_at: int
+    query_end: int
+
+    @property
+    def is_fake(self) -> bool:
+        """`P-FAKE-01`: only moves the pump's position, carries nothing."""
+        return self.start_ts == self.commit_ts and self.start_ts > 0
+
+    @property
+    def is_probe(self) -> bool:
+        """`P-RPC-05`: asks whether the pump would take a prewrite."""
+        return self.start_ts == 0 and self.commit_ts == 0
+
+
+_HEAD = Struct("<BBBQBB")  # tag 1, tp, tag 2, eight bytes of start_ts, its ninth, tag 3
+_TSO = Struct("<QB")
+_MORE = 0x8080808080808080  # the continuation bits of eight varint bytes
+_U64 = (1 << 64) - 1
+_I64_SIGN = 1 << 63
+
+
+def _packed(eight: int, ninth: int) -> int:
+    """The value of a nine-byte varint: 7-bit groups moved together, in three steps for all eight bytes at once."""
+    eight ^= _MORE
+    eight = (eight & 0x007F007F007F007F) | ((eight & 0x7F007F007F007F00) >> 1)
+    eight = (eight & 0x00003FFF00003FFF) | ((eight & 0x3FFF00003FFF0000) >> 2)
+    return (eight & 0x0FFFFFFF) | ((eight & 0x0FFFFFFF00000000) >> 4) | (ninth << 56)
+
+
+def scan(payload: bytes) -> Envelope:
+    """The scalars of a serialized Binlog and where its bytes fields lie. An empty payload is all zero (`W-03`)."""
+    if len(payload) >= 18:
+        tag1, tp, tag2, eight, ninth, tag3 = _HEAD.unpack_from(payload)
+        if tag1 == 8 and tp < 128 and tag2 == 16 and eight & _MORE == _MORE and ninth < 128 and tag3 == 24:
+            if payload[13] == 0:
+                found = _scan_body(payload, 14, tp, _packed(eight, ninth), 0)
+            elif len(payload) >= 26:
+                commit, last = _TSO.unpack_from(payload, 13)
+                if commit & _MORE != _MORE or last >= 128:
+                    return _scan_any(payload)
+                found = _scan_body(payload, 22, tp, _packed(eight, ninth), _packed(commit, last))
+            else:
+                return _scan_any(payload)
+            if found is not None:
+                return found
+    return _scan_any(payload)
+
+
+def _scan_body(payload: bytes, at: int, tp: int, start_ts: int, commit_ts: int) -> Envelope | None:
+    """Fields 4 to 8 in canonical order; None at anything unusual, which `_scan_any` then judges."""
+    body = at
+    key_at = key_end = value_at = value_end = query_at = query_end = version = 0
+    try:
+        tag = payload[at]
+        if tag == 0x22:
+            size = payload[at + 1]
+            key_at = at + 2
+            if size >= 128:
+                size, key_at = _varint(payload, at + 1)
+            at = key_end = key_at + size
+            tag = payload[at]
+        if tag == 0x2A:
+            size = payload[at + 1]
+            value_at = at + 2
+            if size >= 128:
+                size, value_at = _varint(payload, at + 1)
+            at = value_end = value_at + size
+            tag = payload[at]
+            version = _schema_version(payload, value_at, value_end)
+        if tag == 0x32:
+            size, query_at = _varint(payload, at + 1)
+            at = query_end = query_at + size
+            tag = payload[at]
+        if tag != 0x38:
+            return None
+        job = payload[at + 1]
+        at += 2
+        if job >= 128:
+            job, at = _varint(payload, at - 1)
+        if payload[at] != 0x40 or at + 2 != len(payload) or payload[at + 1] >= 128:
+            return None
+        state = payload[at + 1]
+    except (IndexError, DecodeError):
+        return None
+    if job & _I64_SIGN:
+        job -= 1 << 64
+    return Envelope(
+        tp, start_ts, commit_ts, job, state, version, body, key_at, key_end, value_at, value_end, query_at, query_end
+    )
+
+
+def _varint(data: bytes, at: int, end: int | None = None) -> tuple[int, int]:
+    """An unsigned 64-bit varint at `at`: (value, offset after it). At most ten bytes; bits above 64 are dropped."""
+    value = shift = 0
+    limit = len(data) if end is None else end
+    start = at
+    while at < limit:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _U64, at
+        shift += 7
+        if shift >= 70:
+            raise DecodeError(WHAT, offset=start, detail="varint longer than 10 bytes")
+    raise DecodeError(WHAT, offset=limit, detail="unexpected EOF in a varint")
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value & _I64_SIGN else value
+
+
+def _signed32(value: int) -> int:
+    """An int32 or enum: the low 32 bits, as Go reads them."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _schema_version(payload: bytes, at: int, end: int) -> int:
+    """PrewriteValue.schema_version (its field 1) between two offsets; rows are stepped over. 0 if absent."""
+    if end > len(payload):
+        raise DecodeError(WHAT, offset=len(payload), detail="unexpected EOF in prewrite_value")
+    if end - at >= 2 and payload[at] == 0x08 and payload[at + 1] < 128:
+        return payload[at + 1]
+    version = 0
+    while at < end:
+        number, wire, at = _tag(payload, at, end)
+        if number == 1 and wire == 0:
+            value, at = _varint(payload, at, end)
+            version = _signed(value)
+            if at < end and payload[at] == 0x12:  # rows follow in canonical order, so no second field 1
+                return version
+        else:
+            at = _skip(payload, at, end, number, wire)
+    return version
+
+
+def _tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """(field number, wire type, offset after the tag)."""
+    key, after = _varint(data, at, end)
+    number = (key >> 3) & 0xFFFFFFFF
+    if number == 0 or number >= 1 << 29:
+        raise DecodeError(WHAT, offset=at, detail=f"illegal field number {number}")
+    return number, key & 7, after
+
+
+def _skip(data: bytes, at: int, end: int, number: int, wire: int) -> int:
+    """The offset after an unknown field's value."""
+    if wire == 0:
+        return _varint(data, at, end)[1]
+    if wire == 1:
+        return _within(at + 8, end)
+    if wire == 2:
+        size, after = _varint(data, at, end)
+        return _within(after + size, end)
+    if wire == 5:
+        return _within(at + 4, end)
+    if wire == 3:
+        return _skip_group(data, at, end, number)
+    raise DecodeError(WHAT, offset=at, detail=f"field {number} has wire type {wire}")
+
+
+def _skip_group(data: bytes, at: int, end: int, number: int) -> int:
+    """The offset after a group's end tag. Groups may nest; a stack instead of recursion bounds what input can cost."""
+    open_groups = [number]
+    while open_groups:
+        inner, wire, at = _tag(data, at, end)
+        if wire == 3:
+            open_groups.append(inner)
+        elif wire == 4:
+            if open_groups.pop() != inner:
+                raise DecodeError(WHAT, offset=at, detail=f"end of group {inner} without its start")
+        else:
+            at = _skip(data, at, end, inner, wire)
+    return at
+
+
+def _within(at: int, end: int) -> int:
+    if at > end:
+        raise DecodeError(WHAT, offset=end, detail="unexpected EOF in a field")
+    return at
+
+
+_NAMES = {
+    1: "tp",
+    2: "start_ts",
+    3: "commit_ts",
+    4: "prewrite_key",
+    5: "prewrite_value",
+    6: "ddl_query",
+    7: "ddl_job_id",
+    8: "ddl_schema_state",
+}
+
+
+def _scan_any(payload: bytes) -> Envelope:
+    """`scan` for every legal shape. As in protobuf the last of a repeated field counts."""
+    scalars = {1: 0, 2: 0, 3: 0, 7: 0, 8: 0}
+    spans = {4: (0, 0), 5: (0, 0), 6: (0, 0)}
+    at, end = 0, len(payload)
+    ascending, before, body, seen = True, 0, 0, 0
+    while at < end:
+        field_at = at
+        number, wire, at = _tag(payload, at, end)
+        ascending = ascending and number > before and number <= 8
+        before = number
+        seen |= 1 << number if number <= 8 else 0
+        if body == 0 and number > 3:
+            body = field_at
+        if number in scalars:
+            _expect(payload, field_at, number, wire, 0)
+            value, at = _varint(payload, at, end)
+            scalars[number] = _signed32(value) if number in (1, 8) else _signed(value)
+        elif number in spans:
+            _expect(payload, field_at, number, wire, 2)
+            size, begin = _varint(payload, at, end)
+            at = _within(begin + size, end)
+            spans[number] = (begin, at)
+        else:
+            at = _skip(payload, at, end, number, wire)
+    canonical = ascending and seen == 0b110001110 | (seen & 0b001110000)
+    return Envelope(
+        scalars[1],
+        scalars[2],
+        scalars[3],
+        scalars[7],
+        scalars[8],
+        _schema_version(payload, *spans[5]),
+        body if canonical else 0,
+        *spans[4],
+        *spans[5],
+        *spans[6],
+    )
+
+
+def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> None:
+    if wire != wanted:
+        detail = f"{_NAMES[number]} has wire type {wire} instead of {wanted}"
+        raise DecodeError(WHAT, offset=at, detail=detail)
+
+
+def encode_varint(value: int) -> bytes:
+    """A protobuf varint; a negative int64 takes ten bytes."""
+    value &= _U64
+    if value < 128:
+        return bytes((value,))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_binlog(
+    *,
+    tp: int,
+    start_ts: int,
+    commit_ts: int = 0,
+    prewrite_key: bytes | None = None,
+    prewrite_value: bytes | None = None,
+    ddl_query: bytes | None = None,
+    ddl_job_id: int = 0,
+    ddl_schema_state: int = 0,
+) -> bytes:
+    """A Binlog byte for byte as TiDB's encoder writes it: scalars even when 0, bytes unless None (`W-01`)."""
+    parts = [b"\x08", encode_varint(tp), b"\x10", encode_varint(start_ts), b"\x18", encode_varint(commit_ts)]
+    for tag, value in ((b"\x22", prewrite_key), (b"\x2a", prewrite_value), (b"\x32", ddl_query)):
+        if value is not None:
+            parts += (tag, encode_varint(len(value)), value)
+    parts += (b"\x38", encode_varint(ddl_job_id), b"\x40", encode_varint(ddl_schema_state))
+    return b"".join(parts)
+
+
+def encode_fake(ts: int) -> bytes:
+    """A fake binlog (`P-FAKE-01`, `X-03`)."""
+    return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=ts, commit_ts=ts)
+
+
+def _optional(payload: bytes, at: int, end: int) -> bytes | None:
+    return payload[at:end] if at else None
+
+
+def merge(prewrite: bytes, commit: bytes) -> bytes:
+    """What a pump serves for a prewrite and its commit (`P-PULL-02` as `X-01` corrects it).
+
+    The commit's tp, commit_ts and prewrite_key; the prewrite's start_ts, prewrite_value, ddl_query, ddl_job_id and
+    ddl_schema_state. Of two canonical binlogs the result is the head of one and the tail of the other. DecodeError
+    where either cannot be read or they are of different transactions.
+    """
+    p, c = scan(prewrite), scan(commit)
+    if p.start_ts != c.start_ts:
+        detail = f"a commit of start_ts {c.start_ts} cannot be merged with the prewrite of {p.start_ts}"
+        raise DecodeError(WHAT, offset=0, detail=detail)
+    if p.body_offset and c.body_offset:
+        return commit[: c.key_end or c.body_offset] + prewrite[p.key_end or p.body_offset :]
+    return encode_binlog(
+        tp=c.tp,
+        start_ts=p.start_ts,
+        commit_ts=c.commit_ts,
+        prewrite_key=_optional(commit, c.key_at, c.key_end),
+        prewrite_value=_optional(prewrite, p.value_at, p.value_end),
+        ddl_query=_optional(prewrite, p.query_at, p.query_end),
+        ddl_job_id=p.ddl_job_id,
+        ddl_schema_state=p.ddl_schema_state,
+    )

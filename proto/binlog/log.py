@@ -1,0 +1,117 @@
+"""Structured logs in the text form TiDB's tools know (`K-08`): `[time] [LEVEL] [file:line] [message] [key=value]…`.
+
+One call to `setup` per process; libraries and tests may log before it and get structlog's defaults. A log file is
+rotated at 300 MB and old ones are kept, as upstream does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import MutableMapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import structlog
+
+ROTATE_BYTES_MAX = 300 * 1000 * 1000
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "fatal": logging.CRITICAL,
+}
+_SHOWN = {"warning": "WARN", "critical": "FATAL", "exception": "ERROR"}
+_PLAIN = re.compile(r'[^\s"=\[\]\\]+')
+
+Logger = structlog.typing.FilteringBoundLogger
+
+
+class RotatingFile:
+    """A text file that is renamed with its closing time once it passes `bytes_max`, and opened anew."""
+
+    def __init__(self, path: Path, *, bytes_max: int = ROTATE_BYTES_MAX) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._file = self._open()
+
+    def _open(self) -> TextIO:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("a", encoding="utf-8")
+        self._size = file.tell()
+        return file
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            if self._size and self._size + len(text) > self._bytes_max:
+                self._file.close()
+                self._path.rename(self._old_name())
+                self._file = self._open()
+            self._size += len(text.encode())
+            return self._file.write(text)
+
+    def _old_name(self) -> Path:
+        stamp = datetime.now().astimezone().strftime("%Y-%m-%dT%H-%M-%S.%f")
+        return self._path.with_name(f"{self._path.stem}-{stamp}{self._path.suffix}")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def quote(value: object) -> str:
+    """A value as it stands in a line: bare where it can be, else a JSON string."""
+    text = value if isinstance(value, str) else str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+    """The last processor: one line of text from an event."""
+    moment = datetime.now().astimezone()
+    zone = moment.strftime("%z")
+    level = str(event.pop("level", "info"))
+    place = f"{event.pop('filename', '?')}:{event.pop('lineno', 0)}"
+    parts = [
+        f"{moment:%Y/%m/%d %H:%M:%S}.{moment.microsecond // 1000:03d} {zone[:3]}:{zone[3:]}",
+        _SHOWN.get(level, level.upper()),
+        place,
+        quote(event.pop("event", "")),
+    ]
+    parts += [f"{key}={quote(value)}" for key, value in event.items()]
+    return " ".join(f"[{part}]" for part in parts)
+
+
+def setup(level: str = "info", file: str = "", *, json: bool = False) -> None:
+    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr. ValueError on another level."""
+    number = LEVELS.get(level.lower())
+    if number is None:
+        raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
+    target = cast(TextIO, RotatingFile(Path(file))) if file else sys.stderr
+    place = structlog.processors.CallsiteParameter
+    last: list[structlog.typing.Processor] = [render_text]
+    if json:
+        last = [structlog.processors.TimeStamper(fmt="iso", key="time"), structlog.processors.JSONRenderer()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.CallsiteParameterAdder([place.FILENAME, place.LINENO]),
+            structlog.processors.format_exc_info,
+            *last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(file=target),
+        cache_logger_on_first_use=False,
+    )
+
+
+def get_logger(name: str) -> Logger:
+    """A logger whose lines carry `component=name`."""
+    return cast(Logger, structlog.get_logger(component=name))

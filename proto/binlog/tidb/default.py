@@ -1,0 +1,61 @@
+"""The value a row logically has in a column it does not carry (spec 2.6, D-TR-03), as a flattened datum.
+
+Such rows are older than the column, or their NULL was left out: first `origin_default`, else NULL when the column
+may be NULL, else the first name of an ENUM, else the type's zero.
+"""
+
+from __future__ import annotations
+
+from binlog.errors import BinlogError, DecodeError
+
+from .column import ColumnInfo
+from .datum import Datum, Uint
+from .flatten import flatten
+from .json import BinaryJSON
+from .types import FLOATS, STRINGS, TIMES, FieldType, Tp
+
+_JSON_NULL = BinaryJSON(b"\x04\x00")
+
+
+def missing_value(column: ColumnInfo) -> Datum:
+    """DecodeError naming the column when its origin default is no value of its type.
+
+    A TIMESTAMP's default stands in UTC, as its datum does: no time zone is needed before text is made of it.
+    """
+    if column.type.tp == Tp.BIT and column.origin_default_bit is not None:
+        return Uint(int.from_bytes(column.origin_default_bit, "big"))
+    if column.origin_default is not None:
+        return _origin_default(column)
+    if not column.is_not_null:
+        return None
+    if column.type.tp == Tp.ENUM:
+        return Uint(1 if column.type.elems else 0)
+    return zero_value(column.type)
+
+
+def _origin_default(column: ColumnInfo) -> Datum:
+    value = column.origin_default
+    if isinstance(value, bool):
+        value = int(value)
+    if column.type.tp == Tp.BIT and isinstance(value, str):
+        return Uint(int.from_bytes(value.encode("utf-8", "surrogateescape"), "big"))
+    try:
+        return flatten(value, column.type)
+    except (ValueError, TypeError, BinlogError) as err:
+        raise DecodeError(f"column {column.name}", offset=0, detail=f"bad origin default: {err}") from None
+
+
+def zero_value(kind: FieldType) -> Datum:
+    """What a NOT NULL column without a default holds."""
+    tp = kind.tp
+    if tp in STRINGS:
+        return bytes(max(kind.flen, 0)) if tp == Tp.STRING and kind.charset == "binary" else b""
+    if tp in FLOATS:
+        return 0.0
+    if tp == Tp.NEWDECIMAL:
+        return flatten(0, kind)
+    if tp == Tp.JSON:
+        return _JSON_NULL
+    if tp in TIMES or tp in (Tp.BIT, Tp.SET, Tp.ENUM) or (kind.is_unsigned and tp not in (Tp.YEAR, Tp.DURATION)):
+        return Uint(0)
+    return 0

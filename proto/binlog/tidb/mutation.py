@@ -1,0 +1,191 @@
+"""The rows of one transaction: a serialized PrewriteValue walked row by row, and built.
+
+Within a table `sequence` says in which order inserts, updates and deletes happened, each entry taking the next row
+of its list (W-02); across tables the order of the transaction is lost.
+
+Parsing is protobuf's C code (measured 2 to 4 times as fast as reading the bytes in Python), with a private message
+in which `sequence` is a list of numbers: as a closed enum, protobuf would hide a kind it does not know, and its row
+would be lost in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError as ProtobufError
+
+from binlog.errors import DecodeError
+
+from .varint import encode_uvarint
+
+
+class MutationKind(IntEnum):
+    """The entries of `sequence`; 2 and 3 are obsolete and refused."""
+
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 4
+
+
+INSERT, UPDATE, DELETE = 0, 1, 4  # plain numbers, for loops that compare them once a row
+
+
+class Mutation(NamedTuple):
+    """One table's rows. `sequence` holds as many 0, 1 and 4 as there are inserted, updated and deleted rows."""
+
+    table_id: int
+    sequence: list[int]
+    inserted: list[bytes]
+    updated: list[bytes]
+    deleted: list[bytes]
+
+    def rows(self) -> Iterator[tuple[int, int, bytes]]:
+        """(table id, kind, row) in order."""
+        total = len(self.sequence)
+        for kind, only in ((INSERT, self.inserted), (UPDATE, self.updated), (DELETE, self.deleted)):
+            if len(only) == total:  # one kind alone: most transactions
+                return zip(repeat(self.table_id), repeat(kind), only, strict=False)
+        following = {INSERT: iter(self.inserted), UPDATE: iter(self.updated), DELETE: iter(self.deleted)}
+        table_id = self.table_id
+        return iter([(table_id, kind, next(following[kind])) for kind in self.sequence])
+
+
+class Prewrite(NamedTuple):
+    """What a transaction wrote: the schema version it saw, and its rows by table."""
+
+    schema_version: int
+    mutations: list[Mutation]
+
+    def rows(self) -> Iterator[tuple[int, int, bytes]]:
+        """(table id, kind, row) of every row, tables in order, rows in `sequence` order."""
+        return chain.from_iterable([mutation.rows() for mutation in self.mutations])
+
+
+def _message_class() -> Any:
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="binlog/tidb/mutation.proto", package="binlog.tidb", syntax="proto2")
+    table = file.message_type.add(name="Table")
+    fields = (
+        ("table_id", 1, field.TYPE_INT64),
+        ("inserted", 2, field.TYPE_BYTES),
+        ("updated", 3, field.TYPE_BYTES),
+        ("deleted", 6, field.TYPE_BYTES),
+        ("sequence", 7, field.TYPE_INT32),
+    )
+    for name, number, kind in fields:
+        label = field.LABEL_OPTIONAL if number == 1 else field.LABEL_REPEATED
+        table.field.add(name=name, number=number, type=kind, label=label)
+    prewrite = file.message_type.add(name="Prewrite")
+    prewrite.field.add(name="schema_version", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+    prewrite.field.add(
+        name="tables",
+        number=2,
+        type=field.TYPE_MESSAGE,
+        type_name=".binlog.tidb.Table",
+        label=field.LABEL_REPEATED,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("binlog.tidb.Prewrite"))
+
+
+_from_bytes = _message_class().FromString
+
+
+def parse_prewrite(prewrite_value: bytes) -> Prewrite:
+    """DecodeError on torn bytes, on a kind that is obsolete or unknown, and when `sequence` and rows do not match."""
+    try:
+        message = _from_bytes(prewrite_value)
+    except ProtobufError as err:
+        raise DecodeError("PrewriteValue", offset=0, detail=str(err)) from None
+    mutations: list[Mutation] = []
+    for table in message.tables:
+        sequence = list(table.sequence)
+        found = Mutation(table.table_id, sequence, list(table.inserted), list(table.updated), list(table.deleted))
+        _, _, inserted, updated, deleted = found
+        if not len(sequence) == len(inserted) == sequence.count(INSERT) or updated or deleted:
+            _check(found)
+        mutations.append(found)
+    return Prewrite(message.schema_version, mutations)
+
+
+def _check(mutation: Mutation) -> None:
+    sequence = mutation.sequence
+    counts = (sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE))
+    rows = (len(mutation.inserted), len(mutation.updated), len(mutation.deleted))
+    what = f"mutations of table {mutation.table_id}"
+    if sum(counts) != len(sequence):
+        unknown = next(kind for kind in sequence if kind not in (INSERT, UPDATE, DELETE))
+        raise DecodeError(what, offset=0, detail=f"unknown mutation type {unknown}")
+    if counts != rows:
+        detail = f"{rows} rows inserted, updated and deleted, but the sequence says {counts}"
+        raise DecodeError(what, offset=0, detail=detail)
+
+
+def walk(prewrite_value: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(table id, kind, row) of every row; kind is 0 insert, 1 update, 4 delete. DecodeError as `parse_prewrite`."""
+    return parse_prewrite(prewrite_value).rows()
+
+
+# Protobuf tags: field number << 3 | wire type.
+_TAG_MUTATION, _TAG_INSERTED, _TAG_UPDATED, _TAG_DELETED, _TAG_SEQUENCE = 0x12, 0x12, 0x1A, 0x32, 0x38
+
+
+class PrewriteValue:
+    """Collects the rows of one transaction and writes them as Go does (W-01): every scalar emitted, `sequence`
+    unpacked, one TableMutation a table in the order of first use."""
+
+    __slots__ = ("_tables", "schema_version")
+
+    def __init__(self, schema_version: int) -> None:
+        self.schema_version = schema_version
+        self._tables: dict[int, tuple[list[bytes], list[bytes], list[bytes], list[int]]] = {}
+
+    def _table(self, table_id: int) -> tuple[list[bytes], list[bytes], list[bytes], list[int]]:
+        return self._tables.setdefault(table_id, ([], [], [], []))
+
+    def insert(self, table_id: int, row: bytes) -> None:
+        """`row` as of `row.encode_insert`."""
+        inserted, _, _, sequence = self._table(table_id)
+        inserted.append(row)
+        sequence.append(INSERT)
+
+    def update(self, table_id: int, row: bytes) -> None:
+        """`row` as of `row.encode_update`."""
+        _, updated, _, sequence = self._table(table_id)
+        updated.append(row)
+        sequence.append(UPDATE)
+
+    def delete(self, table_id: int, row: bytes) -> None:
+        """`row` as of `row.encode_delete`."""
+        _, _, deleted, sequence = self._table(table_id)
+        deleted.append(row)
+        sequence.append(DELETE)
+
+    def __len__(self) -> int:
+        """Rows so far."""
+        return sum(len(table[3]) for table in self._tables.values())
+
+    def serialize(self) -> bytes:
+        out = bytearray(b"\x08" + _varint64(self.schema_version))
+        for table_id, (inserted, updated, deleted, sequence) in self._tables.items():
+            body = bytearray(b"\x08" + _varint64(table_id))
+            for tag, rows in ((_TAG_INSERTED, inserted), (_TAG_UPDATED, updated), (_TAG_DELETED, deleted)):
+                for row in rows:
+                    body.append(tag)
+                    body += encode_uvarint(len(row))
+                    body += row
+            for kind in sequence:
+                body += bytes((_TAG_SEQUENCE, kind))
+            out.append(_TAG_MUTATION)
+            out += encode_uvarint(len(body))
+            out += body
+        return bytes(out)
+
+
+def _varint64(value: int) -> bytes:
+    return encode_uvarint(value & 0xFFFFFFFFFFFFFFFF)

@@ -1,0 +1,216 @@
+"""What a flattened datum means in its column: canonical text, or a Python value (`flatten` is the way back).
+
+*Text* is what the MySQL text protocol of TiDB shows: `str`, but `bytes` for binary strings and BIT, and None for
+NULL. Text that is not UTF-8 keeps its bytes as lone surrogates (`surrogateescape`). *Python values* differ from
+text only in numbers: whole numbers and YEAR are int, FLOAT and DOUBLE float, BIT an int. Everything else stays
+text: Python has no zero date, no 838 hours, and no decimal or JSON that every database reads back the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import tzinfo
+from math import isfinite
+from typing import TypeAlias
+
+from binlog.errors import DecodeError
+
+from .datum import Datum
+from .decimal import Decimal
+from .json import BinaryJSON, plain_notation, shortest_digits
+from .time import date_text, datetime_text, duration_text, timestamp_text
+from .types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+
+Text: TypeAlias = "str | bytes | None"
+PythonValue: TypeAlias = "int | float | str | bytes | None"
+
+_float32 = struct.Struct("<f")
+_FLOAT32_NORMAL_MIN = 2.0**-126
+
+
+def to_text(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> Text:
+    """Canonical text; TIMESTAMPs in `zone` (None: UTC). DecodeError when the datum cannot stand in such a column."""
+    if value is None:
+        return None
+    show = _SHOW.get(kind.tp)
+    if show is None:
+        raise _unfit(value, kind)
+    return show(value, kind, zone)
+
+
+def to_python(value: Datum, kind: FieldType, zone: tzinfo | None = None) -> PythonValue:
+    """As `to_text`, numbers as numbers."""
+    if value is None:
+        return None
+    tp = kind.tp
+    if tp in INTEGERS or tp == Tp.BIT:
+        return int(_whole(value, kind))
+    if tp in FLOATS:
+        number = _float(value, kind)
+        return to_float32(number) if tp == Tp.FLOAT else number
+    return to_text(value, kind, zone)
+
+
+def _unfit(value: object, kind: FieldType) -> DecodeError:
+    return DecodeError(f"{kind.mysql_name} column", offset=0, detail=f"it cannot hold a {type(value).__name__}")
+
+
+def _whole(value: Datum, kind: FieldType) -> int:
+    if not isinstance(value, int):
+        raise _unfit(value, kind)
+    return value
+
+
+def _float(value: Datum, kind: FieldType) -> float:
+    if not isinstance(value, float):
+        raise _unfit(value, kind)
+    return value
+
+
+def to_float32(value: float) -> float:
+    """The number a FLOAT column holds; rows carry it widened. DecodeError when it is beyond FLOAT."""
+    try:
+        return float(_float32.unpack(_float32.pack(value))[0])
+    except OverflowError:
+        raise DecodeError("float column", offset=0, detail=f"{value} is too large") from None
+
+
+def double_text(value: float) -> str:
+    """Shortest digits; an exponent without `+` from 1e15 up and below 1e-15. DecodeError for NaN and Inf."""
+    if not isfinite(value):
+        raise DecodeError("double column", offset=0, detail=f"{value} is no number SQL knows")
+    shown = repr(abs(value))
+    return _sql_notation(value, shown, 1e15, 1e-15)
+
+
+def float_text(value: float) -> str:
+    """As `double_text`, with the fewest digits that make the same 32-bit number."""
+    value = to_float32(value)
+    if not isfinite(value):
+        raise DecodeError("float column", offset=0, detail=f"{value} is no number SQL knows")
+    size = abs(value)
+    # Six digits are always exact in normal numbers; `g` drops zeros, so fewer only matter below them.
+    for digits in range(6 if size >= _FLOAT32_NORMAL_MIN else 1, 9):
+        shown = f"{size:.{digits}g}"
+        if float(shown) < 3.5e38 and _float32.unpack(_float32.pack(float(shown)))[0] == size:
+            break
+    else:
+        shown = f"{size:.9g}"
+    return _sql_notation(value, shown, to_float32(1e15), to_float32(1e-15))
+
+
+def _sql_notation(value: float, shown: str, big: float, small: float) -> str:
+    sign = "-" if str(value)[0] == "-" else ""
+    if value == 0:
+        return f"{sign}0"
+    digits, exponent = shortest_digits(shown)
+    if small <= abs(value) < big:
+        return sign + plain_notation(digits, exponent)
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{tail}e{exponent - 1}"
+
+
+def enum_text(index: int, kind: FieldType) -> str:
+    """The name; an index that names nothing (0 is the error value, X-14) is the empty string."""
+    return kind.elems[index - 1] if 0 < index <= len(kind.elems) else ""
+
+
+def set_text(mask: int, kind: FieldType) -> str:
+    """Names joined by commas. DecodeError for bits that name nothing."""
+    elems = kind.elems
+    if mask >> len(elems):
+        raise DecodeError("set column", offset=0, detail=f"invalid number {mask} for Set {list(elems)}")
+    return ",".join([name for bit, name in enumerate(elems) if mask >> bit & 1])
+
+
+def bit_bytes(value: int, kind: FieldType) -> bytes:
+    """Big-endian, as many bytes as BIT(n) has. DecodeError when it does not fit."""
+    size = (max(kind.flen, 1) + 7) // 8
+    if value < 0 or value >> 8 * size:
+        raise DecodeError("bit column", offset=0, detail=f"{value} does not fit BIT({kind.flen})")
+    return value.to_bytes(size, "big")
+
+
+_Show: TypeAlias = "Callable[[Datum, FieldType, tzinfo | None], str | bytes]"
+
+
+def _show_int(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return str(int(_whole(value, kind)))
+
+
+def _show_string(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str | bytes:
+    if not isinstance(value, bytes) or isinstance(value, BinaryJSON):
+        raise _unfit(value, kind)
+    return value if kind.charset == "binary" else value.decode("utf-8", "surrogateescape")
+
+
+def _show_decimal(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    if not isinstance(value, Decimal):
+        raise _unfit(value, kind)
+    return str(value)
+
+
+def _show_json(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    if not isinstance(value, BinaryJSON):
+        raise _unfit(value, kind)
+    return value.text()
+
+
+def _show_float(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return float_text(_float(value, kind))
+
+
+def _show_double(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return double_text(_float(value, kind))
+
+
+def _show_year(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return f"{_whole(value, kind):04d}"
+
+
+def _show_date(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return date_text(_whole(value, kind))
+
+
+def _show_datetime(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return datetime_text(_whole(value, kind), kind.fsp)
+
+
+def _show_timestamp(value: Datum, kind: FieldType, zone: tzinfo | None) -> str:
+    return timestamp_text(_whole(value, kind), kind.fsp, zone)
+
+
+def _show_duration(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return duration_text(_whole(value, kind), kind.fsp)
+
+
+def _show_enum(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return enum_text(_whole(value, kind), kind)
+
+
+def _show_set(value: Datum, kind: FieldType, _zone: tzinfo | None) -> str:
+    return set_text(_whole(value, kind), kind)
+
+
+def _show_bit(value: Datum, kind: FieldType, _zone: tzinfo | None) -> bytes:
+    return bit_bytes(_whole(value, kind), kind)
+
+
+_SHOW: dict[Tp, _Show] = {
+    **dict.fromkeys(INTEGERS, _show_int),
+    **dict.fromkeys(STRINGS, _show_string),
+    Tp.YEAR: _show_year,
+    Tp.FLOAT: _show_float,
+    Tp.DOUBLE: _show_double,
+    Tp.NEWDECIMAL: _show_decimal,
+    Tp.DATE: _show_date,
+    Tp.NEWDATE: _show_date,
+    Tp.DATETIME: _show_datetime,
+    Tp.TIMESTAMP: _show_timestamp,
+    Tp.DURATION: _show_duration,
+    Tp.ENUM: _show_enum,
+    Tp.SET: _show_set,
+    Tp.BIT: _show_bit,
+    Tp.JSON: _show_json,
+}

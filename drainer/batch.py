@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 
 from binlog import envelope
 from binlog.errors import DecodeError
-from binlog.pb import binlog_pb2
-from google.protobuf.message import DecodeError as ProtobufError
+from binlog.tidb.types import SchemaState
 
 from drainer.step import Merged
 
-# ddl_schema_state of the first of the two binlogs of a single DROP COLUMN (X-06).
-_DELETE_ONLY = 1
 _SEQUENCE_VALUE = "select setval"
 
 
 @dataclass(frozen=True, slots=True)
 class DdlBinlog:
-    """A DDL binlog's own words. `announces_drop`: DROP COLUMN at delete-only, which produces no SQL."""
+    """A DDL binlog's own words. `announces_drop`: the first of the two of a single DROP COLUMN, at delete-only
+    (X-06), which produces no SQL."""
 
     job_id: int
     query: str
@@ -89,16 +87,16 @@ def _read(binlog: Merged) -> Item | None:
     """None for a fake (start_ts = commit_ts) and for a sequence's value (D-CO-06)."""
     if binlog.start_ts == binlog.commit_ts:
         return None
+    payload = binlog.payload
     try:
-        scanned = envelope.scan(binlog.payload)
-        if not scanned.ddl_job_id:
-            return Item(binlog.commit_ts, scanned.schema_version, binlog, None)
-        message = binlog_pb2.Binlog.FromString(binlog.payload)
-        query = message.ddl_query.decode()
-    except (DecodeError, ProtobufError, UnicodeDecodeError) as error:
+        found = envelope.scan(payload)
+        query = payload[found.query_at : found.query_end].decode() if found.ddl_job_id else ""
+    except (DecodeError, UnicodeDecodeError) as error:
         place = f"binlog of commit_ts {binlog.commit_ts} from pump {binlog.pump}"
         raise DecodeError(place, offset=getattr(error, "offset", 0), detail=str(error)) from error
+    if not found.ddl_job_id:
+        return Item(binlog.commit_ts, found.schema_version, binlog, None)
     if query.lstrip()[: len(_SEQUENCE_VALUE)].lower() == _SEQUENCE_VALUE:
         return None
-    ddl = DdlBinlog(scanned.ddl_job_id, query, binlog.commit_ts, message.ddl_schema_state == _DELETE_ONLY)
-    return Item(binlog.commit_ts, 0, binlog, ddl)
+    announces_drop = found.ddl_schema_state == SchemaState.DELETE_ONLY
+    return Item(binlog.commit_ts, 0, binlog, DdlBinlog(found.ddl_job_id, query, binlog.commit_ts, announces_drop))

@@ -58,7 +58,8 @@ class Ddl:
     `commit_ts` is the position once it has run: its binlog's own, or, for an `early` one (rule 14), the one just
     before the binlog that needs it. `schema` is the database it is about, `use` the current database its text
     needs ("" = must run without one). `sql` are the statements, in order. `query` is upstream's text, for logs.
-    `own_ts` is the commit_ts of its own binlog, 0 when an early one's is not in the batch.
+    `own_ts` is the commit_ts of its own binlog, 0 when an early one's is not in the batch. `may_exist`: the job began
+    before a first start, so its effect may be in the copy the destination was filled from.
     """
 
     job: Job
@@ -70,6 +71,7 @@ class Ddl:
     query: str
     own_ts: int
     changes: tuple[TableChange, ...]
+    may_exist: bool = False
 
     @property
     def before(self) -> TableInfo | None:

@@ -16,8 +16,11 @@ class JobSource(Protocol):
 
     complete: bool
 
-    async def refresh(self) -> list[Job]:
-        """Jobs that are new or changed since the last call; all of them at the first. Raises HistoryBroken."""
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        """Jobs that are new or changed since the last call (others may be among them); all at the first call.
+
+        `wanted` is a job id to look for in particular. Raises HistoryBroken.
+        """
         ...
 
     def describe(self) -> str:

@@ -39,10 +39,13 @@ class Planned:
 class Schema:
     """Opened from a history; `plan` a job, run its DDL, then `commit` it. `view` never changes once given."""
 
-    def __init__(self, history: JobHistory, policy: Policy, *, position_ts: int, complete: bool) -> None:
+    def __init__(
+        self, history: JobHistory, policy: Policy, *, position_ts: int, first_start: bool, complete: bool
+    ) -> None:
         self._history = history
         self._policy = policy
         self._opened_ts = position_ts
+        self._first_start = first_start
         self._catalog = Catalog()
         self._pending: list[tuple[int, int]] = []
         self._ran: set[int] = set()
@@ -60,15 +63,17 @@ class Schema:
         schema_version: int = 0,
         job_done: Callable[[int], bool] | None = None,
         policy: Policy | None = None,
+        first_start: bool = False,
         complete: bool = True,
     ) -> Schema:
         """The schema at a destination's position. Applied already are the jobs finished at or before `position_ts`,
         those the destination has marked (`job_done`), and, for a destination without marks (`job_done` None: a
         position taken from upstream's checkpoint), those up to `schema_version`. The others are pending.
 
+        `first_start`: the destination had no position before, it was filled from a copy at `position_ts`.
         `complete`: the sources give every job that matters (see JobSource); if not, rows with unknown columns wait.
         """
-        schema = cls(history, policy or Policy(), position_ts=position_ts, complete=complete)
+        schema = cls(history, policy or Policy(), position_ts=position_ts, first_start=first_start, complete=complete)
         for job in history:
             unmarked = job_done is None and job.schema_version <= schema_version
             schema._meet(job, done=unmarked or (job_done is not None and job_done(job.id)))
@@ -139,6 +144,7 @@ class Schema:
             query=query,
             own_ts=own_ts,
             changes=changes,
+            may_exist=self._first_start and job.start_ts <= self._opened_ts,
         )
         return Planned(job, catalog, self._policy.step(proposed))
 

@@ -1,0 +1,123 @@
+"""Keeps a Schema supplied from its sources: the shell between the pure walk and files, status ports and etcd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from binlog.log import get_logger
+from binlog.tidb.table import TableInfo
+
+from drainer.batch import Batch
+from drainer.schema.column import Verdict, unknown_column
+from drainer.schema.errors import JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.history import JobHistory, JobSource
+from drainer.schema.policy import Policy
+from drainer.schema.schema import Schema
+
+_log = get_logger(__name__)
+
+
+@runtime_checkable
+class TableSource(Protocol):
+    """A source that can also show a table as it stands at this moment."""
+
+    async def table(self, table_id: int) -> TableInfo | None: ...
+
+
+class SchemaKeeper:
+    """Opens a schema at a destination's position, then reads the sources again whenever a batch needs more.
+
+    Per batch: `prepare(batch)`, then walk. The walk raises JobUnknown only when `prepare` found nothing: call
+    `missing(error)` and walk again from error.final_ts, after a pause where it returns False.
+    """
+
+    def __init__(self, sources: Sequence[JobSource], policy: Policy) -> None:
+        self._sources = tuple(sources)
+        self._policy = policy
+        self._history = JobHistory()
+        self.schema = Schema.open(self._history, position_ts=0, policy=policy)
+
+    @property
+    def complete(self) -> bool:
+        """Whether what the sources give together is everything that can matter: each of them says so."""
+        return all(source.complete for source in self._sources)
+
+    async def open(
+        self,
+        *,
+        position_ts: int,
+        schema_version: int = 0,
+        job_done: Callable[[int], bool] | None = None,
+        first_start: bool = False,
+    ) -> Schema:
+        """Read every source and open the schema at a position (see Schema.open)."""
+        for source in self._sources:
+            jobs = await source.refresh()
+            self._history.add(jobs)
+            _log.info("DDL history read", source=source.describe(), jobs=len(jobs))
+        self.schema = Schema.open(
+            self._history,
+            position_ts=position_ts,
+            schema_version=schema_version,
+            job_done=job_done,
+            policy=self._policy,
+            first_start=first_start,
+            complete=self.complete,
+        )
+        return self.schema
+
+    async def prepare(self, batch: Batch) -> None:
+        """Read the sources again if the batch names a job or a version that is not known yet."""
+        unknown = [job_id for job_id in batch.ddl_texts if self.schema.job(job_id) is None]
+        version = batch.greatest_version
+        if not unknown and version <= self.schema.settled_version:
+            return
+        await self._refresh(None)
+        for job_id in unknown:
+            if self.schema.job(job_id) is None:
+                await self._refresh(job_id)
+        self.schema.settle(version)
+
+    async def settle(self, version: int) -> None:
+        """Before rows of `version` are decoded elsewhere (executors): make sure the jobs up to it are known."""
+        if version > self.schema.settled_version:
+            await self._refresh(None)
+            self.schema.settle(version)
+
+    async def missing(self, error: JobUnknown) -> bool:
+        """Look for what the walk lacks; False when it is still not there and may yet come.
+
+        Raises JobMissing when every source says that it has everything.
+        """
+        await self._refresh(error.job_id)
+        if error.version is not None:
+            self.schema.settle(error.version)
+        if error.job_id is None or self.schema.job(error.job_id) is not None:
+            return True
+        if self.complete:
+            sources = ", ".join(source.describe() for source in self._sources) or "no source at all"
+            raise JobMissing(job_id=error.job_id, commit_ts=error.commit_ts, sources=sources)
+        return False
+
+    async def judge(self, error: UnknownColumn) -> bool:
+        """A decoder met a column id it does not know. True: decode again with `schema.view()`, the column may be
+        left out now or its DDL is known; False: the row must wait, ask again after a pause."""
+        fresh = None
+        for source in self._sources:
+            if isinstance(source, TableSource):
+                fresh = fresh or await source.table(error.table_id)
+        if await self._refresh(None):
+            return True
+        if unknown_column(fresh, error.column_id) is Verdict.WAIT:
+            return False
+        self.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+        return True
+
+    async def _refresh(self, wanted: int | None) -> int:
+        found = 0
+        for source in self._sources:
+            found += self.schema.learn(await source.refresh(wanted))
+        if found:
+            _log.info("DDL jobs learned", jobs=found, greatest_version=self._history.greatest_version)
+        return found

@@ -1,0 +1,43 @@
+"""DDL history from etcd, where services that embed the client publish their jobs before they write rows with them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from binlog.errors import DecodeError
+from binlog.tidb.job import Job
+
+from drainer.schema.errors import HistoryBroken
+
+
+class JobStore(Protocol):
+    """The part of binlog.published.PublishedJobs that is read here."""
+
+    async def all(self) -> list[tuple[int, bytes]]: ...
+
+
+class PublishedSource:
+    """Complete: a writer publishes a job before any row that needs it, so a read that begins after a row was seen
+    finds it."""
+
+    complete = True
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._known: set[int] = set()
+
+    def describe(self) -> str:
+        return "jobs published in etcd"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        """Jobs of versions not seen before. HistoryBroken names the key's version."""
+        jobs = []
+        for version, document in await self._store.all():
+            if version in self._known:
+                continue
+            try:
+                jobs.append(Job.from_json(document))
+            except DecodeError as error:
+                raise HistoryBroken(f"in etcd, schema version {version}", str(error)) from error
+            self._known.add(version)
+        return jobs

@@ -1,0 +1,136 @@
+"""DDL history from a TiDB's status port: GET /ddl/history (row format 5.1), read again when a job is missing.
+
+The parameters mean different things in different versions: `limit` alone gives the last n jobs, ascending in old
+versions and descending in new ones; `start_job_id` is unknown to old ones, and goes down from that id in new ones,
+which may also cap `limit`. So order is never assumed, and a page that does not go further down than the last one
+means that paging is not understood: then the whole history is asked for at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from urllib.parse import urlsplit
+
+from binlog.errors import DecodeError
+from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
+
+from drainer.schema.errors import HistoryBroken
+
+PAGE_JOBS = 200
+TIMEOUT_S = 30.0
+# A DDL takes TiDB longer than this; asking more often only loads its status port.
+INTERVAL_S_MIN = 0.3
+BODY_BYTES_MAX = 1 << 30
+
+Fetch = Callable[[str], Awaitable[bytes | None]]
+
+
+class UrlSource:
+    """Asks one status port. The first refresh reads everything, later ones the newest pages.
+
+    A job that ran long finishes behind younger ones, below the newest page: it is looked for by its id when it is
+    `wanted`, and the newest page is read whole each time so that it is usually met before.
+    """
+
+    complete = False
+
+    def __init__(self, url: str, *, fetch: Fetch | None = None, interval_s: float = INTERVAL_S_MIN) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise HistoryBroken(url, "not the http:// or https:// URL of a TiDB status port")
+        self._base = f"{parts.scheme}://{parts.netloc}"
+        self._fetch = fetch or fetcher()
+        self._interval_s = interval_s
+        self._last_read = float("-inf")
+        self._known: set[int] = set()
+
+    def describe(self) -> str:
+        return f"{self._base}/ddl/history"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        """The newest jobs back to the first page that brings nothing new. Waits when it was asked a moment ago."""
+        pause = self._last_read + self._interval_s - time.monotonic()
+        if pause > 0:
+            await asyncio.sleep(pause)
+        jobs = await self._pages() if self._known else await self._all()
+        if wanted is not None and wanted not in jobs and wanted not in self._known:
+            jobs |= await self._page(f"?start_job_id={wanted}&limit=1", absent_ok=True)
+        self._last_read = time.monotonic()
+        fresh = [job for job_id, job in sorted(jobs.items()) if job_id not in self._known]
+        self._known.update(jobs)
+        return fresh
+
+    async def table(self, table_id: int) -> TableInfo | None:
+        """The table as it stands at this moment, None when there is none of this id."""
+        path = f"/schema?table_id={table_id}"
+        body = await self._fetch(self._base + path)
+        if body is None:
+            return None
+        try:
+            return TableInfo.from_json(body)
+        except DecodeError as error:
+            raise HistoryBroken(self._base + path, str(error)) from error
+
+    async def _pages(self) -> dict[int, Job]:
+        """From the newest down, until a page holds a known job below everything new, or nothing that is new."""
+        jobs = await self._page(f"?limit={PAGE_JOBS}")
+        while jobs:
+            lowest = min(jobs)
+            if lowest in self._known or lowest <= 1:
+                return jobs
+            page = await self._page(f"?start_job_id={lowest}&limit={PAGE_JOBS}", absent_ok=True)
+            if any(job_id > lowest for job_id in page):
+                return await self._all()
+            if not page.keys() - {lowest}:
+                return jobs
+            jobs |= page
+        return jobs
+
+    async def _all(self) -> dict[int, Job]:
+        return await self._page("")
+
+    async def _page(self, query: str, *, absent_ok: bool = False) -> dict[int, Job]:
+        url = self.describe() + query
+        body = await self._fetch(url)
+        if body is None:
+            if absent_ok:
+                return {}
+            raise HistoryBroken(url, "the server refuses this request")
+        try:
+            documents = json.loads(body)
+            if not isinstance(documents, list):
+                raise HistoryBroken(url, f"a list of jobs expected, not {body[:60]!r}")
+            jobs = [Job.from_json(document) for document in documents]
+        except (ValueError, DecodeError) as error:
+            raise HistoryBroken(url, str(error)) from error
+        return {job.id: job for job in jobs}
+
+
+def fetcher(context: ssl.SSLContext | None = None, *, timeout_s: float = TIMEOUT_S) -> Fetch:
+    """GET of a URL's body: None where the server answers 4xx, HistoryBroken where it does not answer."""
+
+    def get(url: str) -> bytes | None:
+        try:
+            with urllib.request.urlopen(url, timeout=timeout_s, context=context) as response:
+                body: bytes = response.read(BODY_BYTES_MAX + 1)
+        except urllib.error.HTTPError as error:
+            if 400 <= error.code < 500:
+                return None
+            raise HistoryBroken(url, f"HTTP {error.code}") from error
+        except OSError as error:
+            raise HistoryBroken(url, f"no answer: {error}") from error
+        if len(body) > BODY_BYTES_MAX:
+            raise HistoryBroken(url, f"more than {BODY_BYTES_MAX} bytes")
+        return body
+
+    async def fetch(url: str) -> bytes | None:
+        return await asyncio.to_thread(get, url)
+
+    return fetch

@@ -1,0 +1,50 @@
+"""What can go wrong in a pump beyond the errors all programs share."""
+
+from __future__ import annotations
+
+from binlog.errors import BinlogError
+
+
+class DamagedRecord(BinlogError):
+    """A record of the value log that cannot be read; names the file and the offset (`P-ST-05`)."""
+
+    def __init__(self, place: str, offset: int, detail: str) -> None:
+        super().__init__(f"damaged record in {place} at byte {offset}: {detail}")
+        self.place = place
+        self.offset = offset
+        self.detail = detail
+
+
+class InvalidBinlog(BinlogError):
+    """A payload that is a Binlog, but not one a pump can store; the message names its ts and the reason."""
+
+
+class Conflict(BinlogError):
+    """A binlog that contradicts one already stored: another commit_ts, another prewrite, a rollback before it."""
+
+
+class NotResolved(BinlogError):
+    """A pull above every resolved ts this pump has given out."""
+
+    def __init__(self, until_ts: int, resolved_ts: int) -> None:
+        super().__init__(f"a pull until {until_ts} is above the resolved ts {resolved_ts}")
+
+
+class NoSuchPrewrite(BinlogError):
+    """An operator would settle a start_ts that is not pending here."""
+
+
+class NotLeader(BinlogError):
+    """This pump does not allocate timestamps now; the message names who does."""
+
+
+class DataDirLocked(BinlogError):
+    """Another process uses the data-dir (`P-LC-02`)."""
+
+
+class NotifyFailed(BinlogError):
+    """A living drainer did not take the news of this pump (`P-LC-05`)."""
+
+
+class Stopping(BinlogError):
+    """The pump is closing and takes no more work."""

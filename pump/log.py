@@ -1,0 +1,317 @@
+"""The value log: files of records, one of them writable. See FORMAT.md.
+
+A log opens recovering (nothing is written), becomes writable at the tail of its newest file, and is broken for good
+after a write or sync that failed: which bytes the disk holds is then unknown, so nothing may follow them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from binlog.crashpoint import crash_point
+from binlog.envelope import scan as scan_envelope
+from binlog.errors import BinlogError, DecodeError, LogBroken
+from binlog.log import get_logger
+
+from pump.errors import DamagedRecord
+from pump.record import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    Pointer,
+    Scan,
+    check_record,
+    decode_footer,
+    encode_footer,
+    encode_header,
+)
+
+FILE_BYTES_MAX = 500 << 20
+CLOSE_FOOTER_BYTES_MIN = 50 << 10
+SUFFIX = ".vlog"
+
+_MID_APPEND = os.environ.get("BINLOG_CRASH_POINT", "").partition(":")[0] == "pump.mid_append"
+_log = get_logger("pump.log")
+
+
+class Head(NamedTuple):
+    """How far the index knows the log: its last record, where that ends, and the largest ts of its file."""
+
+    pointer: Pointer
+    end: int
+    max_ts: int
+
+
+class Found(NamedTuple):
+    """A record met by a scan, or (`payload` None) bytes that are none."""
+
+    pointer: Pointer
+    end: int
+    payload: bytes | None
+    reason: str
+
+
+@dataclass(slots=True)
+class LogFile:
+    """One file. `size` is where its records end; `closed` means that a footer follows them.
+
+    Kept open by whoever reads from it, so that removing a file does not pull it from under a pull.
+    """
+
+    fid: int
+    path: Path
+    fd: int
+    size: int
+    closed: bool
+    max_ts: int = 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self.fd, size, offset)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
+class ValueLog:
+    """`append` belongs to one thread; everything else may be called from any."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        sync: Callable[[int], None] | None = os.fdatasync,
+    ) -> None:
+        """`sync` None: acknowledge without waiting for the disk (`sync-log = false`). Nothing is opened yet."""
+        self._directory = directory
+        self._file_bytes_max = file_bytes_max
+        self._sync = sync
+        self._files: dict[int, LogFile] = {}
+        self._broken: str | None = None
+
+    # Opening
+
+    def open(self, head: Head | None = None) -> list[DamagedRecord]:
+        """Open every file and make the newest writable; what was found damaged at its end region is returned.
+
+        `head` is what the index knows: the newest file is checked from there, or from its beginning. A torn tail is
+        cut off (`P-ST-05` as FORMAT.md changes it).
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self._directory.glob("*" + SUFFIX)):
+            if not path.stem.isdecimal():
+                raise BinlogError(f"{path} is not a value log file: its name must be a number")
+            self._files[int(path.stem)] = self._open_file(int(path.stem), path)
+        damage: list[DamagedRecord] = []
+        if self._files:
+            newest = self._files[max(self._files)]
+            if head is not None and head.pointer.fid == newest.fid and head.end > newest.size:
+                _log.error("the index knows more than the newest file holds; a new file begins", file=str(newest.path))
+                self._scan_max_ts(newest)
+                newest.closed = True
+            else:
+                damage = self._recover_newest(newest, head)
+        if not self._files or self._files[max(self._files)].closed:
+            self._create(max(self._files, default=-1) + 1)
+        for file in self._files.values():
+            if not file.max_ts and file.fid != self.tail.fid:
+                self._scan_max_ts(file)
+        return damage
+
+    def _open_file(self, fid: int, path: Path) -> LogFile:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        size = os.fstat(fd).st_size
+        file = LogFile(fid, path, fd, size, False)
+        max_ts = decode_footer(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))
+        if max_ts is not None:
+            file.size, file.closed, file.max_ts = size - FOOTER_BYTES, True, max_ts
+        return file
+
+    def _create(self, fid: int) -> LogFile:
+        file = self._files[fid] = self._open_file(fid, self._directory / f"{fid:06d}{SUFFIX}")
+        directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return file
+
+    def _recover_newest(self, file: LogFile, head: Head | None) -> list[DamagedRecord]:
+        """Find where the records of the newest file end, and cut what follows them."""
+        begin, max_ts = 0, 0
+        if head is not None and head.pointer.fid == file.fid:
+            begin, max_ts = head.end, head.max_ts
+        whole = file.size + (FOOTER_BYTES if file.closed else 0)
+        if file.closed:
+            end, found_ts, damage = self._records_end(file, begin, file.size)
+            if end == file.size:
+                return damage
+            file.closed = False  # those four bytes were the end of a payload, or the file is torn
+        end, found_ts, damage = self._records_end(file, begin, whole)
+        if end < whole:
+            _log.warning("torn tail cut off", file=str(file.path), offset=end, bytes=whole - end)
+            os.ftruncate(file.fd, end)
+            os.fsync(file.fd)
+        file.size, file.max_ts = end, max(max_ts, found_ts)
+        return damage
+
+    def _records_end(self, file: LogFile, begin: int, end: int) -> tuple[int, int, list[DamagedRecord]]:
+        """(end of the last whole record, largest ts, damage before it)."""
+        last, max_ts = begin, 0
+        damage: list[DamagedRecord] = []
+        for step in Scan(file.read, begin, end):
+            if step.payload is not None:
+                last = step.end
+                max_ts = max(max_ts, _largest_ts(step.payload))
+            elif step.end < end:
+                damage.append(
+                    DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
+                )
+        return last, max_ts, damage
+
+    def _scan_max_ts(self, file: LogFile) -> None:
+        file.max_ts = self._records_end(file, 0, file.size)[1]
+
+    # Writing
+
+    @property
+    def tail(self) -> LogFile:
+        """The file that is written."""
+        return self._files[max(self._files)]
+
+    @property
+    def broken(self) -> str | None:
+        """Why nothing can be written any more, or None."""
+        return self._broken
+
+    def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
+        """Write and sync records; their places, parallel to `payloads`. `max_ts`: the larger ts of each.
+
+        LogBroken if that failed now or before: then it is unknown which of them the disk holds.
+        """
+        if self._broken is not None:
+            raise LogBroken(self._broken)
+        pointers: list[Pointer] = []
+        parts: list[bytes] = []
+        file = self.tail
+        at, largest = file.size, file.max_ts
+        for payload, ts in zip(payloads, max_ts, strict=True):
+            pointers.append(Pointer(file.fid, at))
+            parts.append(encode_header(payload))
+            parts.append(payload)
+            at += HEADER_BYTES + len(payload)
+            if ts > largest:
+                largest = ts
+            if at > self._file_bytes_max:
+                self._write(file, parts, largest)
+                file = self._rotate(file)
+                parts = []
+                at, largest = 0, 0
+        if parts:
+            self._write(file, parts, largest)
+        return pointers
+
+    def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
+        data = b"".join(parts)
+        crash_point("pump.before_append")
+        try:
+            if _MID_APPEND:
+                half = len(data) // 2
+                os.write(file.fd, data[:half])
+                crash_point("pump.mid_append")
+                data = data[half:]
+            view = memoryview(data)
+            while view:
+                view = view[os.write(file.fd, view) :]
+            crash_point("pump.after_append")
+            if self._sync is not None:
+                self._sync(file.fd)
+        except OSError as error:
+            raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
+        crash_point("pump.after_sync")
+        file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + len(data)
+        file.max_ts = max_ts
+
+    def _rotate(self, file: LogFile) -> LogFile:
+        self._finish(file)
+        try:
+            return self._create(file.fid + 1)
+        except OSError as error:
+            raise self._break(f"value log cannot begin file {file.fid + 1}: {error}") from error
+
+    def _finish(self, file: LogFile) -> None:
+        try:
+            os.write(file.fd, encode_footer(file.max_ts))
+            os.fdatasync(file.fd)
+        except OSError as error:
+            raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
+        file.closed = True
+
+    def _break(self, reason: str) -> LogBroken:
+        self._broken = reason
+        _log.error("value log broken", reason=reason)
+        return LogBroken(reason)
+
+    def close(self) -> None:
+        """Give the newest file its footer if it is worth one (`P-ST-03`). Readers keep what they hold open."""
+        if self._files and self._broken is None and not self.tail.closed and self.tail.size >= CLOSE_FOOTER_BYTES_MIN:
+            self._finish(self.tail)
+        self._files.clear()
+
+    # Reading
+
+    def file(self, fid: int) -> LogFile:
+        """DamagedRecord if there is no such file: an index that names it has lost its log."""
+        found = self._files.get(fid)
+        if found is None:
+            raise DamagedRecord(str(self._directory / f"{fid:06d}{SUFFIX}"), 0, "the file is missing")
+        return found
+
+    def read(self, pointer: Pointer, length: int | None = None) -> bytes:
+        """The payload of a record; `length` is what the index says, where it says so. DamagedRecord otherwise."""
+        file = self.file(pointer.fid)
+        if length is None:
+            header = file.read(pointer.offset, HEADER_BYTES)
+            if len(header) < HEADER_BYTES:
+                raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
+            length = min(int.from_bytes(header[4:12], "little"), file.size)
+        data = file.read(pointer.offset, HEADER_BYTES + length)
+        if len(data) < HEADER_BYTES:
+            raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
+        return check_record(data, 0, length=length, place=str(file.path), offset=pointer.offset)
+
+    def scan(self, start: Pointer) -> Iterator[Found]:
+        """Every record from `start` on, in the order written, and every stretch that is none."""
+        for fid in sorted(self._files):
+            if fid < start.fid:
+                continue
+            file = self._files[fid]
+            begin = start.offset if fid == start.fid else 0
+            for step in Scan(file.read, begin, file.size):
+                yield Found(Pointer(fid, step.offset), step.end, step.payload, step.reason)
+
+    def files(self) -> list[LogFile]:
+        """Ascending."""
+        return [self._files[fid] for fid in sorted(self._files)]
+
+    def remove(self, fid: int) -> None:
+        """Forget and unlink a file that is not the tail; pulls that still read from it may finish."""
+        file = self._files.pop(fid)
+        file.path.unlink()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return sum(file.size for file in self._files.values())
+
+
+def _largest_ts(payload: bytes) -> int:
+    """The larger ts of a binlog; 0 of a payload that is none (the record's CRC is right, its writer was wrong)."""
+    try:
+        envelope = scan_envelope(payload)
+    except DecodeError:
+        return 0
+    return max(envelope.start_ts, envelope.commit_ts)

@@ -1,0 +1,270 @@
+"""What to do with a binlog, given what is stored: write it, take it as a repetition, or refuse it.
+
+`Matcher` holds the prewrites whose outcome is not stored, and turns a batch of binlogs into index writes. It belongs
+to the writer's thread. It asks the index only about ts that may be there: most are newer than everything stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from binlog.envelope import BinlogType, Envelope
+from binlog.errors import BinlogError
+
+from pump.errors import Conflict, DamagedRecord, InvalidBinlog
+from pump.index import Batch
+from pump.keys import FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, Complete
+from pump.record import Pointer
+
+
+class Stored(Protocol):
+    """What the matcher asks the index."""
+
+    def pointer(self, ts: int) -> Pointer | None: ...
+
+    def outcome(self, start_ts: int) -> int | None: ...
+
+
+class Fate(Enum):
+    """What became of an accepted binlog."""
+
+    PENDING = "prewrite stored, its outcome is not"
+    SETTLED = "commit or rollback stored"
+    COMPLETE = "prewrite stored after its commit"
+    FAKE = "fake stored"
+    REPEATED = "was there already"
+    SKIPPED = "nothing to store"
+
+
+class Prewrite(NamedTuple):
+    """A stored prewrite, as its commit will need it."""
+
+    pointer: Pointer
+    length: int
+    tail_at: int
+    schema_version: int
+    ddl_job_id: int
+
+
+class Verdict(NamedTuple):
+    """`fate` is what it will be once written; `error` refuses it. Only `write` ones go into the log."""
+
+    fate: Fate
+    write: bool
+    error: BinlogError | None = None
+
+
+WRITE_PENDING = Verdict(Fate.PENDING, True)
+WRITE_SETTLED = Verdict(Fate.SETTLED, True)
+WRITE_COMPLETE = Verdict(Fate.COMPLETE, True)
+WRITE_FAKE = Verdict(Fate.FAKE, True)
+REPEATED = Verdict(Fate.REPEATED, False)
+SKIPPED = Verdict(Fate.SKIPPED, False)
+
+
+def check(envelope: Envelope) -> None:
+    """InvalidBinlog for what no pump could serve; the probe and empty binlogs pass."""
+    tp, start_ts, commit_ts = envelope.tp, envelope.start_ts, envelope.commit_ts
+    if tp > 2 or tp < 0:
+        raise InvalidBinlog(f"binlog of start_ts {start_ts} has the obsolete or unknown type {tp}")
+    if start_ts <= 0 and not (start_ts == 0 and commit_ts == 0):
+        raise InvalidBinlog(f"binlog of type {tp} has start_ts {start_ts} and commit_ts {commit_ts}")
+    if tp == BinlogType.COMMIT and start_ts and commit_ts <= start_ts:
+        raise InvalidBinlog(f"commit of start_ts {start_ts} has commit_ts {commit_ts}, which is not above it")
+
+
+def is_fake(envelope: Envelope) -> bool:
+    """`P-FAKE-01`. A prewrite is never one, whatever its commit_ts says."""
+    return envelope.start_ts == envelope.commit_ts > 0 and envelope.tp == BinlogType.ROLLBACK
+
+
+def as_prewrite(envelope: Envelope, pointer: Pointer, length: int) -> Prewrite:
+    tail_at = (envelope.key_end or envelope.body_offset) if envelope.body_offset else 0
+    return Prewrite(pointer, length, tail_at, envelope.schema_version, envelope.ddl_job_id)
+
+
+def as_complete(prewrite: Prewrite, envelope: Envelope, payload: bytes, pointer: Pointer) -> Complete:
+    """The `cm:` entry of a commit (`payload`, stored at `pointer`) and its prewrite."""
+    if not (prewrite.tail_at and envelope.body_offset):
+        return as_general(envelope.start_ts, prewrite, pointer)
+    (fid, offset), length, tail_at, schema_version, ddl_job_id = prewrite
+    head = payload[: envelope.key_end or envelope.body_offset]
+    flags = FLAG_DDL if ddl_job_id else 0
+    return Complete(envelope.start_ts, fid, offset, length, tail_at, schema_version, ddl_job_id, flags, head)
+
+
+def as_general(start_ts: int, prewrite: Prewrite, commit_at: Pointer) -> Complete:
+    """The entry of a pair that a pull reads and merges field by field: an unusual shape, or the commit came first."""
+    (fid, offset), length, _, schema_version, ddl_job_id = prewrite
+    flags = FLAG_GENERAL | (FLAG_DDL if ddl_job_id else 0)
+    return Complete(start_ts, fid, offset, length, 0, schema_version, ddl_job_id, flags, commit_at.encode())
+
+
+def as_fake(envelope: Envelope, pointer: Pointer, length: int) -> Complete:
+    return Complete(envelope.start_ts, pointer.fid, pointer.offset, length, 0, 0, 0, FLAG_FAKE, b"")
+
+
+@dataclass(slots=True)
+class Matcher:
+    """`judge` every binlog of a batch, append what it accepts, `record` each with its place, then `end_batch`."""
+
+    stored: Stored
+    read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
+    largest_ts: int  # of everything stored or judged: a newer ts is nowhere
+    unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
+    # Of the current batch, not in the index yet:
+    _prewrites: dict[int, bytes] = field(default_factory=dict)
+    _outcomes: dict[int, int] = field(default_factory=dict)
+    _overtaken: dict[int, int] = field(default_factory=dict)  # start_ts → commit_ts of a commit that came first
+    _used: dict[int, Pointer | None] = field(default_factory=dict)  # `ts:` keys
+
+    def judge(self, envelope: Envelope, payload: bytes) -> Verdict:
+        """Errors are returned, not raised: one bad binlog does not stop a batch."""
+        start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
+        if start_ts == 0:
+            return SKIPPED
+        if envelope.tp == BinlogType.PREWRITE:
+            verdict = self._prewrite(start_ts, payload)
+        elif envelope.tp == BinlogType.COMMIT:
+            verdict = self._commit(start_ts, commit_ts)
+        elif start_ts == commit_ts:
+            verdict = self._fake(commit_ts)
+        else:
+            verdict = self._rollback(start_ts)
+        largest = commit_ts if commit_ts > start_ts else start_ts
+        if largest > self.largest_ts and verdict.write:
+            self.largest_ts = largest
+        return verdict
+
+    def outcome(self, start_ts: int) -> int | None:
+        """As the index's, this batch included."""
+        found = self._outcomes.get(start_ts)
+        if found is None and start_ts <= self.largest_ts and start_ts not in self._prewrites:
+            found = self.stored.outcome(start_ts)
+        return found
+
+    def _occupied(self, ts: int) -> bool:
+        return ts in self._used or (ts <= self.largest_ts and self.stored.pointer(ts) is not None)
+
+    def _prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+        if start_ts > self.largest_ts:
+            return self._new_prewrite(start_ts, payload)
+        outcome = self.outcome(start_ts)
+        if outcome == 0:
+            return _refuse(f"prewrite of start_ts {start_ts}: it was rolled back here")
+        if self._occupied(start_ts):
+            return self._repeated_prewrite(start_ts, payload)
+        if outcome is None:
+            return self._new_prewrite(start_ts, payload)
+        self._prewrites[start_ts] = payload
+        self._overtaken[start_ts] = outcome
+        self._used[start_ts] = None
+        return WRITE_COMPLETE
+
+    def _new_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+        self._prewrites[start_ts] = payload
+        self._used[start_ts] = None
+        return WRITE_PENDING
+
+    def _repeated_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
+        """A client repeats what was not answered, in the same bytes; anything else under its key is another binlog."""
+        before = self._prewrites.get(start_ts)
+        if before is None:
+            pointer = self.stored.pointer(start_ts)
+            if pointer is None:
+                return _refuse(f"prewrite of start_ts {start_ts}: that ts is a commit_ts here")
+            try:
+                before = self.read(pointer)
+            except DamagedRecord as error:
+                return Verdict(Fate.SKIPPED, False, error)
+        if before != payload:
+            return _refuse(f"prewrite of start_ts {start_ts}: another binlog is stored under that ts")
+        return REPEATED
+
+    def _commit(self, start_ts: int, commit_ts: int) -> Verdict:
+        if start_ts not in self.unmatched or start_ts in self._outcomes:
+            outcome = self.outcome(start_ts)
+            if outcome == commit_ts:
+                return REPEATED
+            if outcome is not None:
+                before = f"commit_ts {outcome}" if outcome else "a rollback"
+                return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: {before} is stored already")
+        if self._occupied(commit_ts):
+            return _refuse(f"commit of start_ts {start_ts}: its commit_ts {commit_ts} belongs to another binlog")
+        self._outcomes[start_ts] = commit_ts
+        self._used[commit_ts] = None
+        return WRITE_SETTLED
+
+    def _rollback(self, start_ts: int) -> Verdict:
+        if start_ts not in self.unmatched or start_ts in self._outcomes:
+            outcome = self.outcome(start_ts)
+            if outcome == 0:
+                return REPEATED
+            if outcome is not None:
+                return _refuse(f"rollback of start_ts {start_ts}: commit_ts {outcome} is stored already")
+        self._outcomes[start_ts] = 0
+        return WRITE_SETTLED
+
+    def _fake(self, ts: int) -> Verdict:
+        if self._occupied(ts):
+            return SKIPPED
+        self._used[ts] = None
+        return WRITE_FAKE
+
+    def record(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> int:
+        """Put an accepted binlog's keys into the batch; the commit_ts that becomes visible by it, or 0."""
+        start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
+        if envelope.tp == BinlogType.PREWRITE:
+            return self._record_prewrite(batch, envelope, payload, pointer)
+        if start_ts == commit_ts:
+            batch.pointer(commit_ts, pointer)
+            batch.complete(commit_ts, as_fake(envelope, pointer, len(payload)))
+            return 0
+        prewrite = self.unmatched.pop(start_ts, None)
+        if envelope.tp == BinlogType.ROLLBACK:
+            batch.outcome(start_ts, 0)
+            return 0
+        batch.pointer(commit_ts, pointer)
+        batch.outcome(start_ts, commit_ts)
+        self._used[commit_ts] = pointer
+        if prewrite is None:
+            return 0
+        batch.complete(commit_ts, as_complete(prewrite, envelope, payload, pointer))
+        if prewrite.pointer.fid != pointer.fid:
+            batch.need(prewrite.pointer.fid, commit_ts)
+        return commit_ts
+
+    def _record_prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> int:
+        start_ts = envelope.start_ts
+        prewrite = as_prewrite(envelope, pointer, len(payload))
+        batch.pointer(start_ts, pointer)
+        commit_ts = self._overtaken.get(start_ts)
+        if commit_ts is None:
+            self.unmatched[start_ts] = prewrite
+            return 0
+        commit_at = self._used.get(commit_ts) or self.stored.pointer(commit_ts)
+        assert commit_at is not None, "an outcome is written in one batch with its pointer"
+        batch.complete(commit_ts, as_general(start_ts, prewrite, commit_at))
+        if commit_at.fid != pointer.fid:
+            batch.need(pointer.fid, commit_ts)
+        return commit_ts
+
+    def end_batch(self) -> None:
+        """The batch is in the index: what it stored can be asked there."""
+        self._prewrites.clear()
+        self._outcomes.clear()
+        self._overtaken.clear()
+        self._used.clear()
+
+    def oldest_pointer(self) -> Pointer | None:
+        """Where the oldest unmatched prewrite of the log lies."""
+        for prewrite in self.unmatched.values():
+            return prewrite.pointer
+        return None
+
+
+def _refuse(detail: str) -> Verdict:
+    return Verdict(Fate.SKIPPED, False, Conflict(detail))

@@ -1,0 +1,161 @@
+"""Records, footers and pointers of the value log: bytes in, values out. See FORMAT.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from pump.errors import DamagedRecord
+
+RECORD_MAGIC = 0x823A56E8
+END_MAGIC = 0x123AB922
+MAGIC_BYTES = RECORD_MAGIC.to_bytes(4, "little")
+END_BYTES = END_MAGIC.to_bytes(4, "little")
+HEADER_BYTES = 16
+FOOTER_BYTES = 12
+POINTER_BYTES = 12
+
+_HEADER = Struct("<IQI")
+_FOOTER = Struct("<qI")
+_POINTER = Struct("<Iq")
+
+
+class Pointer(NamedTuple):
+    """Where a record begins (`P-ST-06`). Ordered as the log is."""
+
+    fid: int
+    offset: int
+
+    def encode(self) -> bytes:
+        return _POINTER.pack(self.fid, self.offset)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Pointer:
+        """ValueError unless 12 bytes: our own index holds nothing else."""
+        if len(data) != POINTER_BYTES:
+            raise ValueError(f"a pointer has {POINTER_BYTES} bytes, not {len(data)}")
+        return cls(*_POINTER.unpack(data))
+
+
+def encode_header(payload: bytes) -> bytes:
+    """The 16 bytes before a payload (`P-ST-01`)."""
+    return _HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload))
+
+
+def encode_record(payload: bytes) -> bytes:
+    return encode_header(payload) + payload
+
+
+def encode_footer(max_ts: int) -> bytes:
+    """What closes a file for good (`P-ST-02`)."""
+    return _FOOTER.pack(max_ts, END_MAGIC)
+
+
+def decode_footer(tail: bytes) -> int | None:
+    """max_ts, if the last bytes of a file look like a footer."""
+    if len(tail) < FOOTER_BYTES:
+        return None
+    max_ts, magic = _FOOTER.unpack(tail[-FOOTER_BYTES:])
+    return max_ts if magic == END_MAGIC else None
+
+
+def check_record(data: bytes | memoryview, at: int, *, length: int, place: str, offset: int) -> bytes:
+    """The payload of the record at `data[at:]`, whose payload has `length` bytes by the index.
+
+    DamagedRecord names `place` (the file) and `offset` (in it) if magic, length or CRC say otherwise.
+    """
+    begin = at + HEADER_BYTES
+    payload = bytes(data[begin : begin + length])
+    if len(data) < begin + length:
+        raise DamagedRecord(place, offset, "the file ends inside it")
+    magic, found, crc = _HEADER.unpack_from(data, at)
+    if magic != RECORD_MAGIC:
+        raise DamagedRecord(place, offset, "wrong magic")
+    if found != length:
+        raise DamagedRecord(place, offset, f"length {found}, the index says {length}")
+    if crc32c(payload) != crc:
+        raise DamagedRecord(place, offset, "checksum mismatch")
+    return payload
+
+
+class Scanned(NamedTuple):
+    """One step of a scan: a record with its payload, or (`payload` None) bytes that are none, up to `end`."""
+
+    offset: int
+    end: int
+    payload: bytes | None
+    reason: str = ""
+
+
+class Scan:
+    """Walks the records between two offsets of a file, in order, over damage, to the end.
+
+    `read(offset, size)` may return fewer bytes only at the end of the file. Iteration yields `Scanned`; a last item
+    without payload that reaches `end` is a torn tail or damage at the end: the caller knows which file it reads.
+    """
+
+    WINDOW_BYTES = 4 << 20
+
+    def __init__(self, read: Callable[[int, int], bytes], begin: int, end: int) -> None:
+        self._read = read
+        self._at = begin
+        self._end = end
+        self._window = b""
+        self._base = begin
+
+    def __iter__(self) -> Scan:
+        return self
+
+    def __next__(self) -> Scanned:
+        at = self._at
+        if at >= self._end:
+            raise StopIteration
+        payload, reason = self._record(at)
+        if payload is not None:
+            self._at = at + HEADER_BYTES + len(payload)
+            return Scanned(at, self._at, payload)
+        self._at = self._next_record(at + 1)
+        return Scanned(at, self._at, None, reason)
+
+    def _bytes(self, at: int, size: int) -> bytes:
+        """Up to `size` bytes at `at`, never past the end; from the window where it covers them."""
+        size = min(size, self._end - at)
+        begin = at - self._base
+        if begin < 0 or begin + size > len(self._window):
+            self._window = self._read(at, min(max(size, self.WINDOW_BYTES), self._end - at))
+            self._base = at
+            begin = 0
+        return self._window[begin : begin + size]
+
+    def _record(self, at: int) -> tuple[bytes | None, str]:
+        """The payload of a whole record at `at`, or None and what is wrong."""
+        header = self._bytes(at, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return None, "unexpected EOF in a header"
+        magic, length, crc = _HEADER.unpack(header)
+        if magic != RECORD_MAGIC:
+            return None, "wrong magic"
+        if length > self._end - at - HEADER_BYTES:
+            return None, f"length {length} passes the end of the file"
+        payload = self._bytes(at + HEADER_BYTES, length)
+        if len(payload) < length:
+            return None, "unexpected EOF in a payload"
+        if crc32c(payload) != crc:
+            return None, "checksum mismatch"
+        return payload, ""
+
+    def _next_record(self, at: int) -> int:
+        """Where the next whole record begins at or after `at`, or the end."""
+        while at < self._end:
+            chunk = self._bytes(at, self.WINDOW_BYTES)
+            found = chunk.find(MAGIC_BYTES)
+            while found >= 0:
+                if self._record(at + found)[0] is not None:
+                    return at + found
+                found = chunk.find(MAGIC_BYTES, found + 1)
+            # the last three bytes may be the beginning of a magic that the next chunk ends
+            at += max(1, len(chunk) - len(MAGIC_BYTES) + 1)
+        return self._end

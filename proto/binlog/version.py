@@ -1,0 +1,50 @@
+"""What `-V` prints and status pages show (`K-04`)."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+DISTRIBUTION = "tidb-binlog-spark"
+
+
+def release() -> str:
+    """The installed version, as 0.1.0."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def commit_hash() -> str:
+    """The commit of the work tree this runs from; `unknown` where it is installed from a wheel."""
+    git = Path(__file__).resolve().parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (git / name).exists():
+            return (git / name).read_text().strip()
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split(" ", 1)[0]
+    except (OSError, UnicodeDecodeError):
+        pass
+    return "unknown"
+
+
+def version_text() -> str:
+    """The lines of `K-04`; where upstream has Go's version this has Python's."""
+    built = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    return "\n".join(
+        (
+            f"Release Version: {release()}",
+            f"Git Commit Hash: {commit_hash()}",
+            f"Build TS: {built:%Y-%m-%d %H:%M:%S}",
+            f"Python Version: {platform.python_version()}",
+            f"Python OS/Arch: {platform.system().lower()}/{platform.machine()}",
+        )
+    )

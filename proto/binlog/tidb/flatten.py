@@ -129,7 +129,7 @@ def _cast_time(value: object, kind: FieldType) -> Datum:
 
 def _round_time(packed: int, fsp: int) -> int:
     """Half up to fsp digits, carrying into the seconds (of a real date: a zero month only loses the digits)."""
-    unit = 10 ** (6 - fsp)
+    unit: int = 10 ** (6 - fsp)
     microsecond = packed & 0xFFFFFF
     rounded = (microsecond + unit // 2) // unit * unit
     if rounded < 1_000_000:
@@ -148,7 +148,7 @@ def _cast_duration(value: object, kind: FieldType) -> Datum:
         ns = parse_duration(value)
     else:
         raise _unfit(value, kind)
-    unit = 10 ** (9 - kind.fsp)
+    unit: int = 10 ** (9 - kind.fsp)
     rounded = (abs(ns) + unit // 2) // unit * unit
     if rounded > DURATION_NS_MAX:
         raise _unfit(value, kind)

@@ -71,3 +71,7 @@ class RowMissing(DataError):
 
 class ValueChanged(DataError):
     """The destination would store another value than upstream's (a warning that changes data)."""
+
+
+class RowsRefused(DataError):
+    """The destination's server refused rows: no such table or column, a constraint, a statement too large."""

@@ -1,0 +1,76 @@
+"""Cuts a slot's work into transactions, from a total order (rule 16): the same rows give the same chunks. Pure.
+
+First ordered changes by (commit_ts, sequence), then tables by (class, table id), rows by identity. Tables with
+secondary unique keys come last: only they can meet a surprise, and then nothing else of the slot is left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from drainer.plan import Change, Folded, NetRow, SegmentWork
+from drainer.sink.protocol import Phase
+
+# Part of the cut, so a constant: another value would cut an open range differently.
+CHUNK_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One transaction's share: ordered changes, or net rows of one or more tables."""
+
+    ordered: tuple[Change, ...] = ()
+    folded: tuple[Folded, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.ordered) + sum(len(folded.rows) for folded in self.folded)
+
+
+def cut(work: SegmentWork, phase: Phase, chunk_rows: int) -> list[Chunk]:
+    """The chunks of a slot in a phase. DELETE and INSERT concern tables with secondary unique keys alone."""
+    unique = _sorted(folded for folded in work.folded if folded.shape.secondary_unique)
+    if phase is not Phase.DIRECT:
+        return list(_folded_chunks(unique, chunk_rows))
+    plain = _sorted(folded for folded in work.folded if not folded.shape.secondary_unique)
+    ordered = sorted(work.ordered.changes, key=lambda change: (change.commit_ts, change.sequence))
+    return [
+        *_ordered_chunks(ordered, chunk_rows),
+        *_folded_chunks(plain, chunk_rows),
+        *_folded_chunks(unique, chunk_rows),
+    ]
+
+
+def _sorted(tables: Iterator[Folded]) -> list[Folded]:
+    return sorted(tables, key=lambda folded: folded.shape.table_id)
+
+
+def _ordered_chunks(changes: Sequence[Change], chunk_rows: int) -> Iterator[Chunk]:
+    start = size = 0
+    for at, change in enumerate(changes):
+        size += sum(len(value) for value in (change.new or ()) if isinstance(value, bytes))
+        if at + 1 - start >= chunk_rows or size >= CHUNK_BYTES_MAX:
+            yield Chunk(ordered=tuple(changes[start : at + 1]))
+            start, size = at + 1, 0
+    if start < len(changes):
+        yield Chunk(ordered=tuple(changes[start:]))
+
+
+def _folded_chunks(tables: Sequence[Folded], chunk_rows: int) -> Iterator[Chunk]:
+    parts: list[Folded] = []
+    count = size = 0
+    for folded in tables:
+        rows: list[NetRow] = []
+        for row in sorted(folded.rows, key=lambda row: row.identity):
+            rows.append(row)
+            count += 1
+            size += len(row.row) if row.row is not None else 0
+            if count >= chunk_rows or size >= CHUNK_BYTES_MAX:
+                yield Chunk(folded=(*parts, replace(folded, rows=tuple(rows))))
+                parts, rows, count, size = [], [], 0, 0
+        if rows:
+            parts.append(replace(folded, rows=tuple(rows)))
+    if parts:
+        yield Chunk(folded=tuple(parts))

@@ -1,0 +1,50 @@
+"""How a server is reached and how hard it may be pushed. A value: it travels to executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Takeover = Literal["same-node", "never", "force"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one statement. The server's max_allowed_packet, read when a session opens, bounds them again."""
+
+    statement_rows_max: int = 500
+    statement_bytes_max: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One MySQL, MariaDB or TiDB.
+
+    `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`:
+    how long an unreachable server is waited for. `lock_wait_s`: how long another holder of the changefeed is
+    waited for; then `takeover` decides: `same-node` ends the holder's connection when it is a former life of this
+    node id, `never` and `force` say so. `spread`: whether executors may write.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 3306
+    user: str = "root"
+    password: str = field(default="", repr=False)
+    params: tuple[tuple[str, str], ...] = ()
+    ssl_ca: str = ""
+    ssl_cert: str = ""
+    ssl_key: str = ""
+    connect_timeout_s: int = 10
+    read_timeout_s: int = 3600
+    retry_for_s: float = 600.0
+    lock_wait_s: int = 30
+    takeover: Takeover = "same-node"
+    schema: str = "tidb_binlog"
+    checkpoint_table: str = "checkpoint"
+    checkpoint_every_s: float = 3.0
+    limits: Limits = Limits()
+    spread: bool = True
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"

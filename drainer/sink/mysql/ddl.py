@@ -1,0 +1,281 @@
+"""Runs DDL exactly once: a mark before, the statement, a mark after (rule 18, architecture "Exactly once").
+
+    (nothing) ──mark──► running ──statement──► running ──mark and position, one transaction──► done
+
+A crash leaves `running`. Whether the statement happened is told by comparing the destination with the fingerprint in
+the mark: the same as before = not yet, another = it did. A statement runs on the connection that holds the
+changefeed's lock, so that nothing of a predecessor can still be running when its mark is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import structlog
+from binlog.crashpoint import crash_point
+from binlog.tidb.job import ActionType
+
+from drainer.sink.errors import DdlFailed, DdlUndecided
+from drainer.sink.mysql import fingerprint, position
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.driver import Driver, run_transaction
+from drainer.sink.mysql.fingerprint import Fingerprint
+from drainer.sink.mysql.patience import Patience
+from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
+from drainer.sink.mysql.statements import quote
+from drainer.step import Ddl
+
+_log = structlog.get_logger(__name__)
+
+# D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
+IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+_TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
+_KEPT_JOBS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is needed to run, judge or finish a job, as JSON in its mark."""
+
+    job_id: int
+    kind: int
+    commit_ts: int
+    schema_version: int
+    use: str
+    sql: tuple[str, ...]
+    schemas: tuple[str, ...]
+    tables: tuple[tuple[str, str], ...]
+    may_exist: bool
+    statement: int = 0
+    before: Fingerprint | None = None
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def parse(text: str) -> Plan:
+        fields = json.loads(text)
+        fields["sql"] = tuple(fields["sql"])
+        fields["schemas"] = tuple(fields["schemas"])
+        fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
+        return Plan(**fields)
+
+
+class DdlRunner:
+    """DDL of one changefeed, on its driver's connection."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._collations: frozenset[str] | None = None
+
+    def is_done(self, job_id: int) -> bool:
+        """Whether the job's mark says done."""
+        rows = self._driver.session().query(
+            b"SELECT state FROM %s WHERE %s AND job_id=%d" % (self._table(), self._driver.feed.where, job_id)
+        )
+        return bool(rows) and rows[0][0] == "done"
+
+    def run(self, step: Ddl, *, may_exist: bool) -> None:
+        """Run all statements of a step and move the position. See protocol.Destination.ddl."""
+        if self.is_done(step.job.id):
+            self._finish(self._plan(step, may_exist=may_exist))
+            return
+        patience = Patience(f"DDL job {step.job.id} in {self._driver.feed.label}", self._driver.retry_for_s)
+        plan = self._plan(step, may_exist=may_exist)
+        while True:
+            try:
+                self._run_from(plan)
+                return
+            except (ConnectionLost, Retry) as error:
+                self._driver.lose()
+                patience.failed(error)
+                # Whether the statement happened is found out as after a crash.
+                if step.job.id in self.settle() or self.is_done(step.job.id):
+                    return
+
+    def settle(self) -> tuple[int, ...]:
+        """Find out what became of a job that a crash interrupted, and finish it if it had begun to take effect.
+
+        Returns ids of jobs that are now done. Raises DdlUndecided."""
+        session = self._driver.session()
+        rows = session.query(
+            b"SELECT job_id, state, plan FROM %s WHERE %s AND state<>'done'" % (self._table(), self._driver.feed.where)
+        )
+        settled: list[int] = []
+        for job_id, state, text in rows:
+            plan = Plan.parse(str(text))
+            if state == "rerun" or not self._happened(session, plan):
+                if plan.statement == 0:
+                    self._forget(int(job_id or 0))
+                    continue
+                self._run_from(plan)
+            else:
+                self._run_from(replace(plan, statement=plan.statement + 1))
+            settled.append(plan.job_id)
+            _log.warning("DDL interrupted by a crash is done", job=plan.job_id, commit_ts=plan.commit_ts)
+        return tuple(settled)
+
+    def _happened(self, session: Session, plan: Plan) -> bool:
+        before = plan.before
+        if before is None or plan.kind == ActionType.TRUNCATE_TABLE:  # truncating again does no harm
+            return False
+        now = fingerprint.take(session, plan.schemas, plan.tables)
+        if now["shown"] != before["shown"]:
+            return True
+        if now["ids"] is None or before["ids"] is None:
+            if plan.kind in _TRAVELLING:
+                raise self._undecided(plan)
+            return False
+        return now["ids"] != before["ids"]
+
+    def _undecided(self, plan: Plan) -> DdlUndecided:
+        place = f"{self._driver.feed.table('drainer_ddl').decode()} WHERE {self._driver.feed.where.decode()}"
+        return DdlUndecided(
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
+            f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
+            f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
+            f"{place} AND job_id={plan.job_id}",
+            job_id=plan.job_id,
+        )
+
+    def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
+        info = step.after
+        defaults = Defaults(info.charset, info.collate) if info else Defaults()
+        if step.job.db_info is not None and info is None:
+            defaults = Defaults(step.job.db_info.charset, step.job.db_info.collate)
+        dialect = Dialect(self._driver.session().flavour, self._known_collations())
+        sql: list[str] = []
+        for text in step.sql:
+            rewritten = rewrite(text, defaults, dialect)
+            for note in rewritten.notes:
+                _log.warning("DDL changed for the destination", job=step.job.id, note=note)
+            sql.append(rewritten.sql)
+        names = step.touched_names
+        return Plan(
+            job_id=step.job.id,
+            kind=int(step.job.type),
+            commit_ts=step.commit_ts,
+            schema_version=step.job.schema_version,
+            use=step.use,
+            sql=tuple(sql),
+            schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
+            tables=names,
+            may_exist=may_exist,
+        )
+
+    def _run_from(self, plan: Plan) -> None:
+        """Every statement from plan.statement on, each with its own mark before it."""
+        for number in range(plan.statement, len(plan.sql)):
+            session = self._driver.session()
+            before = fingerprint.take(session, plan.schemas, plan.tables)
+            marked = replace(plan, statement=number, before=before)
+            crash_point("sink.ddl_before_mark")
+            self._mark(session, marked)
+            crash_point("sink.ddl_marked")
+            self._execute(session, marked)
+            crash_point("sink.ddl_after_exec")
+        self._finish(plan)
+        crash_point("sink.after_mark")
+
+    def _execute(self, session: Session, plan: Plan) -> None:
+        text = plan.sql[plan.statement]
+        try:
+            if plan.use:
+                session.execute(b"USE " + quote(plan.use))
+            session.execute(text.encode())
+        except ServerError as error:
+            if plan.may_exist and error.code in IGNORABLE:
+                _log.warning("DDL was already in the destination's first copy", job=plan.job_id, error=str(error))
+                return
+            self._forget(plan.job_id)
+            raise DdlFailed(
+                f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {error}\n"
+                f"  statement: {text}\n"
+                f"  to leave it out, after having done by hand what it should do, add to [syncer]:\n"
+                f"  ignore-txn-commit-ts = [{plan.commit_ts}]",
+                job_id=plan.job_id,
+                commit_ts=plan.commit_ts,
+            ) from error
+        if session.warning_count:
+            for level, code, message in session.warnings():
+                _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
+
+    def _mark(self, session: Session, plan: Plan) -> None:
+        def body(session: Session) -> None:
+            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._write(session, plan, "running")
+
+        run_transaction(session, body, before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+
+    def _finish(self, plan: Plan) -> None:
+        """The mark after, and the position, in one transaction."""
+        driver = self._driver
+        session = driver.session()
+
+        def body(session: Session) -> None:
+            stored = position.read(session, driver.feed)
+            after_ts = min(stored.commit_ts, plan.commit_ts) if stored else 0
+            position.move(
+                session,
+                driver.feed,
+                epoch=driver.epoch,
+                after_ts=after_ts,
+                until_ts=plan.commit_ts,
+                schema_version=plan.schema_version,
+            )
+            self._write(session, replace(plan, before=None), "done")
+            self._purge(session, plan.job_id)
+
+        run_transaction(session, body, before="sink.before_commit", after="sink.after_commit")
+
+    def _write(self, session: Session, plan: Plan, state: str) -> None:
+        feed = self._driver.feed
+        session.execute(
+            b"REPLACE INTO %s VALUES (%d,%s,%d,%s,%d,%d,%d,%s)"
+            % (
+                self._table(),
+                feed.cluster_id,
+                feed.name,
+                plan.job_id,
+                session.literal(state),
+                plan.commit_ts,
+                plan.schema_version,
+                plan.statement,
+                session.literal(plan.text()),
+            )
+        )
+
+    def _forget(self, job_id: int) -> None:
+        session = self._driver.session()
+        session.execute(
+            b"DELETE FROM %s WHERE %s AND job_id=%d AND state<>'done'"
+            % (self._table(), self._driver.feed.where, job_id)
+        )
+
+    def _purge(self, session: Session, job_id: int) -> None:
+        """Job ids grow; an early job's own binlog is never this many jobs behind."""
+        session.execute(
+            b"DELETE FROM %s WHERE %s AND job_id<%d AND state='done'"
+            % (self._table(), self._driver.feed.where, job_id - _KEPT_JOBS)
+        )
+
+    def _table(self) -> bytes:
+        return self._driver.feed.table("drainer_ddl")
+
+    def _known_collations(self) -> frozenset[str]:
+        if self._collations is None:
+            session = self._driver.session()
+            names = session.query(b"SELECT COLLATION_NAME FROM information_schema.COLLATIONS")
+            known = {str(row[0]).lower() for row in names}
+            if session.flavour == "mariadb":
+                try:
+                    full = session.query(
+                        b"SELECT FULL_COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+                    )
+                    known |= {str(row[0]).lower() for row in full}
+                except ServerError as error:  # before MariaDB 10.10 there are no such names
+                    _log.debug("no full collation names", error=str(error))
+            self._collations = frozenset(known)
+        return self._collations

@@ -1,0 +1,226 @@
+"""A MySQL, MariaDB or TiDB server as a destination: reads from top to bottom as drainer/sink/protocol.py does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from drainer.plan import SegmentWork
+from drainer.sink.errors import DestinationRefused, PositionMoved
+from drainer.sink.mysql import marks, position
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.ddl import DdlRunner
+from drainer.sink.mysql.driver import Driver
+from drainer.sink.mysql.position import Stored
+from drainer.sink.mysql.spread import MySQLSpread
+from drainer.sink.mysql.writer import UniqueSurprise, Writer
+from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Phase, Position, SlotResult
+from drainer.step import Ddl
+
+
+class MySQLDestination:
+    """See protocol.Destination. Closed until `open`, then ready; between `begin` and `finish` a range is open."""
+
+    def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._monotonic = monotonic
+        self._driver: Driver | None = None
+        self._ddl: DdlRunner | None = None
+        self._commit_ts = 0
+        self._schema_version = 0
+        self._checkpoint_due_s = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"mysql://{self._config.user}@{self._config.address}"
+
+    @property
+    def dialect(self) -> Dialect:
+        return "mysql"
+
+    @property
+    def spreads(self) -> bool:
+        return self._config.spread
+
+    def open(self, identity: Identity, initial_ts: int) -> Position:
+        driver = self._driver = Driver(self._config, identity)
+        session = driver.start()
+        found = position.read(session, driver.feed)
+        fresh = found is None
+        if found is None:
+            found = self._first_position(session, initial_ts)
+        driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=identity.node_id)
+        self._ddl = DdlRunner(driver)
+        settled = self._ddl.settle()
+        stored = position.read(driver.session(), driver.feed) or found
+        self._moved(stored.commit_ts, stored.schema_version)
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled)
+
+    def _first_position(self, session: Session, initial_ts: int) -> Stored:
+        """Upstream's checkpoint where there is one, else the configured start (rule 17)."""
+        feed = self._open().feed
+        checkpoint = position.read_checkpoint(session, feed)
+        commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
+        position.create(session, feed, commit_ts=commit_ts or initial_ts, schema_version=schema_version)
+        stored = position.read(session, feed)
+        if stored is None:
+            raise DestinationRefused(f"{feed.label}: a row written to drainer_position cannot be read back")
+        return stored
+
+    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        try:
+            return self._apply(work, schema_version, thorough=False)
+        except UniqueSurprise:
+            return self._apply(work, schema_version, thorough=True)
+
+    def _apply(self, work: SegmentWork, schema_version: int, *, thorough: bool) -> Applied:
+        driver = self._open()
+        writer: Writer | None = None
+        checkpoint = self._checkpoint_is_due()
+
+        def body(session: Session) -> None:
+            nonlocal writer
+            self._fence(session, work.after_ts, work.until_ts, schema_version, checkpoint)
+            writer = Writer(session, self._config.limits, until_ts=work.until_ts)
+            writer.ordered(work.ordered.changes)
+            for folded in work.folded:
+                writer.folded(folded, thorough=thorough)
+
+        repeated = driver.transact(
+            f"rows of ({work.after_ts}, {work.until_ts}]",
+            body,
+            lambda stored: stored.commit_ts == work.until_ts and work.until_ts != work.after_ts,
+        )
+        self._moved(work.until_ts, schema_version)
+        written = writer.written if writer else None
+        return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        if commit_ts == self._commit_ts:
+            return
+        after_ts, checkpoint = self._commit_ts, self._checkpoint_is_due()
+        self._open().transact(
+            f"position {commit_ts}",
+            lambda session: self._fence(session, after_ts, commit_ts, schema_version, checkpoint),
+            lambda stored: stored.commit_ts == commit_ts,
+        )
+        self._moved(commit_ts, schema_version)
+
+    def begin(self, intent: Intent) -> MySQLSpread:
+        driver = self._open()
+        stored = position.read(driver.session(), driver.feed)
+        phase = Phase.DIRECT
+        if stored is not None and stored.intent is not None:
+            if stored.intent != intent:
+                raise PositionMoved(
+                    f"{driver.feed.label}: range {stored.intent} is open and must be finished as it was cut, "
+                    f"not {intent}"
+                )
+            phase = stored.phase
+        return self._open_phase(intent, phase)
+
+    def _open_phase(self, intent: Intent, phase: Phase) -> MySQLSpread:
+        driver = self._open()
+
+        def body(session: Session) -> None:
+            position.write_intent(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+            marks.open_phase(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+
+        driver.transact(f"intent {intent} {phase}", body, lambda stored: False)
+        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase)
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
+        driver = self._open()
+        stored = position.read(driver.session(), driver.feed)
+        phase = stored.phase if stored else Phase.DIRECT
+        if phase is Phase.DIRECT and any(result.surprise for result in results):
+            return self._open_phase(intent, Phase.DELETE)
+        return self._open_phase(intent, Phase.INSERT) if phase is Phase.DELETE else None
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        driver = self._open()
+        checkpoint = self._checkpoint_is_due()
+
+        def body(session: Session) -> None:
+            stored = position.read(session, driver.feed)
+            # Slots that met a surprise end DIRECT early; then DELETE and INSERT must be complete.
+            phases = (Phase.DIRECT,) if stored and stored.phase is Phase.DIRECT else (Phase.DELETE, Phase.INSERT)
+            for phase in phases:
+                left = marks.unfinished(session, driver.feed, intent=intent, phase=phase)
+                if left:
+                    raise PositionMoved(f"{driver.feed.label}: slots {left} of {intent} are not complete")
+            position.clear_intent(
+                session, driver.feed, epoch=driver.epoch, intent=intent, schema_version=schema_version
+            )
+            marks.purge(session, driver.feed, intent=intent)
+            if checkpoint:
+                self._checkpoint(session, intent.until_ts, schema_version, consistent=False)
+
+        driver.transact(
+            f"end of {intent}",
+            body,
+            lambda stored: stored.commit_ts == intent.until_ts and stored.intent is None,
+        )
+        self._moved(intent.until_ts, schema_version)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        assert self._ddl is not None, "open() comes first"
+        self._ddl.run(step, may_exist=may_exist)
+        self._moved(step.commit_ts, step.job.schema_version)
+
+    def job_done(self, job_id: int) -> bool:
+        assert self._ddl is not None, "open() comes first"
+        return self._ddl.is_done(job_id)
+
+    def close(self, *, clean: bool) -> None:
+        driver = self._driver
+        if driver is None:
+            return
+        if clean:
+            driver.transact(
+                "checkpoint at the end",
+                lambda session: self._checkpoint(session, self._commit_ts, self._schema_version, consistent=True),
+                lambda stored: False,
+            )
+        driver.close()
+        self._driver = None
+
+    def _open(self) -> Driver:
+        assert self._driver is not None, "open() comes first"
+        return self._driver
+
+    def _fence(self, session: Session, after_ts: int, until_ts: int, schema_version: int, checkpoint: bool) -> None:
+        driver = self._open()
+        position.move(
+            session,
+            driver.feed,
+            epoch=driver.epoch,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            schema_version=schema_version,
+        )
+        if checkpoint:
+            self._checkpoint(session, until_ts, schema_version, consistent=False)
+
+    def _checkpoint(self, session: Session, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
+        driver = self._open()
+        position.hold(session, driver.feed, epoch=driver.epoch)
+        position.write_checkpoint(
+            session,
+            driver.feed,
+            commit_ts=commit_ts,
+            schema_version=max(schema_version, self._schema_version),
+            consistent=consistent,
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        now_s = self._monotonic()
+        if now_s < self._checkpoint_due_s:
+            return False
+        self._checkpoint_due_s = now_s + self._config.checkpoint_every_s
+        return True
+
+    def _moved(self, commit_ts: int, schema_version: int) -> None:
+        self._commit_ts = commit_ts
+        self._schema_version = max(self._schema_version, schema_version)

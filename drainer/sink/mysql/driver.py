@@ -1,0 +1,132 @@
+"""The driver's connection: it holds the changefeed's lock, and what it does is fenced by the epoch.
+
+A Driver is closed, open, or lost. When the connection is lost it takes the lock again and looks whether the epoch is
+still its own; if not, another drainer has taken over and everything raises Fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from binlog.crashpoint import crash_point
+
+from drainer.sink.errors import Fenced
+from drainer.sink.mysql import lock, position
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connect
+from drainer.sink.mysql.patience import Patience
+from drainer.sink.mysql.position import Feed, Stored
+from drainer.sink.protocol import Identity
+
+# The driver may wait long between two batches; the lock must not be lost by idleness.
+_IDLE_S: Final = 7 * 24 * 3600
+
+Body = Callable[[Session], None]
+Done = Callable[[Stored], bool]
+
+
+class Driver:
+    """See the module. `feed` and `epoch` are set by `start`."""
+
+    def __init__(self, config: ServerConfig, identity: Identity) -> None:
+        self._config = config
+        self._identity = identity
+        self._session: Session | None = None
+        self.feed: Feed
+        self.epoch = 0
+
+    @property
+    def retry_for_s(self) -> float:
+        return self._config.retry_for_s
+
+    def start(self) -> Session:
+        """Connect, take the lock, make the tables. The epoch is not taken yet."""
+        patience = Patience(f"connecting to {self._config.address}", self._config.retry_for_s)
+        while True:
+            try:
+                session = self._locked()
+                position.create_tables(session, self.feed)
+                return session
+            except (ConnectionLost, Retry) as error:
+                self.lose()
+                patience.failed(error)
+
+    def session(self) -> Session:
+        """The open session; after a loss a new one that holds the lock and is still of our epoch.
+
+        Raises ConnectionLost, Fenced, LockHeld."""
+        if self._session is None:
+            session = self._locked()
+            stored = position.read(session, self.feed)
+            if stored is None or stored.epoch != self.epoch:
+                self.lose()
+                raise Fenced(f"{self.feed.label}: another drainer took over while the connection was lost")
+        assert self._session is not None
+        return self._session
+
+    def transact(self, what: str, body: Body, done: Done) -> bool:
+        """Run `body` in one transaction until it is committed. True when it turned out to be committed already.
+
+        `done` looks at the stored position and tells whether a transaction whose answer was lost had been
+        committed. Deadlocks and lost connections are tried again for as long as the configuration says."""
+        patience = Patience(f"{self.feed.label}: {what}", self._config.retry_for_s)
+        uncertain = False
+        while True:
+            try:
+                session = self.session()
+                if uncertain and self._done(session, done):
+                    return True
+                uncertain = False
+                run_transaction(session, body, before="sink.before_commit", after="sink.after_commit")
+                return False
+            except Retry as error:
+                patience.failed(error)
+            except ConnectionLost as error:
+                uncertain = True
+                self.lose()
+                patience.failed(error)
+
+    def lose(self) -> None:
+        """Drop the connection."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def close(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(ConnectionLost):
+                lock.release(self._session, self._identity)
+            self.lose()
+
+    def _locked(self) -> Session:
+        self.lose()
+        session = connect(self._config, idle_s=_IDLE_S)
+        self._session = session
+        self.feed = Feed.of(self._config, self._identity, session)
+        try:
+            lock.acquire(session, self._config, self._identity, self.feed)
+        except BaseException:
+            self.lose()
+            raise
+        return session
+
+    def _done(self, session: Session, done: Done) -> bool:
+        stored = position.read(session, self.feed)
+        return stored is not None and done(stored)
+
+
+def run_transaction(session: Session, body: Body, *, before: str, after: str) -> None:
+    """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails."""
+    session.begin()
+    try:
+        body(session)
+    except ConnectionLost:
+        raise
+    except BaseException:
+        session.rollback()
+        raise
+    crash_point(before)
+    session.commit()
+    crash_point(after)

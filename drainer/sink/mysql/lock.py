@@ -1,0 +1,79 @@
+"""One driver a changefeed: the server's named lock, held by the connection that runs DDL (rule 15).
+
+The lock ends with its connection, and a connection ends only when its statement has: whoever gets the lock knows
+that no DDL of its predecessor is running. Row transactions do not rely on it; the epoch fences those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from typing import Final
+
+import structlog
+
+from drainer.sink.errors import LockHeld
+from drainer.sink.mysql import position
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ServerError, Session
+from drainer.sink.mysql.position import Feed
+from drainer.sink.protocol import Identity
+
+_log = structlog.get_logger(__name__)
+
+_NAME_CHARACTERS_MAX: Final = 64
+_NO_SUCH_TABLE: Final = frozenset({1049, 1146})
+_UNKNOWN_THREAD: Final = 1094
+
+
+def lock_name(identity: Identity) -> str:
+    """At most 64 characters, the servers' limit."""
+    name = f"tidb_binlog/{identity.cluster_id}/{identity.changefeed}"
+    if len(name) <= _NAME_CHARACTERS_MAX:
+        return name
+    return "tidb_binlog/" + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
+
+
+def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Feed) -> None:
+    """Take the changefeed's lock, or end the connection that holds it where `takeover` allows. Raises LockHeld."""
+    name = session.literal(lock_name(identity))
+    if _get(session, name, config.lock_wait_s):
+        return
+    used = session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0]
+    holder = int(used) if used is not None else 0
+    if holder:
+        former = _holder_node(session, feed)
+        allowed = config.takeover == "force" or (config.takeover == "same-node" and former == identity.node_id)
+        if not allowed:
+            raise LockHeld(
+                f"{feed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
+                f'this one with takeover = "force" to end its connection'
+            )
+        _log.warning("ending the connection of a former drainer", feed=feed.label, node=former, connection=holder)
+        try:
+            session.execute(b"KILL %d" % holder)
+        except ServerError as error:
+            if error.code != _UNKNOWN_THREAD:
+                raise
+    if not _get(session, name, max(config.lock_wait_s, 10)):
+        raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {holder}) was ended")
+
+
+def release(session: Session, identity: Identity) -> None:
+    """Give the lock back. Closing the connection does the same."""
+    with contextlib.suppress(ServerError):
+        session.query(b"SELECT RELEASE_LOCK(%s)" % session.literal(lock_name(identity)))
+
+
+def _get(session: Session, name: bytes, wait_s: int) -> bool:
+    return session.query(b"SELECT GET_LOCK(%s,%d)" % (name, wait_s))[0][0] == 1
+
+
+def _holder_node(session: Session, feed: Feed) -> str:
+    try:
+        stored = position.read(session, feed)
+    except ServerError as error:
+        if error.code in _NO_SUCH_TABLE:
+            return ""
+        raise
+    return stored.node_id if stored else ""

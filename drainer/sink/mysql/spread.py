@@ -1,0 +1,127 @@
+"""One slot's rows, written from an executor in marked chunks. Plain functions and a picklable value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from drainer.plan import SegmentWork
+from drainer.sink.mysql import marks
+from drainer.sink.mysql.chunks import Chunk, cut
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connect
+from drainer.sink.mysql.driver import run_transaction
+from drainer.sink.mysql.patience import Patience
+from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.writer import UniqueSurprise, Writer
+from drainer.sink.protocol import Intent, Phase, SlotResult
+
+# A task never pauses between statements; a stopped one must not keep its locks much longer than that.
+_IDLE_S: Final = 120
+
+
+class _NotNext(Exception):
+    """The mark did not move: look at it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLSpread:
+    """See protocol.SpreadTarget. Carries no connection: every `apply` opens its own."""
+
+    config: ServerConfig
+    feed: Feed
+    epoch: int
+    intent: Intent
+    phase: Phase
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        chunks = cut(work, self.phase, self.intent.chunk_rows)
+        return _SlotRun(self, slot, chunks).run() if chunks else SlotResult(slot, 0, 0, 0)
+
+
+class _SlotRun:
+    """One attempt at one slot: a session that is replaced when lost, and the number of the next chunk."""
+
+    def __init__(self, target: MySQLSpread, slot: int, chunks: list[Chunk]) -> None:
+        self._target = target
+        self._slot = slot
+        self._chunks = chunks
+        self._session: Session | None = None
+        self._rows = 0
+
+    def run(self) -> SlotResult:
+        target = self._target
+        range_ = f"({target.intent.after_ts}, {target.intent.until_ts}]"
+        patience = Patience(f"slot {self._slot} of {range_}", target.config.retry_for_s)
+        skipped: int | None = None
+        try:
+            while True:
+                try:
+                    done = self._done()
+                    skipped = done if skipped is None else skipped
+                    self._from(done)
+                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped)
+                except UniqueSurprise as surprise:
+                    place = f"{surprise.schema}.{surprise.table} {surprise.key}"
+                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped or 0, place)
+                except _NotNext:
+                    continue
+                except Retry as error:
+                    patience.failed(error)
+                except ConnectionLost as error:
+                    self._close()
+                    patience.failed(error)
+        finally:
+            self._close()
+
+    def _done(self) -> int:
+        """Chunks committed so far; after a lost answer this tells what became of the last one."""
+        target = self._target
+        mark = marks.read(self._open(), target.feed, intent=target.intent, phase=target.phase, slot=self._slot)
+        mark = marks.expect(mark, target.feed, epoch=target.epoch, slot=self._slot, intent=target.intent)
+        marks.check_cut(mark, len(self._chunks), target.feed, slot=self._slot)
+        return mark.chunks_done
+
+    def _from(self, first: int) -> None:
+        for number in range(first, len(self._chunks)):
+            chunk = self._chunks[number]
+            run_transaction(
+                self._open(),
+                lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
+                before="sink.before_chunk_commit",
+                after="sink.after_chunk_commit",
+            )
+            self._rows += chunk.rows
+
+    def _write(self, session: Session, chunk: Chunk, number: int) -> None:
+        target = self._target
+        if not marks.step(
+            session,
+            target.feed,
+            epoch=target.epoch,
+            intent=target.intent,
+            phase=target.phase,
+            slot=self._slot,
+            chunk=number,
+            total=len(self._chunks),
+        ):
+            raise _NotNext
+        writer = Writer(session, target.config.limits, until_ts=target.intent.until_ts)
+        writer.ordered(chunk.ordered)
+        for folded in chunk.folded:
+            if target.phase is Phase.DELETE:
+                writer.delete_touched(folded, known_absent=False)
+            elif target.phase is Phase.INSERT:
+                writer.insert_live(folded, thorough=True)
+            else:
+                writer.folded(folded, thorough=False)
+
+    def _open(self) -> Session:
+        if self._session is None:
+            self._session = connect(self._target.config, idle_s=_IDLE_S)
+        return self._session
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -25,6 +25,9 @@ from .table import DBInfo, TableInfo
 from .types import SchemaState, unknown_member
 
 
+__all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"]
+
+
 class ActionType(IntEnum):
     """What a job does."""
 

@@ -28,6 +28,17 @@ from .index import IndexColumn, IndexInfo
 from .partition import PartitionInfo
 from .types import SchemaState
 
+__all__ = [
+    "ROWID",
+    "ColumnInfo",
+    "DBInfo",
+    "IndexColumn",
+    "IndexInfo",
+    "PartitionInfo",
+    "SchemaState",
+    "TableInfo",
+]
+
 ROWID = -1  # column id of the hidden `_tidb_rowid`
 
 _TABLE_ORDER: Order = (

@@ -1,0 +1,10 @@
+"""Every case of tests/cases/schema."""
+
+import pytest
+
+from tests.schema_case import Case, Runner, cases
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_case(case: Case) -> None:
+    Runner().run(case)

@@ -1,0 +1,79 @@
+"""Which TableInfo a row is decoded with."""
+
+import pickle
+
+import pytest
+
+from drainer.schema.errors import JobUnknown, TableUnknown, UnknownColumn
+from drainer.schema.view import SYSTEM_TABLE_ID_MIN, VERSIONS_KEPT, Gone, SchemaView, TableAt, TableVersions
+from tests.schema_case import table
+
+
+def versions(*numbers: int) -> TableVersions:
+    made = TableVersions("d", 2, (numbers[0],), (table(10, f"v{numbers[0]}"),))
+    for number in numbers[1:]:
+        made = made.add(number, table(10, f"v{number}"))
+    return made
+
+
+def view_of(tables: TableVersions, verdicts: dict[tuple[int, int], int] | None = None) -> SchemaView:
+    return SchemaView({10: tables}, {11: Gone.TRUNCATED}, 0, 99, verdicts)
+
+
+@pytest.mark.parametrize(
+    ("version", "at"), [(0, 5), (4, 5), (5, 5), (6, 5), (8, 5), (9, 9), (11, 9), (12, 12), (1000, 12)]
+)
+def test_the_newest_not_newer_than_the_row(version: int, at: int) -> None:
+    found = view_of(versions(5, 9, 12)).lookup(10, version, 1)
+    assert isinstance(found, TableAt)
+    assert (found.at_version, found.at.name) == (at, f"v{at}")
+    assert (found.current_version, found.current.name) == (12, "v12")
+
+
+def test_a_bounded_number_of_versions_is_kept() -> None:
+    kept = versions(*range(1, 20))
+    assert kept.versions == tuple(range(20 - VERSIONS_KEPT, 20))
+    assert kept.current.name == "v19"
+
+
+def test_an_older_job_met_late_takes_its_place_by_version() -> None:
+    late = versions(5, 12).add(9, table(10, "v9"))
+    assert late.versions == (5, 9, 12)
+    assert late.current.name == "v12"
+
+
+def test_rows_without_a_table() -> None:
+    view = view_of(versions(5))
+    assert view.lookup(11, 7, 1) is Gone.TRUNCATED
+    assert view.lookup(SYSTEM_TABLE_ID_MIN + 3, 7, 1) is Gone.SYSTEM
+    with pytest.raises(TableUnknown, match=r"table id 12 \(row of commit_ts 4711, schema version 7\)") as caught:
+        view.lookup(12, 7, 4711)
+    assert (caught.value.table_id, caught.value.commit_ts) == (12, 4711)
+
+
+def test_pickles_small_and_whole() -> None:
+    view = view_of(versions(5, 9), {(10, 3): 7})
+    again = pickle.loads(pickle.dumps(view))
+    assert again == view
+    assert again.only([11]).tables == {}
+
+
+def test_unknown_columns_wait_only_for_incomplete_sources() -> None:
+    assert view_of(versions(5)).leaves_out(10, 3, 8)
+    judged = view_of(versions(5), {(10, 3): 7})
+    assert judged.leaves_out(10, 3, 7)
+    assert not judged.leaves_out(10, 3, 8)
+    assert not judged.leaves_out(10, 4, 7)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TableUnknown(table_id=1, schema_version=2, commit_ts=3),
+        UnknownColumn(table_id=1, column_id=4, schema_version=2, commit_ts=3),
+        JobUnknown(job_id=None, version=2, commit_ts=3, final_ts=2),
+    ],
+)
+def test_errors_travel_between_processes(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))

@@ -164,7 +164,7 @@ class Runner:
             ids = [int(i) for i in table_ids.split(",")]
             self._binlogs.append(row(ts(self._clock), int(version.removeprefix("v")), *ids))
         elif word == "ddl":
-            job_id, query = (rest.split(" ", 1) + [""])[:2]
+            job_id, query = ([*rest.split(" ", 1), ""])[:2]
             self._clock += 1
             job_ = next(j for j in self._jobs if j.id == int(job_id))
             self._binlogs.append(ddl(ts(self._clock), job_.id, query or job_.query))

@@ -1,0 +1,159 @@
+"""The keeper asks its sources again when a batch needs more."""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+import pytest
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import TableInfo
+
+from drainer.batch import read_batch
+from drainer.schema.errors import HistoryBroken, JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.policy import Policy
+from drainer.schema.published import PublishedSource
+from drainer.segment import walk
+from drainer.step import Ddl, Rows
+from tests.schema_case import BEGIN_TS, ddl, job, row, table, ts
+
+CREATED = [
+    job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
+    job(2, ActionType.CREATE_TABLE, 2, schema_id=2, table_id=10, table_info=table(10, "t", ["a"]), finished_ts=1),
+]
+ADD_B = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=table(10, "t", ["a", "b"]), query="add b")
+
+
+class StubSource:
+    """Gives `first`, then one list of `later` at each further refresh."""
+
+    def __init__(self, first: list[Job], *later: list[Job], complete: bool = True) -> None:
+        self.complete = complete
+        self.answers = [first, *later]
+        self.asked: list[int | None] = []
+        self.shown: TableInfo | None = None
+
+    def describe(self) -> str:
+        return "a stub"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        self.asked.append(wanted)
+        return self.answers.pop(0) if self.answers else []
+
+    async def table(self, table_id: int) -> TableInfo | None:
+        return self.shown
+
+
+async def keeper_of(*sources: StubSource) -> SchemaKeeper:
+    keeper = SchemaKeeper(sources, Policy())
+    await keeper.open(position_ts=BEGIN_TS, job_done=lambda _: False)
+    return keeper
+
+
+async def test_a_batch_that_needs_nothing_asks_nothing() -> None:
+    source = StubSource(CREATED)
+    keeper = await keeper_of(source)
+    await keeper.prepare(read_batch([row(ts(1), 2, 10)], after_ts=BEGIN_TS, until_ts=ts(9)))
+    assert source.asked == [None]
+
+
+async def test_a_new_version_is_asked_for_once_and_brings_its_job() -> None:
+    """The published job of an early DDL (X-08): the row comes first."""
+    source = StubSource(CREATED, [ADD_B])
+    keeper = await keeper_of(source)
+    batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
+    await keeper.prepare(batch)
+    await keeper.prepare(batch)
+    assert len(source.asked) == 2
+    kinds = [type(step) for step in walk(batch, keeper.schema)]
+    assert kinds == [Ddl, Rows]
+
+
+async def test_a_running_jobs_version_is_settled() -> None:
+    source = StubSource(CREATED)
+    keeper = await keeper_of(source)
+    batch = read_batch([row(ts(1), 7, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
+    await keeper.prepare(batch)
+    assert [type(step) for step in walk(batch, keeper.schema)] == [Rows]
+    await keeper.settle(7)
+    assert len(source.asked) == 2
+    await keeper.settle(8)
+    assert len(source.asked) == 3
+    assert keeper.schema.view().belongs(8)
+
+
+async def test_a_ddl_whose_job_shows_up_late() -> None:
+    source = StubSource(CREATED, [], [], [ADD_B], complete=False)
+    keeper = await keeper_of(source)
+    batch = read_batch([row(ts(1), 2, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(9))
+    await keeper.prepare(batch)
+    assert source.asked == [None, None, 9]
+    with pytest.raises(JobUnknown) as caught:
+        list(walk(batch, keeper.schema))
+    assert await keeper.missing(caught.value)
+    first = next(iter(walk(batch.after(caught.value.final_ts), keeper.schema)))
+    assert isinstance(first, Ddl)
+
+
+async def test_a_job_that_is_nowhere() -> None:
+    error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
+    assert not await (await keeper_of(StubSource(CREATED, complete=False))).missing(error)
+    with pytest.raises(JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in no DDL history given: a stub"):
+        await (await keeper_of(StubSource(CREATED))).missing(error)
+    with pytest.raises(JobMissing, match="no source at all"):
+        await (await keeper_of()).missing(error)
+
+
+async def test_one_incomplete_source_makes_the_whole_incomplete() -> None:
+    assert (await keeper_of(StubSource(CREATED))).complete
+    assert not (await keeper_of(StubSource(CREATED), StubSource([], complete=False))).complete
+
+
+UNKNOWN_B = UnknownColumn(table_id=10, column_id=2, schema_version=8, commit_ts=5)
+
+
+@pytest.mark.parametrize(
+    ("shown", "decided"),
+    [
+        (table(10, "t", ["a", "b!3"]), True),
+        (table(10, "t", ["a"]), True),
+        (None, True),
+        (table(10, "t", ["a", "b"]), False),
+    ],
+    ids=["running", "rolled back", "table gone", "just finished"],
+)
+async def test_an_unknown_column(shown: TableInfo | None, decided: bool) -> None:
+    source = StubSource(CREATED, complete=False)
+    source.shown = shown
+    keeper = await keeper_of(source)
+    assert not keeper.schema.view().leaves_out(10, 2, 8)
+    assert await keeper.judge(UNKNOWN_B) is decided
+    assert keeper.schema.view().leaves_out(10, 2, 8) is decided
+    assert not keeper.schema.view().leaves_out(10, 2, 9)
+
+
+async def test_an_unknown_column_whose_job_has_come() -> None:
+    source = StubSource(CREATED, [ADD_B], complete=False)
+    source.shown = table(10, "t", ["a", "b"])
+    keeper = await keeper_of(source)
+    assert await keeper.judge(UNKNOWN_B)
+    assert keeper.schema.job(9) is ADD_B
+
+
+async def test_published_jobs() -> None:
+    class Store:
+        rows: ClassVar = [(j.schema_version, json.dumps(j.to_json()).encode()) for j in CREATED]
+
+        async def all(self) -> list[tuple[int, bytes]]:
+            return self.rows
+
+    store = Store()
+    source = PublishedSource(store)
+    assert [j.id for j in await source.refresh()] == [1, 2]
+    assert await source.refresh() == []
+    store.rows = [*store.rows, (9, b"{")]
+    with pytest.raises(HistoryBroken, match="in etcd, schema version 9"):
+        await source.refresh()
+    store.rows[-1] = (9, ADD_B.dump())
+    assert await source.refresh() == [ADD_B]

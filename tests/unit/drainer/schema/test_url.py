@@ -1,0 +1,159 @@
+"""DDL history from a status port, as several TiDB versions serve it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from binlog.tidb.job import ActionType
+
+from drainer.schema.errors import HistoryBroken
+from drainer.schema.url import PAGE_JOBS, UrlSource, fetcher
+from tests.schema_case import job, table
+
+
+@dataclass
+class Port:
+    """A stub of /ddl/history. `pages`: "old" knows only limit (the last n, ascending); "down" pages downwards from
+    start_job_id; "up" pages upwards from it, which nobody documents; `cap`: the longest page it gives."""
+
+    pages: str
+    cap: int = 10_000
+    ids: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    tables: dict[int, object] = field(default_factory=dict)
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        parts = urlsplit(path)
+        query = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/schema":
+            found = self.tables.get(query["table_id"])
+            return (200, json.dumps(found).encode()) if found else (404, b"no such table")
+        ids = sorted(self.ids)
+        limit = min(query.get("limit", self.cap if "limit" in query else len(ids)), self.cap if query else len(ids))
+        start = query.get("start_job_id")
+        if start is not None and start < 1:
+            return 400, b"start_job_id must be greater than 0"
+        if self.pages == "old" or (start is None and "limit" not in query):
+            chosen = ids[-limit:] if limit else ids
+        elif self.pages == "down":
+            chosen = [i for i in reversed(ids) if start is None or i <= start][:limit]
+        else:
+            chosen = [i for i in ids if start is None or i >= start][:limit] if start else ids[-limit:]
+        jobs = [job(i, ActionType.ADD_COLUMN, i, table_id=1, table_info=table(1, "t")) for i in chosen]
+        return 200, json.dumps([j.to_json() for j in jobs]).encode()
+
+
+@contextmanager
+def serving(port: Port) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = port.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("pages", ["old", "down", "up"])
+async def test_everything_first_then_what_is_new(pages: str) -> None:
+    port = Port(pages, ids=list(range(1, 1000)))
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        assert [j.id for j in await source.refresh()] == list(range(1, 1000))
+        assert await source.refresh() == []
+        port.ids += [1000, 1005]
+        assert [j.id for j in await source.refresh()] == [1000, 1005]
+
+
+@pytest.mark.parametrize("pages", ["old", "down", "up"])
+@pytest.mark.parametrize("cap", [64, 10_000])
+async def test_more_new_jobs_than_a_page_holds(pages: str, cap: int) -> None:
+    port = Port(pages, cap=cap, ids=list(range(1, 50)))
+    with serving(port) as url:
+        source = UrlSource(url + "/ddl/history", interval_s=0)
+        await source.refresh()
+        port.ids += range(50, 50 + 3 * PAGE_JOBS)
+        assert [j.id for j in await source.refresh()] == list(range(50, 50 + 3 * PAGE_JOBS))
+
+
+async def test_a_job_that_ran_long_is_found_by_its_id() -> None:
+    """It finishes below the newest page of a busy cluster."""
+    port = Port("down", ids=[i for i in range(1, 2000) if i != 17])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        port.ids.append(17)
+        assert await source.refresh() == []
+        assert [j.id for j in await source.refresh(17)] == [17]
+
+
+async def test_a_job_that_finished_out_of_order_within_the_newest_page() -> None:
+    port = Port("down", ids=[1, 2, 4, 5])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        port.ids.append(3)
+        assert [j.id for j in await source.refresh()] == [3]
+
+
+async def test_reads_no_more_often_than_allowed() -> None:
+    port = Port("down", ids=[1])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0.05)
+        begin = time.monotonic()
+        for _ in range(3):
+            await source.refresh()
+        assert time.monotonic() - begin >= 0.1
+
+
+async def test_a_table_of_this_moment() -> None:
+    port = Port("down", tables={10: table(10, "t", ["a", "b!2"]).to_json()})
+    with serving(port) as url:
+        source = UrlSource(url)
+        found = await source.table(10)
+        assert found is not None
+        assert [c.name for c in found.columns] == ["a", "b"]
+        assert await source.table(11) is None
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"{}"), (200, b"oops"), (200, b"[1]"), (400, b"no"), (500, b"")])
+async def test_bad_answers_are_named(status: int, body: bytes) -> None:
+    class Bad(Port):
+        def answer(self, path: str) -> tuple[int, bytes]:
+            return status, body
+
+    with serving(Bad("down")) as url, pytest.raises(HistoryBroken, match="/ddl/history"):
+        await UrlSource(url).refresh()
+
+
+async def test_nobody_there() -> None:
+    with pytest.raises(HistoryBroken, match=r"127\.0\.0\.1:1/ddl/history: no answer"):
+        await UrlSource("http://127.0.0.1:1", fetch=fetcher(timeout_s=1)).refresh()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:10080", "ftp://host", "http://", "history.json"])
+def test_not_a_url(url: str) -> None:
+    with pytest.raises(HistoryBroken, match="not the http"):
+        UrlSource(url)

@@ -193,8 +193,8 @@ class DdlRunner:
             raise DdlFailed(
                 f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {error}\n"
                 f"  statement: {text}\n"
-                f"  to leave it out, after having done by hand what it should do, add to [syncer]:\n"
-                f"  ignore-txn-commit-ts = [{plan.commit_ts}]",
+                f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
+                f"  [[ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
                 job_id=plan.job_id,
                 commit_ts=plan.commit_ts,
             ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from drainer.plan import Change, Kind, Match, TableShape
@@ -11,7 +11,6 @@ from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.statements import inserts, qualified, quote
 
 Flavour = str
-FloatColumns = Callable[[TableShape], frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +38,16 @@ def exact_single(literal: bytes) -> bytes:
     try:
         single = struct.unpack("<f", struct.pack("<f", float(literal)))[0]
     except OverflowError:  # no FLOAT holds it, so nothing may match
-        return _exact_double(literal)
+        return literal
     return repr(single).encode() + (b"" if "e" in repr(single) else b"e0")
 
 
-def _exact_double(literal: bytes) -> bytes:
-    # Without an exponent the server reads a decimal; with one, the double itself.
-    return literal if b"e" in literal.lower() else literal + b"e0"
-
-
-def condition(name: bytes, literal: bytes, match: Match, *, single: bool, flavour: Flavour) -> bytes:
+def condition(name: bytes, literal: bytes, match: Match, flavour: Flavour) -> bytes:
     """One column's comparison. NULL equals NULL."""
     if literal == b"NULL":
         return name + b" IS NULL"
     if match is Match.EXACT_FLOAT:
-        return name + b"<=>" + (exact_single(literal) if single else _exact_double(literal))
+        return name + b"<=>" + exact_single(literal)
     if match is Match.JSON and flavour != "mariadb":
         # JSON compares 1 and 1.0 as equal; their texts, normalised by the same server, do not.
         return b"CAST(" + name + b" AS CHAR)=CAST(CAST(" + literal + b" AS JSON) AS CHAR)"
@@ -65,9 +59,7 @@ def condition(name: bytes, literal: bytes, match: Match, *, single: bool, flavou
     return name + b"<=>" + literal
 
 
-def where(
-    shape: TableShape, image: Sequence[bytes], *, singles: frozenset[str], flavour: Flavour, loose: bool = False
-) -> bytes:
+def where(shape: TableShape, image: Sequence[bytes], flavour: Flavour, *, loose: bool = False) -> bytes:
     """All columns. `loose`: JSON by value instead of by text (MariaDB keeps JSON as the text it was given)."""
     parts: list[bytes] = []
     for column, literal, match in zip(shape.columns, image, shape.match, strict=True):
@@ -75,13 +67,11 @@ def where(
         if loose and match is Match.JSON and literal != b"NULL":
             parts.append(b"JSON_NORMALIZE(" + name + b")=JSON_NORMALIZE(" + literal + b")")
         else:
-            parts.append(condition(name, literal, match, single=column in singles, flavour=flavour))
+            parts.append(condition(name, literal, match, flavour))
     return b" WHERE " + b" AND ".join(parts) + b" LIMIT 1"
 
 
-def one_by_one(
-    changes: Sequence[Change], *, limits: Limits, flavour: Flavour, float_columns: FloatColumns
-) -> Iterator[OneByOne]:
+def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[OneByOne]:
     """The statements of ordered changes, in order; neighbouring inserts of one table share a statement."""
     at = 0
     while at < len(changes):
@@ -93,8 +83,7 @@ def one_by_one(
             yield from _insert(changes[at:end], limits)
             at = end
             continue
-        singles = float_columns(change.shape) if Match.EXACT_FLOAT in change.shape.match else frozenset()
-        yield _change_one(change, singles, flavour)
+        yield _change_one(change, flavour)
         at += 1
 
 
@@ -108,7 +97,7 @@ def _insert(changes: Sequence[Change], limits: Limits) -> Iterator[OneByOne]:
         yield OneByOne(statement.sql, len(statement.tuples), changes[0], tuples=statement.tuples)
 
 
-def _change_one(change: Change, singles: frozenset[str], flavour: Flavour) -> OneByOne:
+def _change_one(change: Change, flavour: Flavour) -> OneByOne:
     shape = change.shape
     old = [_text(value) for value in change.old or ()]
     table = qualified(shape.schema, shape.table)
@@ -121,8 +110,8 @@ def _change_one(change: Change, singles: frozenset[str], flavour: Flavour) -> On
         pairs = zip(shape.columns, new, strict=True)
         head = b"UPDATE " + table + b" SET " + b",".join(quote(name) + b"=" + value for name, value in pairs)
         row = b"(" + b",".join(new) + b")"
-    exact = head + where(shape, old, singles=singles, flavour=flavour)
+    exact = head + where(shape, old, flavour)
     loose = None
     if flavour == "mariadb" and Match.JSON in shape.match:
-        loose = head + where(shape, old, singles=singles, flavour=flavour, loose=True)
+        loose = head + where(shape, old, flavour, loose=True)
     return OneByOne(exact, 1, change, loose, (row,) if row else ())

@@ -47,7 +47,6 @@ class Writer:
         self._limits = replace(limits, statement_bytes_max=min(limits.statement_bytes_max, room))
         self._packet_bytes_max = session.packet_bytes_max
         self._until_ts = until_ts
-        self._singles: dict[TableShape, frozenset[str]] = {}
         self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
@@ -75,10 +74,7 @@ class Writer:
 
     def ordered(self, changes: Sequence[Change]) -> None:
         """One change after another (rule 11). Raises RowMissing when a row to change is not there."""
-        steps = one_by_one(
-            changes, limits=self._limits, flavour=self._session.flavour, float_columns=self._single_columns
-        )
-        for step in steps:
+        for step in one_by_one(changes, self._limits, self._session.flavour):
             self._ordered_step(step)
             self.written.rows += step.rows
 
@@ -150,18 +146,6 @@ class Writer:
                 schema=shape.schema,
                 table=shape.table,
             )
-
-    def _single_columns(self, shape: TableShape) -> frozenset[str]:
-        """Names of the FLOAT (not DOUBLE) columns the destination has."""
-        known = self._singles.get(shape)
-        if known is None:
-            rows = self._session.query(
-                b"SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE DATA_TYPE='float'"
-                b" AND TABLE_SCHEMA=%s AND TABLE_NAME=%s"
-                % (self._session.literal(shape.schema), self._session.literal(shape.table))
-            )
-            known = self._singles[shape] = frozenset(str(row[0]) for row in rows)
-        return known
 
 
 def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:

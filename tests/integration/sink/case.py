@@ -1,0 +1,84 @@
+"""Small builders for work, and a MySQL destination on a test server."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.mysql.config import Limits, ServerConfig
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.protocol import Identity
+from tests.support import MariaDB
+
+IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
+_ids = itertools.count(100)
+
+
+def server_config(mariadb: MariaDB, **changes: object) -> ServerConfig:
+    options: dict[str, object] = {
+        "host": mariadb.host,
+        "port": mariadb.port,
+        "user": mariadb.user,
+        "password": mariadb.password,
+        "retry_for_s": 20.0,
+        "lock_wait_s": 1,
+    }
+    return ServerConfig(**{**options, **changes})  # type: ignore[arg-type]
+
+
+def opened(mariadb: MariaDB, *, at: int = 100, node: str = "drainer-1", **changes: object) -> MySQLDestination:
+    destination = MySQLDestination(server_config(mariadb, **changes))
+    destination.open(Identity(7, "main", node), at)
+    return destination
+
+
+def shape(
+    table: str,
+    columns: str,
+    key: Sequence[int] = (0,),
+    *,
+    unique: Sequence[str] = (),
+    match: Sequence[Match] | None = None,
+    table_id: int = 0,
+    schema: str = "d",
+) -> TableShape:
+    names = tuple(columns.split())
+    return TableShape(
+        table_id=table_id or next(_ids),
+        schema=schema,
+        table=table,
+        columns=names,
+        key=tuple(key),
+        why_ordered="" if key else "no key",
+        secondary_unique=tuple(unique),
+        match=tuple(match) if match else (Match.PLAIN,) * len(names),
+    )
+
+
+def put(key: int, row: bytes, first: Kind = Kind.INSERT, stale: Sequence[bytes] = ()) -> NetRow:
+    return NetRow(b"%020d" % key, first, row, tuple(stale))
+
+
+def gone(key: int, *stale: bytes) -> NetRow:
+    return NetRow(b"%020d" % key, Kind.DELETE, None, stale or (b"(%d)" % key,))
+
+
+def work(after: int, until: int, *folded: Folded, ordered: Sequence[Change] = ()) -> SegmentWork:
+    count = sum(len(f.rows) for f in folded) + len(ordered)
+    return SegmentWork(after, until, tuple(folded), Ordered(tuple(ordered)), count, 100 * count)
+
+
+def change(
+    where: TableShape, kind: Kind, *, old: str | None = None, new: str | None = None, ts: int = 1, seq: int = 0
+) -> Change:
+    """Literals separated by `|`."""
+
+    def split(text: str | None) -> tuple[bytes, ...] | None:
+        return tuple(part.encode() for part in text.split("|")) if text is not None else None
+
+    return Change(where, kind, split(old), split(new), ts, seq)
+
+
+def limits(rows: int = 500, size: int = 1 << 20) -> Limits:
+    return Limits(rows, size)

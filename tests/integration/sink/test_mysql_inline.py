@@ -1,0 +1,362 @@
+"""Segments applied by the driver, on a real server: one transaction each, and what the server must not change."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from drainer.plan import Folded, Kind, Match
+from drainer.sink.errors import (
+    Fenced,
+    LockHeld,
+    PositionMoved,
+    RowMissing,
+    RowsRefused,
+    UniqueConflict,
+    ValueChanged,
+)
+from drainer.sink.mysql.destination import MySQLDestination
+from tests.integration.sink.case import IDENTITY, change, gone, limits, opened, put, server_config, shape, work
+from tests.support import MariaDB
+
+pytestmark = pytest.mark.integration
+
+
+def position(db: MariaDB) -> int:
+    return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])
+
+
+def test_a_fresh_destination_starts_at_the_initial_position(db: MariaDB) -> None:
+    """Nothing there: the initial ts, and the next start finds it again."""
+    first = MySQLDestination(server_config(db))
+    found = first.open(IDENTITY, 555)
+    assert (found.commit_ts, found.fresh, found.intent) == (555, True, None)
+    first.close(clean=True)
+    again = MySQLDestination(server_config(db)).open(IDENTITY, 1)
+    assert (again.commit_ts, again.fresh) == (555, False)
+
+
+def test_upstreams_checkpoint_is_read_only_where_ours_is_absent(db: MariaDB) -> None:
+    """Rule 17: a Go drainer's row gives the first position, and never again."""
+    db.query("CREATE DATABASE tidb_binlog")
+    db.query("CREATE TABLE tidb_binlog.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
+    text = '{"consistent":true,"commitTS":4711,"ts-map":{},"schema-version":33}'
+    db.query("INSERT INTO tidb_binlog.checkpoint VALUES (7, %s)", text)
+    first = MySQLDestination(server_config(db))
+    found = first.open(IDENTITY, 1)
+    assert (found.commit_ts, found.schema_version, found.fresh) == (4711, 33, True)
+    first.advance(5000, 34)
+    first.close(clean=True)
+    row = json.loads(db.query("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])
+    assert row == {"consistent": True, "commitTS": 5000, "ts-map": {}, "schema-version": 34}
+    db.query("UPDATE tidb_binlog.checkpoint SET checkPoint=%s", text)
+    assert MySQLDestination(server_config(db)).open(IDENTITY, 1).commit_ts == 5000
+
+
+def test_rows_and_position_move_together(db: MariaDB) -> None:
+    """Insert, update and delete by key; the position is the segment's end."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    db.query("INSERT INTO d.t VALUES (1,1),(2,2)")
+    t = shape("t", "id v")
+    destination = opened(db)
+    rows = (put(1, b"(1,10)", Kind.UPDATE), gone(2), put(3, b"(3,30)"))
+    applied = destination.apply(work(100, 200, Folded(t, rows)), 5)
+    assert (applied.rows, applied.repeated) == (3, False)
+    assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 10), (3, 30)]
+    assert position(db) == 200
+    with pytest.raises(PositionMoved, match="its position is 200"):
+        destination.apply(work(100, 200, Folded(t, rows)), 5)
+
+
+def test_a_refused_segment_leaves_nothing(db: MariaDB) -> None:
+    """An error in the last table rolls the first one back, and the position stays."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    destination = opened(db)
+    broken = work(
+        100, 200, Folded(shape("t", "id v"), (put(1, b"(1,10)"),)), Folded(shape("nothere", "id"), (put(1, b"(1)"),))
+    )
+    with pytest.raises(RowsRefused, match=r"d\.nothere.*1146"):
+        destination.apply(broken, 1)
+    assert db.query("SELECT * FROM d.t") == []
+    assert position(db) == 100
+
+
+def test_old_byte_images_of_a_key_go_before_the_row(db: MariaDB) -> None:
+    """Rule 10: upstream's key is compared by bytes, 'A' became 'a' by delete and insert; one row must stay."""
+    db.query("CREATE TABLE d.t (c VARCHAR(10) COLLATE utf8mb4_bin PRIMARY KEY, v INT)")
+    db.query("INSERT INTO d.t VALUES ('A',1)")
+    t = shape("t", "c v")
+    opened(db).apply(work(100, 200, Folded(t, (put(1, b"('a',2)", Kind.UPDATE, [b"('A')"]),))), 1)
+    assert db.query("SELECT * FROM d.t") == [("a", 2)]
+
+
+def test_unique_values_may_go_round_in_a_ring(db: MariaDB) -> None:
+    """Rule 12: rows trade their unique values, one takes a deleted row's, one is NULL; nothing untouched goes."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, w INT UNIQUE)")
+    db.query("INSERT INTO d.t VALUES (1,1,1),(2,2,2),(3,3,3),(4,4,4),(9,9,NULL)")
+    t = shape("t", "id u w", unique=["u", "w"])
+    rows = (
+        put(1, b"(1,2,3)", Kind.UPDATE),
+        put(2, b"(2,3,1)", Kind.UPDATE),
+        put(3, b"(3,1,2)", Kind.UPDATE),
+        gone(4),
+        put(5, b"(5,4,NULL)"),
+    )
+    opened(db).apply(work(100, 200, Folded(t, rows)), 1)
+    assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 2, 3), (2, 3, 1), (3, 1, 2), (5, 4, None), (9, 9, None)]
+
+
+def test_an_untouched_row_is_never_evicted(db: MariaDB) -> None:
+    """Rule 12's counterexample: upstream stopped checking an index that is being dropped. A REPLACE would take the
+    untouched row 1 away; it must be an error that names table and key, and nothing may change."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT, UNIQUE KEY uu (u))")
+    db.query("INSERT INTO d.t VALUES (1,5)")
+    t = shape("t", "id u", unique=["uu"])
+    destination = opened(db)
+    with pytest.raises(UniqueConflict, match="drop the key") as caught:
+        destination.apply(work(100, 200, Folded(t, (put(2, b"(2,5)"),))), 1)
+    assert (caught.value.schema, caught.value.table, caught.value.key) == ("d", "t", "uu")
+    assert db.query("SELECT * FROM d.t") == [(1, 5)]
+    db.query("ALTER TABLE d.t DROP KEY uu")
+    destination.apply(work(100, 200, Folded(t, (put(2, b"(2,5)"),))), 1)
+    assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
+
+
+def test_a_created_key_that_is_already_there_is_replaced(db: MariaDB) -> None:
+    """The first copy of the data may hold rows of the segment already, with secondary unique keys or without."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
+    db.query("CREATE TABLE d.p (id INT PRIMARY KEY, v INT)")
+    db.query("INSERT INTO d.t VALUES (1,5)")
+    db.query("INSERT INTO d.p VALUES (1,5)")
+    opened(db).apply(
+        work(
+            100,
+            200,
+            Folded(shape("t", "id u", unique=["u"]), (put(1, b"(1,6)"),)),
+            Folded(shape("p", "id v"), (put(1, b"(1,6)"),)),
+        ),
+        1,
+    )
+    assert db.query("SELECT * FROM d.t") == [(1, 6)]
+    assert db.query("SELECT * FROM d.p") == [(1, 6)]
+
+
+def test_rows_without_a_key_are_found_byte_for_byte(db: MariaDB) -> None:
+    """Rule 11's counterexample: `c = 'A' LIMIT 1` removes 'a'; blanks at the end count too."""
+    db.query("CREATE TABLE d.t (c VARCHAR(10) COLLATE utf8mb4_general_ci, n INT)")
+    db.query("INSERT INTO d.t VALUES ('a',1),('A',1),('a ',1),('A',2),(NULL,1)")
+    t = shape("t", "c n", key=(), match=[Match.BINARY_TEXT, Match.PLAIN])
+    steps = [
+        change(t, Kind.DELETE, old="'A'|1", ts=101),
+        change(t, Kind.UPDATE, old="'a '|1", new="'b'|3", ts=102),
+        change(t, Kind.UPDATE, old="NULL|1", new="NULL|9", ts=103),
+    ]
+    opened(db).apply(work(100, 200, ordered=steps), 1)
+    assert sorted(db.query("SELECT c, n FROM d.t"), key=repr) == sorted(
+        [("a", 1), ("b", 3), ("A", 2), (None, 9)], key=repr
+    )
+
+
+def test_identical_rows_are_taken_one_at_a_time(db: MariaDB) -> None:
+    """Rule 11: of three equal rows one is deleted and one updated."""
+    db.query("CREATE TABLE d.t (c VARCHAR(10), n INT)")
+    t = shape("t", "c n", key=(), match=[Match.BINARY_TEXT, Match.PLAIN])
+    steps = [change(t, Kind.INSERT, new="'x'|1", ts=101, seq=i) for i in range(3)]
+    steps.append(change(t, Kind.DELETE, old="'x'|1", ts=102))
+    steps.append(change(t, Kind.UPDATE, old="'x'|1", new="'x'|2", ts=103))
+    opened(db).apply(work(100, 200, ordered=steps), 1)
+    assert db.query("SELECT c, n FROM d.t ORDER BY n") == [("x", 1), ("x", 2)]
+
+
+def test_floats_and_json_are_found_exactly(db: MariaDB) -> None:
+    """Rule 11: 0.1 in a FLOAT is not the double 0.1, and its neighbour must not be taken for it."""
+    db.query("CREATE TABLE d.t (f FLOAT, g DOUBLE, j JSON, n INT, fm FLOAT(7,3))")
+    t = shape(
+        "t", "f g j n fm", key=(),
+        match=[Match.EXACT_FLOAT, Match.PLAIN, Match.JSON, Match.PLAIN, Match.EXACT_FLOAT],
+    )  # fmt: skip
+    values = [
+        "0.1|0.1|'{\"a\": 1}'|1|1.235",
+        "0.10000001|0.1|'{\"a\": 1}'|2|1.235",
+        "16777216.0|1e+22|'{\"a\": 1.0}'|3|-0.5",
+        "3.4028234663852886e+38|5e-324|NULL|4|NULL",
+        "1e-45|-0.1|'[]'|5|9999.999",
+    ]
+    destination = opened(db)
+    destination.apply(work(100, 200, ordered=[change(t, Kind.INSERT, new=v, ts=101) for v in values]), 1)
+    deletes = [change(t, Kind.DELETE, old=v, ts=201, seq=i) for i, v in enumerate(values) if i != 1]
+    destination.apply(work(200, 300, ordered=deletes), 1)
+    assert [row[0] for row in db.query("SELECT n FROM d.t")] == [2]
+
+
+def test_json_in_another_spelling_is_still_found(db: MariaDB) -> None:
+    """MariaDB keeps JSON as the text the first copy wrote; equal values match when no equal text does."""
+    db.query("CREATE TABLE d.t (j JSON, n INT)")
+    db.query("""INSERT INTO d.t VALUES ('{"b":2,"a":1}',1)""")
+    t = shape("t", "j n", key=(), match=[Match.JSON, Match.PLAIN])
+    step = change(t, Kind.DELETE, old="""'{"a": 1, "b": 2}'|1""")
+    opened(db).apply(work(100, 200, ordered=[step]), 1)
+    assert db.query("SELECT n FROM d.t") == []
+
+
+def test_a_missing_row_is_an_error(db: MariaDB) -> None:
+    """A destination that has diverged says so with table and commit_ts."""
+    db.query("CREATE TABLE d.t (n INT)")
+    t = shape("t", "n", key=())
+    destination = opened(db)
+    with pytest.raises(RowMissing, match=r"d\.t: DELETE of commit_ts 150"):
+        destination.apply(work(100, 200, ordered=[change(t, Kind.DELETE, old="5", ts=150)]), 1)
+    assert position(db) == 100
+
+
+def test_odd_values_go_in_unchanged(db: MariaDB) -> None:
+    """Zero and impossible dates, ENUM and SET 0 (X-14), id 0 in an AUTO_INCREMENT column."""
+    db.query(
+        "CREATE TABLE d.t (id INT AUTO_INCREMENT PRIMARY KEY, d DATE, dt DATETIME NOT NULL, ts TIMESTAMP NULL, y YEAR,"
+        " e ENUM('a','b') NOT NULL, s SET('p','q'), up TIMESTAMP NULL DEFAULT NULL ON UPDATE CURRENT_TIMESTAMP)"
+    )
+    t = shape("t", "id d dt ts y e s up")
+    rows = (
+        put(0, b"(0,'0000-00-00','0000-00-00 00:00:00','0000-00-00 00:00:00',0,0,0,NULL)"),
+        put(1, b"(1,'2020-02-31','2020-00-00 00:00:00',NULL,1999,2,3,'2001-02-03 04:05:06')"),
+    )
+    destination = opened(db)
+    destination.apply(work(100, 200, Folded(t, rows)), 1)
+    assert db.query("SELECT id, CONCAT(d), CONCAT(dt), CONCAT(ts), y, e+0, s+0, CONCAT(up) FROM d.t ORDER BY id") == [
+        (0, "0000-00-00", "0000-00-00 00:00:00", "0000-00-00 00:00:00", 0, 0, 0, None),
+        (1, "2020-02-31", "2020-00-00 00:00:00", None, 1999, 2, 3, "2001-02-03 04:05:06"),
+    ]
+    keyless = shape("t", "id d dt ts y e s up", key=())
+    old = rows[0].row
+    assert isinstance(old, bytes)
+    literals = old.decode()[1:-1].replace(",", "|")
+    step = change(keyless, Kind.UPDATE, old=literals, new=literals.replace("0|", "7|", 1), ts=201)
+    destination.apply(work(200, 300, ordered=[step]), 1)
+    assert db.query("SELECT id, up FROM d.t WHERE e=0") == [(7, None)]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("TINYINT", b"300"),
+        ("VARCHAR(3)", b"'long'"),
+        ("ENUM('a')", b"'z'"),
+        ("INT NOT NULL", b"NULL"),
+        ("DATETIME", b"'2020-13-01 00:00:00'"),
+        ("VARCHAR(9) CHARACTER SET latin1", "'名'".encode()),
+    ],
+)
+def test_a_value_the_server_would_change_is_an_error(db: MariaDB, column: str, value: bytes) -> None:
+    """Non-strict mode must never be felt: every warning about data ends the transaction with its place."""
+    db.query(f"CREATE TABLE d.t (id INT PRIMARY KEY, v {column})")
+    destination = opened(db)
+    with pytest.raises((ValueChanged, RowsRefused), match=r"d\.t"):
+        destination.apply(work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,%s)" % value),))), 1)
+    assert db.query("SELECT * FROM d.t") == []
+
+
+def test_statements_are_bounded_and_large_rows_pass(db: MariaDB) -> None:
+    """Many statements, rows larger than the bound, and one larger than the server takes."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v LONGBLOB)")
+    destination = opened(db, limits=limits(7, 4096))
+    rows = [put(i, b"(%d,'%s')" % (i, b"x" * (i * 37 % 9000))) for i in range(100)]
+    rows.append(put(100, b"(100,'%s')" % (b"y" * (20 << 20))))
+    applied = destination.apply(work(100, 200, Folded(shape("t", "id v"), tuple(rows))), 1)
+    assert applied.statements > 60
+    lengths = db.query("SELECT id, LENGTH(v) FROM d.t ORDER BY id")
+    assert lengths == [*((i, i * 37 % 9000) for i in range(100)), (100, 20 << 20)]
+    too_large = put(101, b"(101,'%s')" % (b"z" * (70 << 20)))
+    with pytest.raises(RowsRefused, match="max_allowed_packet"):
+        destination.apply(work(200, 300, Folded(shape("t", "id v"), (too_large,))), 1)
+    assert position(db) == 200
+
+
+def test_foreign_keys_do_not_stand_in_the_way(db: MariaDB) -> None:
+    """Rule 13: child before parent, and no cascade of the destination's own."""
+    db.query("CREATE TABLE d.p (id INT PRIMARY KEY)")
+    db.query("CREATE TABLE d.c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES d.p (id) ON DELETE CASCADE)")
+    destination = opened(db)
+    child, parent = shape("c", "id p"), shape("p", "id")
+    destination.apply(work(100, 200, Folded(child, (put(1, b"(1,1)"),)), Folded(parent, (put(1, b"(1)"),))), 1)
+    destination.apply(work(200, 300, Folded(parent, (gone(1),))), 1)
+    assert db.query("SELECT * FROM d.c") == [(1, 1)]
+
+
+def test_an_old_driver_writes_nothing_after_its_successor_opened(db: MariaDB) -> None:
+    """Rule 15: the first driver is told so, whatever it tries, and its rows do not arrive."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    old = opened(db)
+    new = opened(db)  # the same node id: a former life's connection is ended
+    t = Folded(shape("t", "id v"), (put(1, b"(1,1)"),))
+    for attempt in (
+        lambda: old.apply(work(100, 200, t), 1),
+        lambda: old.advance(300, 1),
+        lambda: old.close(clean=True),
+    ):
+        with pytest.raises((Fenced, LockHeld)):
+            attempt()
+    assert db.query("SELECT * FROM d.t") == []
+    new.apply(work(100, 200, t), 1)
+    assert position(db) == 200
+
+
+def test_another_drainer_does_not_take_over_by_itself(db: MariaDB) -> None:
+    """A holder with another node id is named, and ended only by force."""
+    old = opened(db)
+    with pytest.raises(LockHeld, match=r"'drainer-1'.*force"):
+        opened(db, node="drainer-2")
+    old.advance(150, 1)
+    forced = opened(db, node="drainer-2", takeover="force")
+    forced.advance(160, 1)
+    with pytest.raises((Fenced, LockHeld)):
+        old.advance(170, 1)
+    assert position(db) == 160
+
+
+def test_a_connection_that_is_killed_is_replaced(db: MariaDB) -> None:
+    """The server ends our connection between two segments: the next one takes the lock again and goes on."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    destination = opened(db)
+    (holder,) = db.query("SELECT IS_USED_LOCK('tidb_binlog/7/main')")[0]
+    db.query(f"KILL {holder}")
+    destination.apply(work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,1)"),))), 1)
+    assert db.query("SELECT * FROM d.t") == [(1, 1)]
+    assert position(db) == 200
+
+
+def test_a_deadlock_runs_the_whole_transaction_again(db: MariaDB) -> None:
+    """Another session locks rows in the other order; one of the two is rolled back, and ours comes through."""
+    import threading
+
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    db.query("INSERT INTO d.t VALUES (1,0),(2,0)")
+    destination = opened(db)
+    one, two = shape("t", "id v", table_id=1), shape("t", "id v", table_id=2)
+    other = db.connect(autocommit=False)
+    with other, other.cursor() as cursor:
+        cursor.execute("UPDATE d.t SET v=v+1 WHERE id=2")
+        done: list[object] = []
+        thread = threading.Thread(
+            target=lambda: done.append(
+                destination.apply(
+                    work(
+                        100,
+                        200,
+                        Folded(one, (put(1, b"(1,10)", Kind.UPDATE),)),
+                        Folded(two, (put(2, b"(2,10)", Kind.UPDATE),)),
+                    ),
+                    1,
+                )
+            )
+        )
+        thread.start()
+        try:
+            cursor.execute("SELECT SLEEP(0.3)")
+            cursor.execute("UPDATE d.t SET v=v+1 WHERE id=1")
+            other.commit()
+        except Exception:  # noqa: BLE001  whichever side the server chose as victim
+            other.rollback()
+        thread.join(30)
+    assert len(done) == 1
+    assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 10), (2, 10)]

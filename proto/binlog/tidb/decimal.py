@@ -43,7 +43,7 @@ class Decimal(str):
 
 
 class _Layout(NamedTuple):
-    """Groups of one (precision, frac): (shift, mask, largest value, digits), and the two simple shapes."""
+    """Groups of one (precision, frac), each (shift, mask, largest value, ten to its digits)."""
 
     size: int
     top: int  # the flipped bit
@@ -66,7 +66,7 @@ def _layout(precision: int, frac: int) -> _Layout:
         at -= sizes[index]
         # TiDB lets the leading group hold one digit more than it should; every other group is exact.
         slack = 1 if index == 0 and lead and digits < DIGITS else 0
-        groups.append((8 * at, (1 << 8 * sizes[index]) - 1, 10 ** (digits + slack) - 1, digits))
+        groups.append((8 * at, (1 << 8 * sizes[index]) - 1, 10 ** (digits + slack) - 1, 10**digits))
     split = len(integer_digits)
     top = 1 << (8 * size - 1) if size else 0
     return _Layout(size, top, (1 << 8 * size) - 1, tuple(groups[:split]), tuple(groups[split:]))
@@ -120,21 +120,20 @@ def decode_digits(buf: bytes, pos: int, precision: int, frac: int) -> tuple[str,
         bits ^= ones
         if bits:
             sign = "-"
-    head = 0
-    for shift, mask, most, _ in integer:
+    head = tail = 0
+    for shift, mask, most, scale in integer:
         group = bits >> shift & mask
         if group > most:
             raise DecodeError("decimal", offset=pos, detail=f"bad number: a group holds {group}")
-        head = head * 1_000_000_000 + group
+        head = head * scale + group
     if not frac:
         return f"{sign}{head}", end
-    tail = 0
-    for shift, mask, most, digits in fraction:
+    for shift, mask, most, scale in fraction:
         group = bits >> shift & mask
         if group > most:
             raise DecodeError("decimal", offset=pos, detail=f"bad number: a group holds {group}")
-        tail = tail * 10**digits + group
-    return f"{sign}{head}.{tail:0{frac}d}", end
+        tail = tail * scale + group
+    return f"{sign}{head}.{str(tail).zfill(frac)}", end
 
 
 def _split(text: str) -> tuple[bool, str, str]:
@@ -162,7 +161,8 @@ def encode_decimal(text: str, precision: int = 0, frac: int = 0) -> bytes:
     digits = head.rjust(precision - frac, "0") + tail[:frac].ljust(frac, "0")
     size, top, ones, integer, fraction = _layout(precision, frac)
     bits = at = 0
-    for shift, _, _, width in integer + fraction:
+    for shift, _, _, scale in integer + fraction:
+        width = len(str(scale)) - 1
         bits |= int(digits[at : at + width]) << shift
         at += width
     if negative and bits:

@@ -24,7 +24,6 @@ from .document import (
 from .table import DBInfo, TableInfo
 from .types import SchemaState, unknown_member
 
-
 __all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"]
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from math import isfinite
 from typing import TypeAlias, TypeVar
 
@@ -44,9 +45,12 @@ class Code(IntEnum):
     DURATION = 0x11
 
 
+_OBJECT, _ARRAY, _LITERAL, _INT64, _UINT64, _FLOAT64, _STRING, _OPAQUE, _DATE, _DATETIME, _TIMESTAMP, _DURATION = map(
+    int, Code
+)
 _FIXED = {0x04: 1, 0x09: 8, 0x0A: 8, 0x0B: 8, 0x0E: 8, 0x0F: 8, 0x10: 8, 0x11: 12}
-_LITERALS = {0: "null", 1: "true", 2: "false"}
-_LITERAL_VALUES = {0: None, 1: True, 2: False}
+_LITERALS: Mapping[int, str] = {0: "null", 1: "true", 2: "false"}
+_LITERAL_VALUES: Mapping[int, JSONValue] = {0: None, 1: True, 2: False}
 _int64 = struct.Struct("<q")
 _uint64 = struct.Struct("<Q")
 _float64 = struct.Struct("<d")
@@ -89,17 +93,17 @@ def _code_at(buf: bytes, pos: int) -> int:
 def _cut_body(buf: bytes, pos: int, code: int) -> int:
     if code in _FIXED:
         end = pos + _FIXED[code]
-    elif code in (Code.OBJECT, Code.ARRAY):
+    elif code in (_OBJECT, _ARRAY):
         if pos + 8 > len(buf):
             raise _broken(pos)
         count, size = _header.unpack_from(buf, pos)
         end = pos + size
-        if size < 8 + count * (11 if code == Code.OBJECT else 5):
+        if size < 8 + count * (11 if code == _OBJECT else 5):
             raise _broken(pos, f"a container of {count} values in {size} bytes")
-    elif code == Code.STRING:
+    elif code == _STRING:
         length, start = decode_uvarint(buf, pos)
         end = start + length
-    elif code == Code.OPAQUE:
+    elif code == _OPAQUE:
         length, start = decode_uvarint(buf, pos + 1)
         end = start + length
     else:
@@ -156,30 +160,30 @@ def plain_notation(digits: str, exponent: int) -> str:
 
 def _civil_text(when: Civil, code: int) -> str:
     date = f"{when.year:04d}-{when.month:02d}-{when.day:02d}"
-    if code == Code.DATE:
+    if code == _DATE:
         return date
     return f"{date} {when.hour:02d}:{when.minute:02d}:{when.second:02d}.{when.microsecond:06d}"
 
 
 def _leaf_string(buf: bytes, pos: int, code: int) -> str | None:
     """The unquoted text of a value that is shown as a string; None for any other code."""
-    if code == Code.STRING:
+    if code == _STRING:
         length, start = decode_uvarint(buf, pos)
         return buf[start : start + length].decode("utf-8", "surrogateescape")
-    if code in (Code.DATE, Code.DATETIME, Code.TIMESTAMP):
+    if code in (_DATE, _DATETIME, _TIMESTAMP):
         return _civil_text(core_unpack(_uint64.unpack_from(buf, pos)[0]), code)
-    if code == Code.DURATION:
+    if code == _DURATION:
         return duration_text(_int64.unpack_from(buf, pos)[0], 6)
-    if code == Code.OPAQUE:
+    if code == _OPAQUE:
         length, start = decode_uvarint(buf, pos + 1)
         return f"base64:type{buf[pos]}:{base64.b64encode(buf[start : start + length]).decode()}"
     return None
 
 
 def _leaf_number(buf: bytes, pos: int, code: int) -> int | float:
-    if code == Code.INT64:
+    if code == _INT64:
         return int(_int64.unpack_from(buf, pos)[0])
-    if code == Code.UINT64:
+    if code == _UINT64:
         return int(_uint64.unpack_from(buf, pos)[0])
     return float(_float64.unpack_from(buf, pos)[0])
 
@@ -197,14 +201,13 @@ def decode_value(buf: bytes, pos: int = 0) -> tuple[JSONValue, int]:
 
 
 def _text(buf: bytes, pos: int, end: int, code: int, depth: int) -> str:
-    if code == Code.OBJECT:
-        return "{" + ", ".join([f"{quote(k)}: {v}" for k, v in _members(buf, pos, end, depth, _text)]) + "}"
-    if code == Code.ARRAY:
-        return "[" + ", ".join(_elements(buf, pos, end, depth, _text)) + "]"
-    if code == Code.LITERAL:
-        if buf[pos] not in _LITERALS:
-            raise _broken(pos, f"literal {buf[pos]:#04x}")
-        return _LITERALS[buf[pos]]
+    if code == _OBJECT:
+        members = _members(buf, pos, end, depth, _LITERALS, _child_text)
+        return "{" + ", ".join([f"{_quoted_key(key)}: {text}" for key, text in members]) + "}"
+    if code == _ARRAY:
+        return "[" + ", ".join(_elements(buf, pos, end, depth, _LITERALS, _child_text)) + "]"
+    if code == _LITERAL:
+        return _literal(_LITERALS, buf[pos], pos)
     string = _leaf_string(buf, pos, code)
     if string is not None:
         return quote(string)
@@ -212,15 +215,24 @@ def _text(buf: bytes, pos: int, end: int, code: int, depth: int) -> str:
     return float_text(number) if isinstance(number, float) else str(number)
 
 
+def _quoted_key(key: bytes) -> str:
+    return _quoted_short_key(key) if len(key) <= 64 else quote(key.decode("utf-8", "surrogateescape"))
+
+
+@lru_cache(maxsize=4096)
+def _quoted_short_key(key: bytes) -> str:
+    """Rows of one table mostly share their keys."""
+    return quote(key.decode("utf-8", "surrogateescape"))
+
+
 def _value(buf: bytes, pos: int, end: int, code: int, depth: int) -> JSONValue:
-    if code == Code.OBJECT:
-        return {_printable(k): v for k, v in _members(buf, pos, end, depth, _value)}
-    if code == Code.ARRAY:
-        return _elements(buf, pos, end, depth, _value)
-    if code == Code.LITERAL:
-        if buf[pos] not in _LITERAL_VALUES:
-            raise _broken(pos, f"literal {buf[pos]:#04x}")
-        return _LITERAL_VALUES[buf[pos]]
+    if code == _OBJECT:
+        members = _members(buf, pos, end, depth, _LITERAL_VALUES, _child_value)
+        return {key.decode("utf-8", "replace"): value for key, value in members}
+    if code == _ARRAY:
+        return _elements(buf, pos, end, depth, _LITERAL_VALUES, _child_value)
+    if code == _LITERAL:
+        return _literal(_LITERAL_VALUES, buf[pos], pos)
     string = _leaf_string(buf, pos, code)
     return _leaf_number(buf, pos, code) if string is None else _printable(string)
 
@@ -229,59 +241,86 @@ def _printable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _elements(buf: bytes, pos: int, end: int, depth: int, read: Callable[[bytes, int, int, int, int], V]) -> list[V]:
+def _literal(literals: Mapping[int, V], byte: int, pos: int) -> V:
+    if byte not in literals:
+        raise _broken(pos, f"literal {byte:#04x}")
+    return literals[byte]
+
+
+def _child_text(buf: bytes, start: int, end: int, code: int, depth: int) -> tuple[str, int]:
+    """(text, size) of a value inside a container that ends at `end`."""
+    if code == _INT64 and start + 8 <= end:
+        return str(_int64.unpack_from(buf, start)[0]), 8
+    stop = _cut_child(buf, start, end, code)
+    if code == _STRING:
+        body = start + 1 if buf[start] < 0x80 else decode_uvarint(buf, start)[1]
+        text = buf[body:stop].decode("utf-8", "surrogateescape")
+        return quote(text) if _SPECIAL.search(text) else f'"{text}"', stop - start
+    return _text(buf, start, stop, code, depth), stop - start
+
+
+def _child_value(buf: bytes, start: int, end: int, code: int, depth: int) -> tuple[JSONValue, int]:
+    stop = _cut_child(buf, start, end, code)
+    return _value(buf, start, stop, code, depth), stop - start
+
+
+def _cut_child(buf: bytes, start: int, end: int, code: int) -> int:
+    if start < end:
+        stop = _cut_body(buf, start, code)
+        if stop <= end:
+            return stop
+    raise _broken(start, "a value outside its container")
+
+
+_ReadChild: TypeAlias = "Callable[[bytes, int, int, int, int], tuple[V, int]]"
+
+
+def _elements(buf: bytes, pos: int, end: int, depth: int, literals: Mapping[int, V], read: _ReadChild[V]) -> list[V]:
     """The array at `pos`. Its parts may not add up to more than itself, so shared offsets cannot multiply the work."""
-    _check_depth(pos, depth)
-    count = _uint32.unpack_from(buf, pos)[0]
+    if depth >= DEPTH_MAX:
+        raise _broken(pos, f"nested deeper than {DEPTH_MAX}")
+    entries = pos + 8
     found: list[V] = []
     left = end - pos
-    for entry in range(pos + 8, pos + 8 + 5 * count, 5):
-        start, stop, code = _child(buf, pos, end, entry)
-        left -= stop - start
+    count = _uint32.unpack_from(buf, pos)[0]
+    for code, offset in _value_entry.iter_unpack(buf[entries : entries + 5 * count]):
+        if code == _LITERAL:
+            found.append(_literal(literals, offset & 0xFF, pos))
+            continue
+        value, size = read(buf, pos + offset, end, code, depth + 1)
+        found.append(value)
+        left -= size
         if left < 0:
             raise _broken(pos, "the values of a container overlap")
-        found.append(read(buf, start, stop, code, depth + 1))
     return found
 
 
 def _members(
-    buf: bytes, pos: int, end: int, depth: int, read: Callable[[bytes, int, int, int, int], V]
-) -> list[tuple[str, V]]:
-    """The object at `pos` as (key, value), with the same limit as `_elements`."""
-    _check_depth(pos, depth)
-    count = _uint32.unpack_from(buf, pos)[0]
-    found: list[tuple[str, V]] = []
-    left = end - pos
-    key_entry = pos + 8
-    entry = key_entry + 6 * count
-    for _ in range(count):
-        offset, length = _key_entry.unpack_from(buf, key_entry)
-        key = pos + offset
-        start, stop, code = _child(buf, pos, end, entry)
-        left -= length + stop - start
-        if key + length > end or left < 0:
-            raise _broken(key_entry, "a key outside its object" if left >= 0 else "the values of a container overlap")
-        name = buf[key : key + length].decode("utf-8", "surrogateescape")
-        found.append((name, read(buf, start, stop, code, depth + 1)))
-        key_entry += 6
-        entry += 5
-    return found
-
-
-def _check_depth(pos: int, depth: int) -> None:
+    buf: bytes, pos: int, end: int, depth: int, literals: Mapping[int, V], read: _ReadChild[V]
+) -> list[tuple[bytes, V]]:
+    """The object at `pos` as (key, value), with the same limits as `_elements`."""
     if depth >= DEPTH_MAX:
         raise _broken(pos, f"nested deeper than {DEPTH_MAX}")
-
-
-def _child(buf: bytes, container: int, end: int, entry: int) -> tuple[int, int, int]:
-    """(start, end, code) of the value an entry points to, which lies inside its container."""
-    code, offset = _value_entry.unpack_from(buf, entry)
-    if code == Code.LITERAL:
-        return entry + 1, entry + 2, code
-    start = container + offset
-    if start >= end:
-        raise _broken(entry, "a value outside its container")
-    stop = _cut_body(buf, start, code)
-    if stop > end:
-        raise _broken(entry, "a value outside its container")
-    return start, stop, code
+    count = _uint32.unpack_from(buf, pos)[0]
+    keys = pos + 8
+    entries = keys + 6 * count
+    found: list[tuple[bytes, V]] = []
+    left = end - pos
+    pairs = zip(
+        _key_entry.iter_unpack(buf[keys:entries]),
+        _value_entry.iter_unpack(buf[entries : entries + 5 * count]),
+        strict=True,
+    )
+    for (key_offset, length), (code, offset) in pairs:
+        if code == _LITERAL:
+            value, size = _literal(literals, offset & 0xFF, pos), 0
+        else:
+            value, size = read(buf, pos + offset, end, code, depth + 1)
+        key = pos + key_offset
+        left -= size + length
+        if left < 0:
+            raise _broken(pos, "the values of a container overlap")
+        if key + length > end:
+            raise _broken(pos, "a key outside its object")
+        found.append((buf[key : key + length], value))
+    return found

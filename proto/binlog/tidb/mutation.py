@@ -104,31 +104,32 @@ def parse_prewrite(prewrite_value: bytes) -> Prewrite:
         raise DecodeError("PrewriteValue", offset=0, detail=str(err)) from None
     mutations: list[Mutation] = []
     for table in message.tables:
-        sequence = list(table.sequence)
-        found = Mutation(table.table_id, sequence, list(table.inserted), list(table.updated), list(table.deleted))
-        _, _, inserted, updated, deleted = found
-        if not len(sequence) == len(inserted) == sequence.count(INSERT) or updated or deleted:
-            _check(found)
+        found = Mutation(table.table_id, table.sequence[:], table.inserted[:], table.updated[:], table.deleted[:])
+        _check(found)
         mutations.append(found)
     return Prewrite(message.schema_version, mutations)
 
 
 def _check(mutation: Mutation) -> None:
-    sequence = mutation.sequence
-    counts = (sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE))
-    rows = (len(mutation.inserted), len(mutation.updated), len(mutation.deleted))
-    what = f"mutations of table {mutation.table_id}"
-    if sum(counts) != len(sequence):
+    table_id, sequence, inserted, updated, deleted = mutation
+    inserts, updates, deletes = sequence.count(INSERT), sequence.count(UPDATE), sequence.count(DELETE)
+    if inserts + updates + deletes != len(sequence):
         unknown = next(kind for kind in sequence if kind not in (INSERT, UPDATE, DELETE))
-        raise DecodeError(what, offset=0, detail=f"unknown mutation type {unknown}")
-    if counts != rows:
-        detail = f"{rows} rows inserted, updated and deleted, but the sequence says {counts}"
-        raise DecodeError(what, offset=0, detail=detail)
+        detail = f"unknown mutation type {unknown}"
+    elif inserts != len(inserted) or updates != len(updated) or deletes != len(deleted):
+        rows = f"{len(inserted)}, {len(updated)} and {len(deleted)} rows inserted, updated and deleted"
+        detail = f"{rows}, but the sequence says {inserts}, {updates} and {deletes}"
+    else:
+        return
+    raise DecodeError(f"mutations of table {table_id}", offset=0, detail=detail)
 
 
 def walk(prewrite_value: bytes) -> Iterator[tuple[int, int, bytes]]:
     """(table id, kind, row) of every row; kind is 0 insert, 1 update, 4 delete. DecodeError as `parse_prewrite`."""
-    return parse_prewrite(prewrite_value).rows()
+    mutations = parse_prewrite(prewrite_value).mutations
+    if len(mutations) == 1:
+        return mutations[0].rows()
+    return chain.from_iterable([mutation.rows() for mutation in mutations])
 
 
 # Protobuf tags: field number << 3 | wire type.

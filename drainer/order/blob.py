@@ -1,0 +1,154 @@
+"""A batch's net rows cut into slots, as bytes for a shuffle, and back (rules 10 and 16).
+
+Blob: the byte BLOB_VERSION, then marshal of (tables, ordered, change count, source bytes), where a table is (shape,
+net states) and an ordered change is (shape's index, kind, old, new, commit_ts, sequence). Marshal is the quickest
+there is in Python, and both ends run the same interpreter in one batch; nothing is kept.
+
+The parts of a batch may be cut anywhere: one key's changes can be spread over several, and a transaction that two
+pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from drainer.order.errors import BlobError, KeyCollision
+from drainer.order.slot import ORDERED_SLOT, slot_of
+from drainer.order.table import INSERT, NetState
+from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+
+BLOB_VERSION = 1
+KINDS = tuple(Kind)
+MATCHES = tuple(Match)
+
+
+def pack_slots(
+    slots: int,
+    tables: Sequence[tuple[TableShape, list[NetState]]],
+    ordered: Sequence[Change],
+    change_count: int,
+    source_bytes: int,
+) -> dict[int, bytes]:
+    """Slot → blob. The counts are those of the whole part and stand in one of its blobs."""
+    parts: dict[int, tuple[list[Any], list[Any]]] = {}
+    for shape, states in tables:
+        table = _shape_fields(shape)
+        for slot, chosen in _by_slot(shape.table_id, states, slots).items():
+            parts.setdefault(slot, ([], []))[0].append((table, chosen))
+    if ordered:
+        parts.setdefault(ORDERED_SLOT, ([], []))[1].extend(_pack_ordered(ordered))
+    blobs = {}
+    for slot, (folded, changes) in sorted(parts.items()):
+        blobs[slot] = bytes((BLOB_VERSION,)) + marshal.dumps((folded, changes, change_count, source_bytes))
+        change_count = source_bytes = 0
+    return blobs
+
+
+def _by_slot(table_id: int, states: list[NetState], slots: int) -> dict[int, list[tuple[object, ...]]]:
+    """Marshal takes plain tuples only."""
+    found: dict[int, list[tuple[object, ...]]] = {}
+    for state in states:
+        found.setdefault(slot_of(table_id, state[0], slots), []).append(tuple(state))
+    return found
+
+
+def _shape_fields(shape: TableShape) -> tuple[object, ...]:
+    return (
+        shape.table_id,
+        shape.schema,
+        shape.table,
+        shape.columns,
+        shape.key,
+        shape.why_ordered,
+        shape.secondary_unique,
+        tuple(int(m) for m in shape.match),
+    )
+
+
+def _shape(fields: tuple[Any, ...]) -> TableShape:
+    return TableShape(*fields[:7], match=tuple(MATCHES[m] for m in fields[7]))
+
+
+def _pack_ordered(changes: Sequence[Change]) -> list[Any]:
+    """[shapes, changes]"""
+    shapes: dict[TableShape, int] = {}
+    packed = [
+        (shapes.setdefault(c.shape, len(shapes)), int(c.kind), c.old, c.new, c.commit_ts, c.sequence) for c in changes
+    ]
+    return [[_shape_fields(s) for s in shapes], packed]
+
+
+def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
+    """One slot's work from the blobs of all parts of a batch, in any order.
+
+    Raises BlobError, and KeyCollision where the parts together show one.
+    """
+    merge = _Merge()
+    for blob in blobs:
+        merge.add(blob)
+    return merge.work(after_ts, until_ts)
+
+
+def _load(blob: bytes) -> tuple[Any, ...]:
+    if blob[:1] != bytes((BLOB_VERSION,)):
+        raise BlobError(f"a slot's blob has version {blob[:1].hex() or 'none'}, not {BLOB_VERSION}")
+    try:
+        found: tuple[Any, ...] = marshal.loads(memoryview(blob)[1:])
+    except (ValueError, EOFError, TypeError) as err:
+        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {err}") from None
+    return found
+
+
+class _Merge:
+    def __init__(self) -> None:
+        self._tables: dict[int, tuple[tuple[Any, ...], dict[bytes, tuple[Any, ...]]]] = {}
+        self._changes: dict[tuple[int, int], Change] = {}
+        self._change_count = 0
+        self._source_bytes = 0
+
+    def add(self, blob: bytes) -> None:
+        tables, ordered, change_count, source_bytes = _load(blob)
+        self._change_count += change_count
+        self._source_bytes += source_bytes
+        for fields, states in tables:
+            _, known = self._tables.setdefault(fields[0], (fields, {}))
+            if not known:
+                known.update([(state[0], state) for state in states])
+                continue
+            for state in states:
+                other = known.get(state[0])
+                known[state[0]] = state if other is None else self._one(fields, other, state)
+        if ordered:
+            shapes = [_shape(fields) for fields in ordered[0]]
+            for place, kind, old, new, commit_ts, sequence in ordered[1]:
+                change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
+                self._changes[commit_ts, sequence] = change
+
+    @staticmethod
+    def _one(fields: tuple[Any, ...], a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Two parts' states of one key. Fields as in NetState."""
+        if (a[4], a[5]) > (b[4], b[5]):
+            a, b = b, a
+        earliest = a if (a[2], a[3]) <= (b[2], b[3]) else b
+        if b[1] == INSERT and a[6] is not None and (b[2], b[3]) > (a[4], a[5]):
+            raise KeyCollision(fields[1], fields[2], tuple(fields[3][n] for n in fields[4]))
+        _, _, _, _, last_ts, last_sequence, row, image, stale = b
+        united = dict.fromkeys(stale)
+        if row is None or image is not None:
+            united.update(dict.fromkeys(a[8]))
+            if a[7] is not None:
+                united[a[7]] = None
+        if row is not None:
+            united.pop(image, None)
+        return (*earliest[:4], last_ts, last_sequence, row, image, tuple(united))
+
+    def work(self, after_ts: int, until_ts: int) -> SegmentWork:
+        folded = []
+        for _, (fields, states) in sorted(self._tables.items()):
+            rows = [NetRow(s[0], KINDS[s[1]], s[6], s[8]) for s in states.values()]
+            rows.sort()
+            folded.append(Folded(_shape(fields), tuple(rows)))
+        changes = tuple([change for _, change in sorted(self._changes.items())])
+        return SegmentWork(after_ts, until_ts, tuple(folded), Ordered(changes), self._change_count, self._source_bytes)

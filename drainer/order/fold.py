@@ -1,0 +1,143 @@
+"""Many changes of a key to its net state (rules 9, 10 and 12), for the rows between two DDLs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from drainer.order.blob import pack_slots
+from drainer.order.errors import KeyCollision
+from drainer.order.table import NetState, TableFold
+from drainer.plan import Change, Folded, Kind, NetRow, Ordered, SegmentWork
+from drainer.row.codec import Codec
+from drainer.row.decode import Decoder, change_of, in_order
+from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan
+
+KINDS = tuple(Kind)
+Lane = tuple[Codec, TableFold | None]
+
+
+class FoldBuilder:
+    """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
+
+    Binlogs may come in any order; the result does not depend on it (rule 16). Rows are decoded at the end.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._found: list[Scanned] = []
+        self._folds: dict[int, TableFold] = {}
+        self._lanes: dict[tuple[int, int], Lane | None] = {}
+        # (transaction's place, sequence, change) of tables that stay in order.
+        self._ordered: list[tuple[int, int, Change]] = []
+        self._change_count = 0
+
+    def add(self, payload: bytes) -> None:
+        """One served binlog. DecodeError when it is none."""
+        self._found.append(scan(payload))
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """As `add`, quicker for many."""
+        self._found += [scan(payload) for payload in payloads]
+
+    def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
+        """Net rows by (table id, identity); the changes of a table with a KeyCollision in the ordered list instead.
+
+        Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
+        """
+        transactions = self._fold()
+        collided = frozenset(table_id for table_id, fold in self._folds.items() if fold.collided)
+        if collided:
+            self._ordered += self._in_order(transactions, collided)
+        folded = tuple(
+            Folded(fold.shape, tuple([net_row(state) for state in fold.net()]))
+            for table_id, fold in sorted(self._folds.items())
+            if table_id not in collided
+        )
+        return SegmentWork(
+            after_ts, until_ts, folded, self._ordered_changes(), self._change_count, _bytes_of(transactions)
+        )
+
+    def slots(self, count: int) -> dict[int, bytes]:
+        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`, and KeyCollision."""
+        transactions = self._fold()
+        for fold in self._folds.values():
+            if fold.collided:
+                shape = fold.shape
+                raise KeyCollision(shape.schema, shape.table, tuple(shape.columns[n] for n in shape.key))
+        tables = [(fold.shape, fold.net()) for _, fold in sorted(self._folds.items())]
+        ordered = self._ordered_changes()
+        return pack_slots(count, tables, ordered.changes, self._change_count, _bytes_of(transactions))
+
+    def _ordered_changes(self) -> Ordered:
+        self._ordered.sort(key=lambda entry: entry[:2])
+        return Ordered(tuple([change for _, _, change in self._ordered]))
+
+    def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
+        """Where rows of a table and schema_version go; None: they are left out."""
+        codec = self._decoder.codec(table_id, version, commit_ts)
+        lane: Lane | None = None
+        if codec is not None:
+            fold = None
+            if codec.shape.foldable:
+                fold = self._folds.get(codec.shape.table_id)
+                if fold is None:
+                    fold = self._folds[codec.shape.table_id] = TableFold(codec)
+            lane = (codec, fold)
+        self._lanes[table_id, version] = lane
+        return lane
+
+    def _fold(self) -> list[Scanned]:
+        transactions = in_order(self._found)
+        lanes = self._lanes
+        for place, one in enumerate(transactions):
+            commit_ts, payload, tag, version, table_id, at, end = one
+            if not tag:
+                self._fold_many(place, one)
+                continue
+            lane = lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
+            if lane is None:
+                continue
+            codec, fold = lane
+            self._change_count += 1
+            if fold is None:
+                row = payload[at:end]
+                self._ordered.append((place, 0, change_of(codec, KIND_OF_TAG[tag], row, commit_ts, 0)))
+            elif tag == INSERTED:
+                fold.insert(codec, payload, at, end, commit_ts, 0)
+            elif tag == UPDATED:
+                fold.update(codec, payload, at, end, commit_ts, 0)
+            else:
+                fold.delete(codec, payload, at, end, commit_ts, 0)
+        return transactions
+
+    def _fold_many(self, place: int, one: Scanned) -> None:
+        """A transaction of any number of rows and tables."""
+        commit_ts = one.commit_ts
+        for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
+            lane = self._lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
+            if lane is None:
+                continue
+            codec, fold = lane
+            self._change_count += 1
+            if fold is None:
+                self._ordered.append((place, sequence, change_of(codec, kind, row, commit_ts, sequence)))
+            elif kind is Kind.INSERT:
+                fold.insert(codec, row, 0, len(row), commit_ts, sequence)
+            elif kind is Kind.UPDATE:
+                fold.update(codec, row, 0, len(row), commit_ts, sequence)
+            else:
+                fold.delete(codec, row, 0, len(row), commit_ts, sequence)
+
+    def _in_order(self, transactions: list[Scanned], tables: frozenset[int]) -> Iterator[tuple[int, int, Change]]:
+        """These tables' changes after all, one by one."""
+        for place, one in enumerate(transactions):
+            for change in self._decoder.changes_of(one, tables):
+                yield place, change.sequence, change
+
+
+def net_row(state: NetState) -> NetRow:
+    return NetRow(state.identity, KINDS[state.first], state.row, state.stale)
+
+
+def _bytes_of(transactions: list[Scanned]) -> int:
+    return sum([len(one.payload) for one in transactions])

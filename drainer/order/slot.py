@@ -1,0 +1,21 @@
+"""Which slot a key belongs to. Part of a batch's recorded cut: a change here needs a new HASH_VERSION (rule 16)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from zlib import crc32
+
+HASH_VERSION = 1
+
+# Changes that must stay in order go to one slot whole, the same for every partition of a batch.
+ORDERED_SLOT = 0
+
+
+@lru_cache(maxsize=4096)
+def table_seed(table_id: int) -> int:
+    return crc32(table_id.to_bytes(8, "big", signed=True))
+
+
+def slot_of(table_id: int, identity: bytes, slots: int) -> int:
+    """CRC-32 of the table id (8 bytes, big-endian) and the key's identity, modulo `slots`."""
+    return crc32(identity, table_seed(table_id)) % slots

@@ -1,0 +1,141 @@
+"""One table's keys within a segment. Pure: states in a dictionary, changes in upstream's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from drainer.plan import Key, Kind, Row, TableShape
+from drainer.row.codec import Codec, Images
+from drainer.row.key import identity
+from drainer.row.program import UNUSUAL
+
+INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
+
+# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, row (None: dead), image of the
+# key as last written (None: the key itself), images written before that one.
+State = tuple[int, int, int, int, int, "Row | None", Images, tuple[Images, ...]]
+
+
+class NetState(NamedTuple):
+    """One key's net state, ready to travel: what `NetRow` needs and what merging with another part needs.
+
+    `image`: the key of a live row as written, where that can differ from row to row; else None.
+    """
+
+    identity: bytes
+    first: int
+    first_ts: int
+    first_sequence: int
+    last_ts: int
+    last_sequence: int
+    row: Row | None
+    image: Key | None
+    stale: tuple[Key, ...]
+
+
+class TableFold:
+    """Takes changes in the order of (commit_ts, sequence). `collided`: see KeyCollision; its states are then wrong."""
+
+    __slots__ = ("collided", "key_row", "shape", "states")
+
+    def __init__(self, codec: Codec) -> None:
+        self.shape: TableShape = codec.shape
+        self.key_row: Callable[[tuple[object, ...]], Key] = codec.key_row
+        self.states: dict[object, State] = {}
+        self.collided = False
+
+    def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        """The row b[at:end] of a transaction. DecodeError naming table and commit_ts, UnknownColumn."""
+        try:
+            found = codec.insert_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        key, image, row = found or codec.insert(b, at, end, commit_ts)
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+        else:
+            self._put(key, last, image, row, commit_ts, sequence)
+
+    def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        """A change of key is a delete of the old one and an insert of the new one."""
+        try:
+            found = codec.update_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        old_key, old_image, key, image, row = found or codec.update(b, at, end, commit_ts)
+        if old_key != key:
+            self._remove(old_key, old_image, commit_ts, sequence)
+            last = self.states.get(key)
+            if last is None:
+                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+            else:
+                self._put(key, last, image, row, commit_ts, sequence)
+            return
+        last = self.states.get(key)
+        if last is None:
+            stale = () if old_image == image else (old_image,)
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
+            return
+        if last[5] is None:
+            self.collided = True
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image))
+
+    def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        try:
+            found = codec.delete_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        key, image = found or codec.delete(b, at, end, commit_ts)
+        self._remove(key, image, commit_ts, sequence)
+
+    def _put(self, key: object, last: State, image: Images, row: Row, commit_ts: int, sequence: int) -> None:
+        """A new row under a key that the segment has touched before."""
+        if last[5] is not None:
+            self.collided = True
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]))
+
+    def _remove(self, key: object, image: Images, commit_ts: int, sequence: int) -> None:
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
+            return
+        if last[5] is None:
+            self.collided = True
+        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
+
+    def net(self) -> list[NetState]:
+        """Every key's state, by identity."""
+        found = [self._net(key, *state) for key, state in self.states.items()]
+        found.sort()
+        return found
+
+    def _net(
+        self,
+        key: object,
+        first: int,
+        first_ts: int,
+        first_sequence: int,
+        last_ts: int,
+        last_sequence: int,
+        row: Row | None,
+        image: Images,
+        stale: tuple[Images, ...],
+    ) -> NetState:
+        name = identity(key)
+        if image is None:
+            gone = () if row is not None else (self.key_row(key if isinstance(key, tuple) else (key,)),)
+            return NetState(name, first, first_ts, first_sequence, last_ts, last_sequence, row, None, gone)
+        written = self.key_row(image)
+        others = [self.key_row(i) for i in stale if i is not None and i != image]
+        gone = (*others, written) if row is None else tuple(others)
+        return NetState(name, first, first_ts, first_sequence, last_ts, last_sequence, row, written, gone)
+
+
+def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
+    """Images, each once; tables whose keys have one image only keep none."""
+    for image in more:
+        if image is not None and image not in stale:
+            stale = (*stale, image)
+    return stale

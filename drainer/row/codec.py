@@ -1,0 +1,151 @@
+"""One table's rows as one destination wants them. See program.py for the fast way and general.py for the other."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NoReturn
+
+from binlog.errors import DecodeError
+from binlog.tidb.types import Tp
+
+from drainer.plan import Key, Literals, Match, Row, TableShape
+from drainer.row.form import Cell, Dialect, Family, Form
+from drainer.row.general import Cells, GeneralReader
+from drainer.row.key import normal
+from drainer.row.layout import Layout, layout_of
+from drainer.row.program import UNUSUAL, Program, cell_programs, fold_programs
+from drainer.row.text import row_text
+from drainer.schema.errors import UnknownColumn
+from drainer.schema.view import SchemaView, TableAt
+
+Images = tuple[object, ...] | None
+
+
+@lru_cache(maxsize=2048)
+def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, tuple[Program, Program, Program]]:
+    layout = layout_of(at, dialect)
+    programs = fold_programs(layout) if layout.key.columns else cell_programs(layout)
+    return layout, GeneralReader(layout), programs
+
+
+class Codec:
+    """Rows of one (table id, schema_version) under one view.
+
+    Where the table folds, `insert`, `update` and `delete` give keys and rows (see program.py); else use the `*_cells`
+    methods and `literals`. Every method raises DecodeError naming the table and commit_ts, or UnknownColumn.
+    """
+
+    def __init__(self, at: TableAt, schema_version: int, view: SchemaView, dialect: Dialect) -> None:
+        self.layout, self._general, programs = _compiled(at, dialect)
+        self.insert_program, self.update_program, self.delete_program = programs
+        self.dialect = dialect
+        self.shape = shape_of(at, self.layout)
+        self._at = at
+        self._view = view
+        self._schema_version = schema_version
+        self._lax = schema_version != at.at_version or at.at_version != at.current_version
+        self._forms = tuple(t.form for t in self.layout.targets)
+
+    # The general way, for the fold: what a program returned None for.
+
+    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images, Row]:
+        return self._folded(self._cells("insert", b[p:end], commit_ts)[0], commit_ts)
+
+    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images, object, Images, Row]:
+        old, new = self._cells("update", b[p:end], commit_ts)
+        key, image = self._key(old, commit_ts)
+        return (key, image, *self._folded(new, commit_ts))
+
+    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images]:
+        return self._key(self._cells("delete", b[p:end], commit_ts)[0], commit_ts)
+
+    def _folded(self, cells: Cells, commit_ts: int) -> tuple[object, Images, Row]:
+        key, image = self._key(cells, commit_ts)
+        return key, image, row_text(self._forms, cells) if self.dialect == "mysql" else cells
+
+    def _key(self, cells: Cells, commit_ts: int) -> tuple[object, Images]:
+        key = self.layout.key
+        image = tuple([cells[n] for n in key.columns])
+        if None in image:
+            self._fail(DecodeError("key", offset=0, detail=f"{key.name} has a NULL"), commit_ts)
+        compared = tuple([normal(c, s) for c, s in zip(image, key.same, strict=True)])
+        return compared[0] if len(compared) == 1 else compared, image if key.imaged else None
+
+    # Whole rows, for what must stay in order.
+
+    def cells(self, kind: str, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+        """Cells of an insert or delete (one tuple) or an update (old, new), the fast way where the table has it."""
+        if self.shape.foldable:
+            return self._cells(kind, row, commit_ts)
+        program = getattr(self, f"{kind}_program")
+        try:
+            found = program(row, 0, len(row))
+        except UNUSUAL:
+            found = None
+        if found is None:
+            return self._cells(kind, row, commit_ts)
+        return found if kind == "update" else (found,)
+
+    def literals(self, cells: Cells) -> Literals:
+        return tuple([form.literal(cell) for form, cell in zip(self._forms, cells, strict=True)])
+
+    def key_values(self, cells: Cells, columns: tuple[int, ...]) -> Cells:
+        return tuple([cells[n] for n in columns])
+
+    def key_row(self, image: Cells) -> Key:
+        """The key's cells as a destination matches them: `(1,'a')`, or a tuple."""
+        if self.dialect != "mysql":
+            return image
+        return row_text(tuple(self._forms[n] for n in self.layout.key.columns), image)
+
+    def _cells(self, kind: str, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+        reader = self._general
+
+        def check(column_id: int) -> None:
+            if not self._view.leaves_out(self._at.table_id, column_id, self._schema_version):
+                raise UnknownColumn(
+                    table_id=self._at.table_id,
+                    column_id=column_id,
+                    schema_version=self._schema_version,
+                    commit_ts=commit_ts,
+                )
+
+        try:
+            if kind == "insert":
+                return (reader.insert(row, check, self._lax),)
+            if kind == "update":
+                return reader.update(row, check, self._lax)
+            return (reader.delete(row, check, self._lax),)
+        except DecodeError as err:
+            self._fail(err, commit_ts)
+
+    def _fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
+        place = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self._at.table_id}, commit_ts {commit_ts})"
+        raise DecodeError(f"row of {place}: {err.what}", offset=err.offset, detail=err.detail) from None
+
+
+def shape_of(at: TableAt, layout: Layout) -> TableShape:
+    """What a destination must know of the table as it is now."""
+    return TableShape(
+        table_id=layout.table_id,
+        schema=at.schema,
+        table=at.current.name,
+        columns=tuple(t.name for t in layout.targets),
+        key=layout.key.columns,
+        why_ordered=layout.key.why,
+        secondary_unique=layout.key.others,
+        match=tuple(_match(t.form) for t in layout.targets),
+    )
+
+
+def _match(form: Form) -> Match:
+    if form.family is Family.TEXT:
+        return Match.BINARY_TEXT
+    if form.family is Family.FLOAT and form.kind.tp is Tp.FLOAT:
+        return Match.EXACT_FLOAT
+    return Match.JSON if form.family is Family.JSON else Match.PLAIN
+
+
+def show_cell(cell: Cell) -> str:
+    """For messages."""
+    return cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)

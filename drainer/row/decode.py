@@ -1,0 +1,72 @@
+"""Binlogs to row changes under one view of the schema. `order.fold.FoldBuilder` is the quick way for tables that fold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from drainer.plan import Change, Kind, Literals
+from drainer.row.codec import Codec
+from drainer.row.form import Dialect
+from drainer.row.transaction import Scanned, rows, scan, start_of
+from drainer.schema.view import Gone, SchemaView
+
+KIND_NAMES = {Kind.INSERT: "insert", Kind.UPDATE: "update", Kind.DELETE: "delete"}
+
+
+class Decoder:
+    """Rows as a destination of `dialect` takes them. Keeps the codecs it has made; not for several threads."""
+
+    def __init__(self, view: SchemaView, dialect: Dialect) -> None:
+        self.view = view
+        self.dialect = dialect
+        self._codecs: dict[tuple[int, int], Codec | None] = {}
+
+    def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
+        """For rows of one table and schema_version; None when the table's rows are left out (Gone).
+
+        Raises TableUnknown naming ids and commit_ts.
+        """
+        key = (table_id, schema_version)
+        if key in self._codecs:
+            return self._codecs[key]
+        at = self.view.lookup(table_id, schema_version, commit_ts)
+        made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view, self.dialect)
+        self._codecs[key] = made
+        return made
+
+    def changes(self, payloads: Iterable[bytes]) -> Iterator[Change]:
+        """Every row change, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19).
+
+        Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
+        """
+        for found in in_order([scan(payload) for payload in payloads]):
+            yield from self.changes_of(found)
+
+    def changes_of(self, found: Scanned, only: frozenset[int] | None = None) -> Iterator[Change]:
+        """One transaction's changes; `only`: of these tables (TableShape.table_id)."""
+        for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
+            codec = self.codec(table_id, version, found.commit_ts)
+            if codec is not None and (only is None or codec.shape.table_id in only):
+                yield change_of(codec, kind, row, found.commit_ts, sequence)
+
+
+def change_of(codec: Codec, kind: Kind, row: bytes, commit_ts: int, sequence: int) -> Change:
+    """One row as a Change with literals."""
+    cells = codec.cells(KIND_NAMES[kind], row, commit_ts)
+    old: Literals | None = None if kind is Kind.INSERT else codec.literals(cells[0])
+    new: Literals | None = None if kind is Kind.DELETE else codec.literals(cells[-1])
+    return Change(codec.shape, kind, old, new, commit_ts, sequence)
+
+
+def in_order(found: list[Scanned]) -> list[Scanned]:
+    """Upstream's order, whatever order the pumps were read in, and each transaction once: one that was sent to two
+    pumps has the same start_ts and commit_ts on both (rule 19)."""
+    found.sort()
+    kept: list[Scanned] = []
+    last_ts, last_payload = 0, b""
+    for one in found:
+        if one.commit_ts == last_ts and start_of(one.payload) == start_of(last_payload):
+            continue
+        last_ts, last_payload = one.commit_ts, one.payload
+        kept.append(one)
+    return kept

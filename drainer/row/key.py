@@ -1,0 +1,138 @@
+"""Which key a table's changes may be folded by, and when two keys are the same (rules 9, 10 and 13). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
+from binlog.tidb.types import UNSPECIFIED, FieldType
+
+from drainer.row.form import Family, family_of
+
+# Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
+PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})
+EXACT = frozenset({"binary", "utf8mb4_0900_bin"})
+
+
+class Same(Enum):
+    """How a key column is compared."""
+
+    EXACT = 0
+    PADDED = 1  # trailing spaces do not count
+    TRIMMED = 2  # trailing zeros of a fraction do not count
+
+
+@dataclass(frozen=True, slots=True)
+class FoldKey:
+    """`columns`: places in the destination's row, empty when the table must stay in order, then `why` says why.
+
+    `imaged`: two keys may be the same and yet be written differently, so what was written must be remembered.
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    same: tuple[Same, ...]
+    why: str
+    others: tuple[str, ...]
+
+    @property
+    def imaged(self) -> bool:
+        return any(same is not Same.EXACT for same in self.same)
+
+
+def choose_key(table: TableInfo) -> FoldKey:
+    """The primary key if it will do, else the first unique key that does."""
+    columns = sorted((c for c in table.columns if c.is_public and not c.is_generated), key=lambda c: c.offset)
+    place = {c.id: n for n, c in enumerate(columns)}
+    indexes = table.unique_indexes()
+    reasons = []
+    for index in indexes:
+        parts = table.index_columns(index)
+        why = _refusal(index, parts, place)
+        if not why:
+            others = tuple(i.name for i in indexes if i is not index)
+            same = tuple(_same(c.type) for c in parts)
+            return FoldKey(index.name, tuple(place[c.id] for c in parts), same, "", others)
+        reasons.append(f"{index.name}: {why}")
+    why = "; ".join(reasons) or "no primary or unique key"
+    return FoldKey("", (), (), why, tuple(i.name for i in indexes))
+
+
+def comparison(kind: FieldType) -> Same | None:
+    """How values of a type are compared in a key, None where that is not known here."""
+    family = family_of(kind)
+    if family in (Family.FLOAT, Family.JSON):
+        return None
+    if family is Family.TEXT:
+        if kind.collate in PADDED:
+            return Same.PADDED
+        return Same.EXACT if kind.collate in EXACT else None
+    return _same(kind)
+
+
+def _same(kind: FieldType) -> Same:
+    family = family_of(kind)
+    if family is Family.TEXT and kind.collate in PADDED:
+        return Same.PADDED
+    # A column may get more fraction digits between two rows of one segment; 1.5 and 1.50 are one key.
+    fraction = family in (Family.DECIMAL, Family.DATETIME, Family.TIME) and kind.decimal != 0
+    return Same.TRIMMED if fraction else Same.EXACT
+
+
+def _refusal(index: IndexInfo, parts: tuple[ColumnInfo, ...], place: dict[int, int]) -> str:
+    """Why changes may not be folded by this key, '' if they may."""
+    for part, column in zip(index.columns, parts, strict=True):
+        if column.id not in place:
+            return f"column {column.name} is generated or not public"
+        if part.length != UNSPECIFIED:
+            return f"holds a prefix of {column.name}"
+        # A primary key's columns are NOT NULL even where an old TableInfo lacks the flag.
+        if not column.is_not_null and not index.primary:
+            return f"column {column.name} may be NULL"
+        if comparison(column.type) is None:
+            kind = column.type
+            return f"column {column.name} is {kind.mysql_name}" + (f" {kind.collate}" if kind.is_string else "")
+    return ""
+
+
+def trim_fraction(text: bytes) -> bytes:
+    """`1.50` and `1.5`, `00:00:01.000` and `00:00:01` are the same value."""
+    return text.rstrip(b"0").rstrip(b".") if b"." in text else text
+
+
+def trim_fraction_text(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def normal(cell: object, same: Same) -> object:
+    """A key column's cell as compared."""
+    if same is Same.PADDED:
+        if isinstance(cell, bytes):
+            return cell.rstrip(b" ")
+        return cell.rstrip(" ") if isinstance(cell, str) else cell
+    if same is Same.TRIMMED:
+        return trim_fraction(cell) if isinstance(cell, bytes) else trim_fraction_text(str(cell))
+    return cell
+
+
+def identity(key: object) -> bytes:
+    """A fold key as bytes, one for one, in the order of whole numbers. `key` is a cell, or a tuple of several."""
+    if isinstance(key, int):
+        return (key + 0x8000_0000_0000_0000).to_bytes(9, "big")
+    if isinstance(key, tuple):
+        return b"".join([_part(cell) for cell in key])
+    return _bytes(key)
+
+
+def _bytes(cell: object) -> bytes:
+    # SQLite's text that is no UTF-8 is bytes; a str with the same bytes cannot exist, so no tag is needed.
+    if isinstance(cell, bytes):
+        return cell
+    return str(cell).encode()
+
+
+def _part(cell: object) -> bytes:
+    if isinstance(cell, int):
+        return b"\x01" + identity(cell)
+    return b"\x02" + _bytes(cell).replace(b"\0", b"\0\xff") + b"\0\0"

@@ -1,0 +1,113 @@
+"""Where every column of a row goes: the bytes of one TableInfo, the columns of another (X-08). Pure values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.tidb.default import missing_value
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import FieldType
+
+from drainer.row.form import Cell, Dialect, Family, Form, family_of
+from drainer.row.key import FoldKey, choose_key
+from drainer.schema.view import TableAt
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One column of the destination's row. `default` is the cell of a row that lacks the column (row format 2.6)."""
+
+    id: int
+    name: str
+    form: Form
+    default: Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One column as rows carry it. `target`: its place in the destination's row, -1 when it has none."""
+
+    id: int
+    kind: FieldType
+    family: Family
+    target: int
+    in_insert: bool  # inserts and updates carry it; deletes carry every column (X-13)
+    not_null: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HandlePart:
+    """One datum before an inserted row. `target` -1: only stepped over (a prefix, or the hidden rowid)."""
+
+    kind: FieldType | None  # None: an int handle
+    family: Family
+    target: int
+    unsigned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Rows written under `at`, for a destination whose table is `current`."""
+
+    table_id: int
+    at: TableInfo
+    targets: tuple[Target, ...]
+    stored: tuple[Stored, ...]
+    handle: tuple[HandlePart, ...]
+    has_rowid: bool
+    key: FoldKey
+    dialect: Dialect
+
+
+def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
+    """The columns a destination is given: public and not generated, in order (D-TR-02)."""
+    return tuple(c for c in sorted(table.columns, key=lambda c: c.offset) if c.is_public and not c.is_generated)
+
+
+def layout_of(table: TableAt, dialect: Dialect) -> Layout:
+    """DecodeError for column types that rows cannot carry."""
+    known = table.at.columns_by_id
+    targets = []
+    for column in replicated(table.current):
+        written = known.get(column.id, column)
+        form = Form.of(written.type, dialect)
+        targets.append(Target(column.id, column.name, form, form.cell(missing_value(written))))
+    place = {target.id: n for n, target in enumerate(targets)}
+    stored = tuple(
+        Stored(
+            id=c.id,
+            kind=c.type,
+            family=family_of(c.type),
+            target=place.get(c.id, -1),
+            in_insert=c.is_writable and not c.is_virtual,
+            not_null=c.is_not_null,
+        )
+        for c in sorted(table.at.columns, key=lambda c: c.offset)
+    )
+    at = table.at
+    return Layout(
+        table_id=table.current.id,
+        at=at,
+        targets=tuple(targets),
+        stored=stored,
+        handle=_handle(at, place),
+        has_rowid=not at.pk_is_handle and not at.is_common_handle,
+        key=choose_key(table.current),
+        dialect=dialect,
+    )
+
+
+def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:
+    if at.is_common_handle:
+        index = at.primary_index()
+        parts = index.columns if index is not None else ()
+        found = []
+        for part in parts:
+            column = at.columns[part.offset]
+            target = place.get(column.id, -1) if part.length == -1 else -1
+            found.append(HandlePart(column.type, family_of(column.type), target, False))
+        return tuple(found)
+    column = at.handle_column
+    if column is None:
+        return (HandlePart(None, Family.INT, -1, False),)
+    return (HandlePart(None, Family.INT, place.get(column.id, -1), column.is_unsigned),)

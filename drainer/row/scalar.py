@@ -1,0 +1,145 @@
+"""Values of one column as text or bytes, shared by the generated programs and the general decoder. Pure.
+
+Every function raises DecodeError for what no TiDB column of that type holds.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from functools import lru_cache
+from math import isfinite
+
+from binlog.errors import DecodeError
+from binlog.tidb.time import date_text, datetime_text
+
+_float32 = struct.Struct("<f")
+_ESCAPES = {
+    b"\x00": b"\\0",
+    b"\n": b"\\n",
+    b"\r": b"\\r",
+    b"\x1a": b"\\Z",
+    b"'": b"\\'",
+    b"\\": b"\\\\",
+}
+_SPECIAL = re.compile(rb"[\x00\n\r\x1a'\\]")
+TEXTS_MAX = 65_536  # entries of one cache of dates or times
+
+
+def escape(text: bytes) -> bytes:
+    """The inside of a quoted SQL string; needs a session without NO_BACKSLASH_ESCAPES."""
+    return _SPECIAL.sub(lambda found: _ESCAPES[found[0]], text)
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether a server reads the bytes as utf8mb4 (Python's decoder refuses surrogates and overlong forms too)."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def string_literal(text: bytes) -> bytes:
+    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed."""
+    return b"'%b'" % escape(text) if is_utf8(text) else b"X'%b'" % text.hex().encode()
+
+
+def double_text(value: float) -> str:
+    """Shortest digits that give the same double."""
+    if not isfinite(value):
+        raise DecodeError("double", offset=0, detail=f"{value} is no column value")
+    return repr(value)
+
+
+@lru_cache(maxsize=4096)
+def float_text(value: float) -> str:
+    """Shortest digits that give the same single: read as a double and rounded, as MySQL and MariaDB do."""
+    if not isfinite(value):
+        raise DecodeError("float", offset=0, detail=f"{value} is no column value")
+    try:
+        packed = _float32.pack(value)
+    except OverflowError:
+        raise DecodeError("float", offset=0, detail=f"{value} does not fit 4 bytes") from None
+    for digits in range(6, 9):
+        text = f"{value:.{digits}g}"
+        # The largest single's short forms round up beyond it, which pack refuses.
+        if abs(float(text)) <= 3.4028234663852886e38 and _float32.pack(float(text)) == packed:
+            return repr(float(text))
+    return repr(float(f"{value:.9g}"))
+
+
+def enum_index(value: int, count: int) -> int:
+    """0 (the error value) for an index beyond the names, as TiDB shows it (row format 1.9)."""
+    return value if 0 <= value <= count else 0
+
+
+def enum_name(value: int, names: tuple[str, ...]) -> str:
+    return names[value - 1] if 0 < value <= len(names) else ""
+
+
+def set_bits(value: int, count: int) -> int:
+    if not 0 <= value < 1 << count:
+        raise DecodeError("SET", offset=0, detail=f"invalid number {value} for a set of {count}")
+    return value
+
+
+def set_names(value: int, names: tuple[str, ...]) -> str:
+    set_bits(value, len(names))
+    return ",".join([name for n, name in enumerate(names) if value >> n & 1])
+
+
+def small_int(value: int) -> int | str:
+    """For SQLite, whose integers end at 2^63-1: larger ones are text."""
+    return value if value <= 0x7FFF_FFFF_FFFF_FFFF else str(value)
+
+
+def _nine_bytes(raw: bytes) -> int:
+    """A uvarint of exactly 9 bytes, which every packed time of the years 79 to 9999 is. ValueError otherwise."""
+    value = int.from_bytes(raw, "little")
+    if len(raw) != 9 or value & 0x80_80808080_80808080 != 0x00_80808080_80808080:
+        raise ValueError("not a uvarint of 9 bytes")
+    at = packed = 0
+    for byte in raw:
+        packed |= (byte & 127) << at
+        at += 7
+    return packed
+
+
+class TimeTexts(dict[bytes, bytes]):
+    """Texts of packed times by their 9 bytes in a row; dates repeat. Raises ValueError or DecodeError on bad bytes.
+
+    `fsp` digits of a second's fraction; None for a DATE.
+    """
+
+    __slots__ = ("fsp",)
+
+    def __init__(self, fsp: int | None) -> None:
+        super().__init__()
+        self.fsp = fsp
+
+    def __missing__(self, raw: bytes) -> bytes:
+        packed = _nine_bytes(raw)
+        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
+        if len(self) >= TEXTS_MAX:
+            self.clear()
+        found = self[raw] = text.encode()
+        return found
+
+
+class TimeStrings(dict[bytes, str]):
+    """As TimeTexts, str for SQLite."""
+
+    __slots__ = ("fsp",)
+
+    def __init__(self, fsp: int | None) -> None:
+        super().__init__()
+        self.fsp = fsp
+
+    def __missing__(self, raw: bytes) -> str:
+        packed = _nine_bytes(raw)
+        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
+        if len(self) >= TEXTS_MAX:
+            self.clear()
+        self[raw] = text
+        return text

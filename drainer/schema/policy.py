@@ -27,10 +27,10 @@ class Policy:
     sync_ddl: bool = True
     ignored_ts: frozenset[int] = frozenset()
 
-    def step(self, proposed: Ddl) -> Ddl | None:
-        """The step as it shall run: filtered, rewritten, with its text; None when nothing runs downstream.
+    def step(self, proposed: Ddl, text: str) -> Ddl | None:
+        """The step as it shall run: filtered, rewritten, with its SQL; None when nothing runs downstream.
 
-        `proposed` carries every change and an empty `sql`.
+        `proposed` carries every change and an empty `sql`; `text` is its query, independent of the writer's session.
         """
         job = proposed.job
         if not self.sync_ddl or proposed.own_ts in self.ignored_ts:
@@ -43,16 +43,16 @@ class Policy:
             changes = self._replicated(job, proposed.changes)
             if not changes:
                 return self._left_out(proposed, "filtered" if proposed.changes else "touches no known table")
-        text = statement(job, proposed.query, changes, proposed.schema)
+        plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
         if sql is not None and not sql:
             return self._left_out(proposed, "ddl-rewrite says so")
         return replace(
             proposed,
             changes=changes,
-            schema=text.schema,
-            use=text.use,
-            sql=text.sql if sql is None else sql,
+            schema=plain.schema,
+            use=plain.use,
+            sql=plain.sql if sql is None else sql,
         )
 
     def _on_schema(self, changes: Changes) -> Changes:

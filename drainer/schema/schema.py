@@ -17,6 +17,7 @@ from drainer.schema import effects, kinds
 from drainer.schema.catalog import Catalog
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
+from drainer.schema.session import independent
 from drainer.schema.view import SchemaView
 from drainer.step import Ddl
 
@@ -68,15 +69,17 @@ class Schema:
     ) -> Schema:
         """The schema at a destination's position. Applied already are the jobs finished at or before `position_ts`,
         those the destination has marked (`job_done`), and, for a destination without marks (`job_done` None: a
-        position taken from upstream's checkpoint), those up to `schema_version`. The others are pending.
+        position taken from upstream's checkpoint) and for jobs without a FinishedTS, those up to `schema_version`.
+        The others are pending.
 
         `first_start`: the destination had no position before, it was filled from a copy at `position_ts`.
         `complete`: the sources give every job that matters (see JobSource); if not, rows with unknown columns wait.
         """
         schema = cls(history, policy or Policy(), position_ts=position_ts, first_start=first_start, complete=complete)
         for job in history:
-            unmarked = job_done is None and job.schema_version <= schema_version
-            schema._meet(job, done=unmarked or (job_done is not None and job_done(job.id)))
+            marked = job_done is not None and job_done(job.id)
+            by_version = (job_done is None or not job.finished_ts) and job.schema_version <= schema_version
+            schema._meet(job, done=marked or by_version)
         schema._settled_version = max(schema_version, history.greatest_version)
         return schema
 
@@ -127,6 +130,8 @@ class Schema:
 
     def may_precede_start(self, job: Job) -> bool:
         """Whether the job's binlog may lie before the position this schema was opened at."""
+        if not job.finished_ts:
+            return False
         return tso.physical_ms(job.finished_ts) <= tso.physical_ms(self._opened_ts) + FINISH_LAG_MS_MAX
 
     def plan(self, job: Job, *, query: str, commit_ts: int, own_ts: int, early: bool) -> Planned:
@@ -147,7 +152,8 @@ class Schema:
             changes=changes,
             may_exist=self._first_start and job.start_ts <= self._opened_ts,
         )
-        return Planned(job, catalog, self._policy.step(proposed))
+        text = independent(job, query, self._catalog)
+        return Planned(job, catalog, self._policy.step(proposed, text))
 
     def commit(self, planned: Planned) -> None:
         """The planned job has run downstream, or has nothing to run there."""
@@ -180,7 +186,7 @@ class Schema:
     def _meet(self, job: Job, *, done: bool) -> None:
         if not kinds.takes_effect(job) or kinds.is_skipped(job) or job.id in self._ran:
             return
-        if done or job.finished_ts <= self._opened_ts:
+        if done or 0 < job.finished_ts <= self._opened_ts:
             effects.apply(self._catalog, job)
         elif (job.schema_version, job.id) not in self._pending:
             insort(self._pending, (job.schema_version, job.id))

@@ -1,0 +1,84 @@
+"""Texts that lean on the writer's current database, made independent of it (the X-17 family). Pure.
+
+No job tells the writer's current database. Where the created name is qualified it may be another one than the
+job's, and an unqualified name in the rest of the text then means something else downstream:
+
+- CREATE VIEW a.v AS SELECT … FROM t: TiDB stores the select with every name qualified.
+- CREATE TABLE a.t LIKE s: s is looked for among the tables of that name that have these columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlog.log import get_logger
+from binlog.tidb.job import ActionType, Job
+
+from drainer.schema.catalog import Catalog
+from drainer.schema.sqltext import Token, quoted, tokens
+
+_log = get_logger(__name__)
+
+
+def independent(job: Job, query: str, catalog: Catalog) -> str:
+    """`query` as it may be run in the job's own database. `catalog`: before the job."""
+    if job.table_info is None:
+        return query
+    if job.type == ActionType.CREATE_VIEW:
+        return _view(job, query)
+    if job.type == ActionType.CREATE_TABLE:
+        return _like(job, query, catalog)
+    return query
+
+
+def _view(job: Job, query: str) -> str:
+    words = list(tokens(query))
+    at = _after(words, "VIEW")
+    if at is None or not _dotted(words, at):
+        return query
+    view = job.table_info.view if job.table_info else None
+    select = view.get("view_select") if view else None
+    body = next((t for t in words[at:] if t.is_word("AS")), None)
+    if not isinstance(select, str) or not select or body is None:
+        return query
+    return f"{query[: body.end]} {select}"
+
+
+def _like(job: Job, query: str, catalog: Catalog) -> str:
+    words = list(tokens(query))
+    at = _after(words, "TABLE")
+    if at is not None and [w.value.upper() for w in words[at : at + 3]] == ["IF", "NOT", "EXISTS"]:
+        at += 3
+    if at is None or not _dotted(words, at):
+        return query
+    rest = words[at + 3 :]
+    if rest and rest[0].value == "(":
+        rest = rest[1:]
+    if len(rest) < 2 or not rest[0].is_word("LIKE") or _dotted(rest, 1) or not rest[1].is_name:
+        return query
+    source = rest[1]
+    homes = _homes(job, source.value, catalog)
+    if len(homes) != 1:
+        _log.warning("CREATE TABLE LIKE: the database of the source is not known", job_id=job.id, candidates=homes)
+        return query
+    return f"{query[: source.start]}{quoted(homes[0], source.value)}{query[source.end :]}"
+
+
+def _homes(job: Job, name: str, catalog: Catalog) -> list[str]:
+    """Databases with a table of this name and the new table's columns."""
+    assert job.table_info is not None
+    wanted = [(c.name, c.type) for c in job.table_info.columns]
+    return [
+        table.schema
+        for table in catalog.tables.values()
+        if table.name.lower() == name.lower() and [(c.name, c.type) for c in table.current.public_columns] == wanted
+    ]
+
+
+def _after(words: Sequence[Token], word: str) -> int | None:
+    return next((i + 1 for i, t in enumerate(words) if t.is_word(word)), None)
+
+
+def _dotted(words: Sequence[Token], at: int) -> bool:
+    """Whether the name at `at` is qualified."""
+    return at + 2 < len(words) and words[at].is_name and words[at + 1].value == "." and words[at + 2].is_name

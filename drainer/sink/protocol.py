@@ -132,6 +132,11 @@ class Destination(Protocol):
         """Whether begin/next_phase/finish may be used; otherwise everything goes through `apply`."""
         ...
 
+    @property
+    def commit_ts(self) -> int:
+        """The position, as of the last thing this destination did."""
+        ...
+
     def open(self, identity: Identity, initial_ts: int) -> Position:
         """Take the destination for this changefeed, fence off whoever had it, settle a crashed DDL, and say where
         it stands; `initial_ts` is used only where no position is found (rule 17).

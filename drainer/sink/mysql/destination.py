@@ -43,6 +43,11 @@ class MySQLDestination:
     def spreads(self) -> bool:
         return self._config.spread
 
+    @property
+    def commit_ts(self) -> int:
+        """Where it stands, as of the last thing it did."""
+        return self._commit_ts
+
     def open(self, identity: Identity, initial_ts: int) -> Position:
         driver = self._driver = Driver(self._config, identity)
         session = driver.start()

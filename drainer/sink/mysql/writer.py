@@ -138,8 +138,8 @@ class Writer:
         for level, code, text in self._session.warnings():
             if level == "Note" or (comparison and code in _COMPARISON):
                 continue
-            if code == 1265 and _is_zero(shape, tuples, text):
-                continue  # an ENUM or SET error value is 0, stored as 0 (X-14)
+            if _stored_exactly(code, _literal_at(shape, tuples, text)):
+                continue
             raise ValueChanged(
                 f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
                 f"{self._until_ts}: warning {code}: {text}; its column is narrower than upstream's, widen it",
@@ -167,15 +167,21 @@ def _bytes(value: Row | Key | None) -> bytes:
     return value
 
 
-def _is_zero(shape: TableShape, tuples: Sequence[bytes], text: str) -> bool:
-    """Whether the warning is about a literal 0: no type but ENUM and SET complains about that one."""
+def _literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
+    """The literal that a warning "… for column 'c' at row n" is about; b"" when it cannot be told."""
     found = _AT_ROW.search(text)
     if found is None:
-        return False
+        return b""
     name, row = found.group(1), int(found.group(2))
     if name not in shape.columns or not 0 < row <= len(tuples):
-        return False
-    return split_row(tuples[row - 1])[shape.columns.index(name)] == b"0"
+        return b""
+    return split_row(tuples[row - 1])[shape.columns.index(name)]
+
+
+def _stored_exactly(code: int, literal: bytes) -> bool:
+    """Warnings about values that arrive as they are: 0 in an ENUM or SET (X-14; no other type complains about a 0),
+    and the largest FLOAT, whose nine digits are a little more than it is."""
+    return (code == 1265 and literal == b"0") or (code == 1264 and literal.lstrip(b"-") == b"3.40282347e+38")
 
 
 def _missing(step: OneByOne, affected: int) -> RowMissing:

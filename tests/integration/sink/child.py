@@ -1,0 +1,68 @@
+"""Runs pickled actions against a destination in a process of its own, so that a crash point can kill it.
+
+`python -m tests.integration.sink.child FILE`: FILE holds a list of (method, args) run in order on a freshly opened
+destination; ("slots", intent, {slot: work}) runs a whole spread range.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drainer.plan import SegmentWork
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.protocol import Identity, Intent, Position
+
+ROOT = Path(__file__).resolve().parents[3]
+IDENTITY = Identity(7, "main", "drainer-1")
+
+
+def spread(destination: MySQLDestination, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
+    """A range from begin to finish, one slot after the other."""
+    target = destination.begin(intent)
+    while target is not None:
+        results = [target.apply(slot, work) for slot, work in slots.items()]
+        following = destination.next_phase(intent, results)
+        target = following  # type: ignore[assignment]
+    destination.finish(intent, 1)
+
+
+def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:
+    """Open, skip what is behind the position, do the rest."""
+    destination = MySQLDestination(config)
+    found = destination.open(IDENTITY, 100)
+    for name, *args in actions:
+        step = args[0]
+        end = getattr(step, "until_ts", None) or getattr(step, "commit_ts", 0)
+        if end <= destination.commit_ts:
+            continue
+        if name == "slots":
+            spread(destination, args[0], args[1])
+        elif name == "ddl":
+            if not destination.job_done(step.job.id):
+                destination.ddl(step)
+        else:
+            destination.apply(step, 1)
+    destination.close(clean=True)
+    return found
+
+
+def run_until_done(config: ServerConfig, actions: Sequence[tuple[Any, ...]], crash: str, directory: Path) -> int:
+    """Run in a child that dies at `crash`, then again in one that does not. Returns the first one's exit code."""
+    file = directory / "actions.pickle"
+    file.write_bytes(pickle.dumps((config, list(actions))))
+    argv = [sys.executable, "-m", "tests.integration.sink.child", str(file)]
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+    first = subprocess.run(argv, env={**environ, "BINLOG_CRASH_POINT": crash}, cwd=ROOT, check=False)
+    subprocess.run(argv, env=environ, cwd=ROOT, check=True)
+    return first.returncode
+
+
+if __name__ == "__main__":
+    run(*pickle.loads(Path(sys.argv[1]).read_bytes()))

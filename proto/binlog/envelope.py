@@ -171,7 +171,7 @@ def _schema_version(payload: bytes, at: int, end: int) -> int:
     """PrewriteValue.schema_version (its field 1) between two offsets; rows are stepped over. 0 if absent."""
     if end > len(payload):
         raise DecodeError(WHAT, offset=len(payload), detail="unexpected EOF in prewrite_value")
-    if end - at >= 2 and payload[at] == 0x08 and payload[at + 1] < 128:
+    if end - at >= 3 and payload[at] == 0x08 and payload[at + 1] < 128 and payload[at + 2] == 0x12:
         return payload[at + 1]
     version = 0
     while at < end:
@@ -179,8 +179,8 @@ def _schema_version(payload: bytes, at: int, end: int) -> int:
         if number == 1 and wire == 0:
             value, at = _varint(payload, at, end)
             version = _signed(value)
-            if at < end and payload[at] == 0x12:  # rows follow in canonical order, so no second field 1
-                return version
+            if at < end and payload[at] == 0x12:
+                return version  # rows follow; a second field 1 behind them is not looked for, or all would be walked
         else:
             at = _skip(payload, at, end, number, wire)
     return version

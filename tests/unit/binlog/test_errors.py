@@ -1,0 +1,34 @@
+"""Errors travel between processes (Spark's workers pickle them) and keep upstream's texts."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from binlog import errors
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (errors.DecodeError("row", offset=7, detail="cut"), "row: cut at byte 7"),
+        (errors.ClusterMismatch(1, 2), "cluster ID are mismatch, 1 vs 2"),
+        (errors.NotOnline("paused"), "no online: paused"),
+        (errors.NoSpace(5, 6), "no available space, available: 5, StopWriteAtAvailableSpace: 6"),
+        (errors.PurgedPosition(3, 9), "binlogs after ts 3 may be gone: everything up to ts 9 was purged"),
+        (errors.NodeNotFound("/a/b"), "key /a/b in etcd not found"),
+        (errors.LeaseExpired(255), "etcd lease ff has expired"),
+        (errors.LogBroken("fsync of 000001.vlog failed"), "fsync of 000001.vlog failed"),
+        (errors.WatchCompacted("/p", 3, 8), "watch of /p after revision 3: history up to revision 8 is compacted"),
+    ],
+)
+def test_texts_and_pickling(error: errors.BinlogError, text: str) -> None:
+    assert str(error) == text
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == text
+
+
+def test_all_share_one_root() -> None:
+    found = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, Exception)]
+    assert all(issubclass(e, errors.BinlogError) for e in found)

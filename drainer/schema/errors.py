@@ -28,6 +28,10 @@ class HistoryBroken(SchemaError):
         self.detail = detail
 
 
+class HistoryUnavailable(HistoryBroken):
+    """A source does not answer now; it may later."""
+
+
 class TableUnknown(SchemaError):
     """A row belongs to a table that no known DDL job created."""
 

@@ -19,7 +19,7 @@ class JobSource(Protocol):
     async def refresh(self, wanted: int | None = None) -> list[Job]:
         """Jobs that are new or changed since the last call (others may be among them); all at the first call.
 
-        `wanted` is a job id to look for in particular. Raises HistoryBroken.
+        `wanted` is a job id to look for in particular. Raises HistoryBroken, HistoryUnavailable.
         """
         ...
 

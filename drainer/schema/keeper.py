@@ -10,7 +10,7 @@ from binlog.tidb.table import TableInfo
 
 from drainer.batch import Batch
 from drainer.schema.column import Verdict, unknown_column
-from drainer.schema.errors import JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.errors import HistoryUnavailable, JobMissing, JobUnknown, UnknownColumn
 from drainer.schema.history import JobHistory, JobSource
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
@@ -51,7 +51,7 @@ class SchemaKeeper:
         job_done: Callable[[int], bool] | None = None,
         first_start: bool = False,
     ) -> Schema:
-        """Read every source and open the schema at a position (see Schema.open)."""
+        """Read every source and open the schema at a position (see Schema.open). Raises what a source raises."""
         for source in self._sources:
             jobs = await source.refresh()
             self._history.add(jobs)
@@ -68,29 +68,44 @@ class SchemaKeeper:
         return self.schema
 
     async def prepare(self, batch: Batch) -> None:
-        """Read the sources again if the batch names a job or a version that is not known yet."""
+        """Read the sources again if the batch names a job or a version that is not known yet. A source that does not
+        answer leaves the rest to the walk, which then stops with JobUnknown."""
         unknown = [job_id for job_id in batch.ddl_texts if self.schema.job(job_id) is None]
         version = batch.greatest_version
         if not unknown and version <= self.schema.settled_version:
             return
-        await self._refresh(None)
-        for job_id in unknown:
-            if self.schema.job(job_id) is None:
-                await self._refresh(job_id)
+        try:
+            await self._refresh(None)
+            for job_id in unknown:
+                if self.schema.job(job_id) is None:
+                    await self._refresh(job_id)
+        except HistoryUnavailable as error:
+            _log.warning("DDL history is not there now", error=str(error))
+            return
         self.schema.settle(version)
 
-    async def settle(self, version: int) -> None:
-        """Before rows of `version` are decoded elsewhere (executors): make sure the jobs up to it are known."""
+    async def settle(self, version: int) -> bool:
+        """Before rows of `version` are decoded elsewhere (executors): make sure the jobs up to it are known. False
+        when a source does not answer."""
         if version > self.schema.settled_version:
-            await self._refresh(None)
+            try:
+                await self._refresh(None)
+            except HistoryUnavailable as error:
+                _log.warning("DDL history is not there now", error=str(error))
+                return False
             self.schema.settle(version)
+        return True
 
     async def missing(self, error: JobUnknown) -> bool:
         """Look for what the walk lacks; False when it is still not there and may yet come.
 
         Raises JobMissing when every source says that it has everything.
         """
-        await self._refresh(error.job_id)
+        try:
+            await self._refresh(error.job_id)
+        except HistoryUnavailable as unavailable:
+            _log.warning("DDL history is not there now", error=str(unavailable))
+            return False
         if error.version is not None:
             self.schema.settle(error.version)
         if error.job_id is None or self.schema.job(error.job_id) is not None:
@@ -104,11 +119,15 @@ class SchemaKeeper:
         """A decoder met a column id it does not know. True: decode again with `schema.view()`, the column may be
         left out now or its DDL is known; False: the row must wait, ask again after a pause."""
         fresh = None
-        for source in self._sources:
-            if isinstance(source, TableSource):
-                fresh = fresh or await source.table(error.table_id)
-        if await self._refresh(None):
-            return True
+        try:
+            for source in self._sources:
+                if isinstance(source, TableSource):
+                    fresh = fresh or await source.table(error.table_id)
+            if await self._refresh(None):
+                return True
+        except HistoryUnavailable as unavailable:
+            _log.warning("DDL history is not there now", error=str(unavailable))
+            return False
         if unknown_column(fresh, error.column_id) is Verdict.WAIT:
             return False
         self.schema.leave_out(error.table_id, error.column_id, error.schema_version)
@@ -118,6 +137,7 @@ class SchemaKeeper:
         found = 0
         for source in self._sources:
             found += self.schema.learn(await source.refresh(wanted))
+        self.schema.settle(self._history.greatest_version)
         if found:
             _log.info("DDL jobs learned", jobs=found, greatest_version=self._history.greatest_version)
         return found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from binlog.errors import DecodeError
+from binlog.errors import DecodeError, EtcdError
 from binlog.tidb.job import Job
 
-from drainer.schema.errors import HistoryBroken
+from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 
 class JobStore(Protocol):
@@ -30,9 +30,13 @@ class PublishedSource:
         return "jobs published in etcd"
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
-        """Jobs of versions not seen before. HistoryBroken names the key's version."""
+        """Jobs of versions not seen before. HistoryBroken names the key's version; HistoryUnavailable: etcd is away."""
         jobs = []
-        for version, document in await self._store.all():
+        try:
+            published = await self._store.all()
+        except EtcdError as error:
+            raise HistoryUnavailable("in etcd", str(error)) from error
+        for version, document in published:
             if version in self._known:
                 continue
             try:

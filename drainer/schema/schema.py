@@ -107,7 +107,6 @@ class Schema:
         fresh = self._history.add(jobs)
         for job in fresh:
             self._meet(job, done=False)
-        self.settle(self._history.greatest_version)
         return len(fresh)
 
     def settle(self, version: int) -> None:

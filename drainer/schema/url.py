@@ -21,7 +21,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
-from drainer.schema.errors import HistoryBroken
+from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 PAGE_JOBS = 200
 TIMEOUT_S = 30.0
@@ -114,7 +114,7 @@ class UrlSource:
 
 
 def fetcher(context: ssl.SSLContext | None = None, *, timeout_s: float = TIMEOUT_S) -> Fetch:
-    """GET of a URL's body: None where the server answers 4xx, HistoryBroken where it does not answer."""
+    """GET of a URL's body: None where the server answers 4xx, HistoryUnavailable where it does not answer."""
 
     def get(url: str) -> bytes | None:
         try:
@@ -123,9 +123,9 @@ def fetcher(context: ssl.SSLContext | None = None, *, timeout_s: float = TIMEOUT
         except urllib.error.HTTPError as error:
             if 400 <= error.code < 500:
                 return None
-            raise HistoryBroken(url, f"HTTP {error.code}") from error
+            raise HistoryUnavailable(url, f"HTTP {error.code}") from error
         except OSError as error:
-            raise HistoryBroken(url, f"no answer: {error}") from error
+            raise HistoryUnavailable(url, f"no answer: {error}") from error
         if len(body) > BODY_BYTES_MAX:
             raise HistoryBroken(url, f"more than {BODY_BYTES_MAX} bytes")
         return body

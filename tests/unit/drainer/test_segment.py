@@ -108,6 +108,7 @@ def test_an_unknown_job_ends_the_batch_before_its_binlog() -> None:
     assert (error.job_id, error.commit_ts, error.final_ts) == (9, ts(2), ts(2) - 1)
 
     schema.learn([ADD_B])
+    schema.settle(9)
     assert positions(walk(batch.after(error.final_ts), schema)) == [("ddl", ts(2)), ("Rows", END)]
 
 

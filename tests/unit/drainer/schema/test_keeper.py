@@ -6,11 +6,12 @@ import json
 from typing import ClassVar
 
 import pytest
+from binlog.errors import EtcdError
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
 from drainer.batch import read_batch
-from drainer.schema.errors import HistoryBroken, JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.errors import HistoryBroken, HistoryUnavailable, JobMissing, JobUnknown, UnknownColumn
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.policy import Policy
 from drainer.schema.published import PublishedSource
@@ -141,6 +142,32 @@ async def test_an_unknown_column_whose_job_has_come() -> None:
     assert keeper.schema.job(9) is ADD_B
 
 
+class AwaySource(StubSource):
+    """Answers once, then is away until `back` is set."""
+
+    back = False
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        if self.asked and not self.back:
+            raise HistoryUnavailable("http://tidb", "no answer")
+        return await super().refresh(wanted)
+
+
+async def test_a_source_that_is_away_makes_the_batch_wait() -> None:
+    source = AwaySource(CREATED, [ADD_B], complete=False)
+    keeper = await keeper_of(source)
+    batch = read_batch([row(ts(1), 9, 10)], after_ts=BEGIN_TS, until_ts=ts(9))
+    await keeper.prepare(batch)
+    assert not await keeper.settle(9)
+    with pytest.raises(JobUnknown) as caught:
+        list(walk(batch, keeper.schema))
+    assert not await keeper.missing(caught.value)
+    assert not await keeper.judge(UNKNOWN_B)
+    source.back = True
+    assert await keeper.missing(caught.value)
+    assert [type(step) for step in walk(batch, keeper.schema)] == [Ddl, Rows]
+
+
 async def test_published_jobs() -> None:
     class Store:
         rows: ClassVar = [(j.schema_version, json.dumps(j.to_json()).encode()) for j in CREATED]
@@ -157,3 +184,12 @@ async def test_published_jobs() -> None:
         await source.refresh()
     store.rows[-1] = (9, ADD_B.dump())
     assert await source.refresh() == [ADD_B]
+
+
+async def test_etcd_away() -> None:
+    class Store:
+        async def all(self) -> list[tuple[int, bytes]]:
+            raise EtcdError("http://etcd: no leader")
+
+    with pytest.raises(HistoryUnavailable, match="no leader"):
+        await PublishedSource(Store()).refresh()

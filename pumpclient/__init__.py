@@ -1,1 +1,4 @@
-"""How a writer reaches a pump, and the SDK for services that embed it."""
+"""How a writer reaches a pump, and the SDK for services that embed it.
+
+`client` is the pump client, `sync` its face for threads, `sdk` what a service embeds, `ctl` binlogctl.
+"""

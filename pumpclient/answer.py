@@ -1,0 +1,109 @@
+"""What a pump's answer to one write says about where the binlog is. Pure; the only module that knows gRPC codes.
+
+Only one question matters to the caller: may a copy of this prewrite exist on that pump? A refusal by name says no.
+A lost connection, a deadline or an unnamed failure says maybe, and maybe is what clean-up rollbacks are for
+(correctness rule 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What one try established.
+
+    ACKED: durable. REFUSED: the pump said no before storing anything. TOO_LARGE: so would every pump.
+    NOT_SENT: it never heard of it. UNKNOWN: a copy may be there.
+    """
+
+    ACKED = "acked"
+    NOT_SENT = "not sent"
+    REFUSED = "refused"
+    TOO_LARGE = "too large"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of one try. `detail` is for people: the status name and the pump's words."""
+
+    outcome: Outcome
+    detail: str = ""
+
+    @property
+    def acked(self) -> bool:
+        return self.outcome is Outcome.ACKED
+
+    @property
+    def heard(self) -> bool:
+        """The pump has decided something, yes or no."""
+        return self.outcome not in (Outcome.UNKNOWN, Outcome.NOT_SENT)
+
+
+ACKED = Answer(Outcome.ACKED)
+
+OK, UNKNOWN, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS = 0, 2, 3, 5, 6
+PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED = 7, 8, 9, 10
+OUT_OF_RANGE, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 11, 12, 14, 16
+
+CODE_NAMES = {
+    1: "CANCELLED",
+    UNKNOWN: "UNKNOWN",
+    INVALID_ARGUMENT: "INVALID_ARGUMENT",
+    4: "DEADLINE_EXCEEDED",
+    NOT_FOUND: "NOT_FOUND",
+    ALREADY_EXISTS: "ALREADY_EXISTS",
+    PERMISSION_DENIED: "PERMISSION_DENIED",
+    RESOURCE_EXHAUSTED: "RESOURCE_EXHAUSTED",
+    FAILED_PRECONDITION: "FAILED_PRECONDITION",
+    ABORTED: "ABORTED",
+    OUT_OF_RANGE: "OUT_OF_RANGE",
+    UNIMPLEMENTED: "UNIMPLEMENTED",
+    13: "INTERNAL",
+    UNAVAILABLE: "UNAVAILABLE",
+    15: "DATA_LOSS",
+    UNAUTHENTICATED: "UNAUTHENTICATED",
+}
+
+# Codes a pump gives before it has written anything.
+REFUSALS = frozenset(
+    {
+        INVALID_ARGUMENT,
+        NOT_FOUND,
+        ALREADY_EXISTS,
+        PERMISSION_DENIED,
+        FAILED_PRECONDITION,
+        ABORTED,
+        OUT_OF_RANGE,
+        UNIMPLEMENTED,
+        UNAUTHENTICATED,
+    }
+)
+
+# The Go pump answers everything with UNKNOWN; these beginnings are its refusals before the write
+# (P-RPC-01, P-RPC-03, P-RPC-06), spelt as it spells them.
+REFUSAL_TEXTS = ("cluster ID are mismatch", "no online:", "no available space", "not online")
+
+
+def classify(code: int, message: str) -> Answer:
+    """The answer behind a gRPC status, or behind an errmsg (as code UNKNOWN, P-RPC-04)."""
+    if code == OK:
+        return ACKED
+    detail = f"{CODE_NAMES.get(code, str(code))}: {message}"
+    if any(text in message for text in REFUSAL_TEXTS):
+        return Answer(Outcome.REFUSED, detail)
+    if code == RESOURCE_EXHAUSTED:
+        return Answer(Outcome.TOO_LARGE, detail)
+    return Answer(Outcome.REFUSED if code in REFUSALS else Outcome.UNKNOWN, detail)
+
+
+def not_sent(why: str) -> Answer:
+    """Nothing left this process: no connection stood."""
+    return Answer(Outcome.NOT_SENT, why)
+
+
+def lost(why: str) -> Answer:
+    """It was sent, and no answer came."""
+    return Answer(Outcome.UNKNOWN, why)

@@ -1,0 +1,136 @@
+"""Many binlogs a message over PumpExt.WriteBatch, batched by nothing but what is already waiting.
+
+While a message is under way others queue up, and the next message takes them all, up to a bound in bytes and in
+count. An idle client so sends one binlog at once, a busy one hundreds per message.
+
+A BatchWriter is connecting until its stream stands, then open, then ended for good; its owner makes another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
+
+from pumpclient.answer import ACKED, UNIMPLEMENTED, Answer, classify, lost, not_sent
+
+MESSAGE_BYTES_MAX = 1 << 20  # soft: one larger binlog still goes, alone
+MESSAGE_COUNT_MAX = 2048
+IN_FLIGHT_MAX = 2  # one is being synced by the pump while the next is on its way
+
+
+@dataclass(slots=True)
+class Waiting:
+    """One binlog and who waits for its answer."""
+
+    payload: bytes
+    answer: asyncio.Future[Answer]
+
+
+class BatchWriter:
+    """One WriteBatch stream. `unsupported` turns true when the pump does not know the extension."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int) -> None:
+        self._cluster_id = cluster_id
+        self._stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._queue: deque[Waiting] = deque()
+        self._in_flight: dict[int, Sequence[Waiting]] = {}
+        self._next_id = 1
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.ended = False
+        self.unsupported = False
+
+    def write(self, payload: bytes) -> asyncio.Future[Answer]:
+        """Queue one binlog; the future gets its answer, whatever happens to the stream."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if self.ended:
+            answer.set_result(not_sent("the stream has ended"))
+            return answer
+        self._queue.append(Waiting(payload, answer))
+        self._wake.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="pumpclient-batch")
+        return answer
+
+    async def close(self) -> None:
+        """End the stream; what was sent and not answered is unknown, what was not sent is said to be so."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._end(lost("the connection was closed"))
+
+    async def _run(self) -> None:
+        call = self._stub.WriteBatch()
+        sender = asyncio.create_task(self._send(call))
+        why = lost("the stream ended")
+        try:
+            async for response in call:
+                self._answered(response)
+            code, detail = await call.code(), await call.details()
+            why = self._ending(code, detail)
+        except grpc.aio.AioRpcError as error:
+            why = self._ending(error.code(), error.details())
+        finally:
+            sender.cancel()
+            call.cancel()
+            self._end(why)
+
+    def _ending(self, code: grpc.StatusCode, detail: str | None) -> Answer:
+        number = int(code.value[0])
+        self.unsupported = number == UNIMPLEMENTED
+        answer = classify(number, detail or "")
+        return lost("the stream ended") if answer.acked else answer
+
+    async def _send(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]  # runtime class is bare
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue and len(self._in_flight) < IN_FLIGHT_MAX:
+                batch = self._take()
+                batch_id, self._next_id = self._next_id, self._next_id + 1
+                self._in_flight[batch_id] = batch
+                request = pump_ext_pb2.WriteBatchReq(
+                    cluster_id=self._cluster_id, batch_id=batch_id, payloads=[w.payload for w in batch]
+                )
+                try:
+                    await call.write(request)
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    return  # the stream is gone; _run reads why and answers everybody
+
+    def _take(self) -> list[Waiting]:
+        batch = [self._queue.popleft()]
+        size = len(batch[0].payload)
+        while self._queue and len(batch) < MESSAGE_COUNT_MAX:
+            size += len(self._queue[0].payload)
+            if size > MESSAGE_BYTES_MAX:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _answered(self, response: pump_ext_pb2.WriteBatchResp) -> None:
+        batch = self._in_flight.pop(response.batch_id, ())
+        errors = {error.index: classify(error.code, error.message) for error in response.errors}
+        for index, waiting in enumerate(batch):
+            _give(waiting, errors.get(index, ACKED))
+        self._wake.set()
+
+    def _end(self, sent: Answer) -> None:
+        self.ended = True
+        for batch in self._in_flight.values():
+            for waiting in batch:
+                _give(waiting, sent)
+        self._in_flight.clear()
+        for waiting in self._queue:
+            _give(waiting, not_sent(sent.detail))
+        self._queue.clear()
+
+
+def _give(waiting: Waiting, answer: Answer) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(answer)

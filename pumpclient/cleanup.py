@@ -1,0 +1,96 @@
+"""Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5).
+
+Who must be cleaned up is decided by `tracker`; here it is only carried out. A rollback that overtakes the delayed
+prewrite leaves a tombstone on our pump, which refuses the prewrite when it arrives. One task per pump that owes an
+answer; it ends when the pump owes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from binlog.log import get_logger
+
+from pumpclient.answer import Answer
+from pumpclient.payload import rollback_payload
+from pumpclient.tracker import CleanUp
+
+log = get_logger(__name__)
+
+OWED_MAX = 100_000  # per pump
+RETRY_S = 1.0
+
+Write = Callable[[str, bytes], Awaitable[Answer]]
+Exists = Callable[[str], bool]
+
+
+class Cleaner:
+    """`write` sends one payload to one pump; `exists` says whether the registry still has the pump as not offline."""
+
+    def __init__(self, write: Write, exists: Exists, *, retry_s: float = RETRY_S, owed_max: int = OWED_MAX) -> None:
+        self._write = write
+        self._exists = exists
+        self._retry_s = retry_s
+        self._owed_max = owed_max
+        self._owed: dict[str, deque[tuple[int, bytes]]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.answered = 0
+        self.abandoned = 0
+
+    @property
+    def owed(self) -> int:
+        """Rollbacks not yet answered."""
+        return sum(len(queue) for queue in self._owed.values())
+
+    def add(self, work: CleanUp) -> None:
+        for pump in work.pumps:
+            queue = self._owed.setdefault(pump, deque())
+            if len(queue) >= self._owed_max:
+                self._abandon(pump, queue.popleft()[0], "too many rollbacks wait for this pump")
+            queue.append((work.start_ts, work.prewrite_key))
+            if pump not in self._tasks:
+                task = asyncio.create_task(self._serve(pump), name=f"pumpclient-cleanup-{pump}")
+                self._tasks[pump] = task
+
+    async def _serve(self, pump: str) -> None:
+        queue = self._owed[pump]
+        while queue:
+            if not self._exists(pump):
+                while queue:
+                    self._abandon(pump, queue.popleft()[0], "the pump is offline or gone")
+                break
+            start_ts, key = queue[0]
+            answer = await self._write(pump, rollback_payload(start_ts, key))
+            if not answer.heard:
+                await asyncio.sleep(self._retry_s)
+                continue
+            if queue and queue[0][0] == start_ts:
+                queue.popleft()
+            self.answered += 1
+            if not answer.acked:
+                log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
+        del self._owed[pump], self._tasks[pump]
+
+    def _abandon(self, pump: str, start_ts: int, why: str) -> None:
+        self.abandoned += 1
+        log.error("clean-up rollback given up: settle it by hand", pump=pump, start_ts=start_ts, why=why)
+
+    async def drained(self) -> None:
+        """Wait until no pump owes an answer."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def close(self) -> None:
+        """Stop; what is still owed is logged by start_ts, for nobody else remembers it."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for pump, queue in self._owed.items():
+            for start_ts, _ in queue:
+                self._abandon(pump, start_ts, "the client was closed first")
+        self._owed.clear()
+        self._tasks.clear()

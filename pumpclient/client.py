@@ -1,0 +1,209 @@
+"""The pump client: what TiDB, or a service that embeds the SDK, holds to write its binlogs (spec section 2).
+
+    async with await PumpsClient.connect("http://127.0.0.1:2379") as client:
+        await client.write_prewrite(start_ts, prewrite_key, prewrite_value)
+        await client.commit(start_ts, commit_ts)
+
+It is connecting (listing the pumps), then open, then closed. All of it runs in one event loop; `sync` has the same
+for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from binlog.cluster import cluster_id
+from binlog.etcd import connect_etcd
+from binlog.fields import UpstreamSection, parse_loose_urls
+from binlog.kv import Etcd
+from binlog.log import get_logger
+from binlog.registry import Registry
+from binlog.security import Security
+
+from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
+from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
+from pumpclient.pool import Pool
+from pumpclient.selector import STRATEGIES, Selector, make_selector
+from pumpclient.tracker import OpenTransaction
+from pumpclient.watch import Watch
+from pumpclient.writer import Counts, Limits, Writer
+
+log = get_logger(__name__)
+
+DRAIN_S = 5.0
+PdUrls = str | Sequence[str]
+
+
+def upstream(pd_urls: PdUrls, *, tso_source: str = "auto", pd_addr: str = "") -> UpstreamSection:
+    """The section of settings the contract's functions take; bare host:port is accepted (K-05)."""
+    urls = parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls))
+    return UpstreamSection.model_validate({"pd-urls": list(urls), "tso-source": tso_source, "pd-addr": pd_addr})
+
+
+class PumpsClient:
+    """Prewrites to a pump of its choice, commits to the pump that has the prewrite."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        cluster_id: int,
+        strategy: str = "range",
+        limits: Limits | None = None,
+        security: Security | None = None,
+        use_extension: bool = True,
+        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
+        on_expired: Callable[[OpenTransaction], None] | None = None,
+    ) -> None:
+        """Starts nothing; `open` does. `on_undelivered` and `on_expired` are called in the event loop."""
+        self.cluster_id = cluster_id
+        self._limits = limits or Limits()
+        self._pool = Pool()
+        self._writer = Writer(
+            cluster_id=cluster_id,
+            pool=self._pool,
+            selector=_selector(strategy),
+            limits=self._limits,
+            credentials=security.grpc_channel_credentials() if security else None,
+            use_extension=use_extension,
+            on_undelivered=on_undelivered,
+            on_expired=on_expired,
+        )
+        self._watch = Watch(registry, self._pool, self._writer, self._limits)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._etcd: Etcd | None = None
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        pd_urls: PdUrls,
+        strategy: str = "range",
+        *,
+        write_timeout_s: float = 15.0,
+        security: Security | None = None,
+        tso_source: str = "auto",
+        pd_addr: str = "",
+        limits: Limits | None = None,
+        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
+        on_expired: Callable[[OpenTransaction], None] | None = None,
+    ) -> PumpsClient:
+        """C-01. NoPump when none is registered; EtcdError, ConfigError and TimestampUnavailable as the contract has it."""
+        section = upstream(pd_urls, tso_source=tso_source, pd_addr=pd_addr)
+        etcd = connect_etcd(section.pd_urls, security)
+        try:
+            client = cls(
+                Registry(etcd),
+                cluster_id=await cluster_id(etcd, section, security),
+                strategy=strategy,
+                limits=limits or Limits(write_timeout_s=write_timeout_s),
+                security=security,
+                on_undelivered=on_undelivered,
+                on_expired=on_expired,
+            )
+            await client.open()
+        except BaseException:
+            await etcd.close()
+            raise
+        client._etcd = etcd
+        return client
+
+    async def open(self) -> None:
+        """List the pumps and begin to follow them. NoPump when none is registered."""
+        if not await self._watch.list_once():
+            raise NoPump("no pump found in pd")
+        self._tasks = [
+            asyncio.create_task(self._watch.follow(), name="pumpclient-watch"),
+            asyncio.create_task(self._watch.detect(), name="pumpclient-detect"),
+        ]
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    async def write_prewrite(self, start_ts: int, prewrite_key: bytes, prewrite_value: bytes) -> str:
+        """A transaction's rows, a serialized PrewriteValue; the id of the pump that has it now.
+
+        Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
+        """
+        self._check_open()
+        payload = prewrite_payload(start_ts, prewrite_key, prewrite_value)
+        return await self._writer.prewrite(start_ts, prewrite_key, payload)
+
+    async def write_ddl_prewrite(self, start_ts: int, prewrite_key: bytes, ddl: DdlFields) -> str:
+        """As `write_prewrite`, of a DDL."""
+        self._check_open()
+        return await self._writer.prewrite(start_ts, prewrite_key, ddl_prewrite_payload(start_ts, prewrite_key, ddl))
+
+    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
+        """Deliver the commit to the pump that has the prewrite; durable when this returns.
+
+        Cancelling the caller does not cancel the delivery. Raises UnknownTransaction, CommitTsChanged, or
+        CommitUndelivered once the budget is spent; the same call may then be made again, with the same commit_ts.
+        """
+        self._check_open()
+        await self._writer.commit(start_ts, commit_ts, ddl)
+
+    async def rollback(self, start_ts: int) -> None:
+        """Take an acknowledged prewrite back. As `commit`."""
+        self._check_open()
+        await self._writer.rollback(start_ts)
+
+    # --- looking --------------------------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Counts:
+        return self._writer.counts
+
+    @property
+    def open_transactions(self) -> int:
+        """Prewritten, and neither committed nor rolled back."""
+        return len(self._writer.tracker)
+
+    @property
+    def rollbacks_owed(self) -> int:
+        """Clean-up rollbacks that no pump has answered yet."""
+        return self._writer.cleaner.owed
+
+    @property
+    def available_pumps(self) -> tuple[str, ...]:
+        return self._pool.available()
+
+    def set_strategy(self, strategy: str) -> None:
+        """Change how pumps are chosen; ends of open transactions still follow their prewrites (C-08)."""
+        if strategy not in STRATEGIES:
+            raise PumpClientError(f"strategy {strategy} is not support")  # upstream's words
+        self._writer.selector = _selector(strategy)
+
+    async def close(self, *, drain_s: float = DRAIN_S) -> None:
+        """Stop. Commits under way and clean-up rollbacks get `drain_s`; what is left then is logged by start_ts."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._writer.close(drain_s=drain_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._etcd is not None:
+            await self._etcd.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the pump client is closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _selector(strategy: str) -> Selector:
+    selector, known = make_selector(strategy)
+    if not known:
+        log.warning("unknown strategy, range is used", strategy=strategy)
+    return selector

@@ -1,0 +1,167 @@
+"""One pump's gRPC channel: dialled at the first write, thrown away when it is lost (C-07, C-10).
+
+A Connection is closed, or has a channel; `reset` closes it and the next write dials anew. Whether the pump has the
+extension is asked once per channel: the Go pump answers UNIMPLEMENTED, and gets one call per binlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import grpc.aio
+from binlog.pb import pump_pb2, pump_pb2_grpc
+
+from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
+from pumpclient.batch import BatchWriter
+
+CONNECT_TIMEOUT_S = 3.0
+
+OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Channels of one process otherwise share a broken subchannel's back-off, and a reset would reset nothing.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def open_channel(host: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    """A channel to host:port, with TLS when there are credentials."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(host, options=OPTIONS)
+    return grpc.aio.secure_channel(host, credentials, options=OPTIONS)
+
+
+class Connection:
+    """Writes to one pump. `write` and `probe` never raise for what the pump or the network does: they answer."""
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        cluster_id: int,
+        timeout_s: float,
+        credentials: grpc.ChannelCredentials | None = None,
+        use_extension: bool = True,
+    ) -> None:
+        self.host = host
+        self._cluster_id = cluster_id
+        self._timeout_s = timeout_s
+        self._credentials = credentials
+        self._use_extension = use_extension
+        self._channel: grpc.aio.Channel | None = None
+        self._batch: BatchWriter | None = None
+        self._dialling = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+        self.has_extension = use_extension
+
+    async def write(self, payload: bytes) -> Answer:
+        """Write one binlog and wait for it to be durable, or for the reason why it may not be."""
+        channel = self._channel or await self._dial()
+        if channel is None:
+            return not_sent(f"UNAVAILABLE: no connection to {self.host}")
+        if self.has_extension:
+            answer = await self._write_batched(channel, payload)
+            if answer is not None:
+                return answer
+        return await self._write_plain(channel, payload)
+
+    async def probe(self) -> Answer:
+        """An empty binlog: accepted by a pump that takes prewrites, stored by none (P-RPC-05)."""
+        channel = self._channel or await self._dial()
+        if channel is None:
+            return not_sent(f"UNAVAILABLE: no connection to {self.host}")
+        return await self._write_plain(channel, b"")
+
+    def reset(self) -> None:
+        """Drop the channel; writes under way end as unknown, the next one dials."""
+        channel, batch = self._channel, self._batch
+        self._channel = self._batch = None
+        self.has_extension = self._use_extension
+        if channel is not None:
+            task = asyncio.create_task(_shut(channel, batch), name="pumpclient-reset")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        self.reset()
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+    async def _dial(self) -> grpc.aio.Channel | None:
+        """Wait until the channel stands, so that a failure to connect is known to have sent nothing."""
+        async with self._dialling:
+            if self._channel is not None:
+                return self._channel
+            channel = open_channel(self.host, self._credentials)
+            try:
+                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
+                    stands = await _connected(channel)
+            except TimeoutError:
+                stands = False
+            except BaseException:
+                await channel.close()
+                raise
+            if not stands:
+                await channel.close()
+                return None
+            self._channel = channel
+            return channel
+
+    async def _write_batched(self, channel: grpc.aio.Channel, payload: bytes) -> Answer | None:
+        """None when this pump does not have the extension; the payload then certainly was not stored."""
+        if self._batch is None or self._batch.ended:
+            self._batch = BatchWriter(channel, cluster_id=self._cluster_id)
+        batch = self._batch
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await batch.write(payload)
+        except TimeoutError:
+            self._drop(channel)
+            return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
+        if batch.unsupported:
+            self.has_extension = False
+            return None
+        if answer.outcome is Outcome.UNKNOWN and batch.ended:
+            self._drop(channel)
+        return answer
+
+    async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes) -> Answer:
+        stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]  # generated
+        request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
+        try:
+            response = await stub.WriteBinlog(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                self._drop(channel)
+            return classify(int(error.code().value[0]), error.details() or "")
+        except asyncio.CancelledError:
+            if self._channel is channel:
+                raise  # the caller was cancelled, not the channel
+            return lost(f"CANCELLED: the connection to {self.host} was reset")
+        if response.errmsg:  # upstream's client looks at it too, though over gRPC it never arrives (P-RPC-04)
+            return classify(2, response.errmsg)
+        return ACKED
+
+    def _drop(self, channel: grpc.aio.Channel) -> None:
+        if self._channel is channel:
+            self.reset()
+
+
+async def _connected(channel: grpc.aio.Channel) -> bool:
+    state = channel.get_state(try_to_connect=True)
+    while state is not grpc.ChannelConnectivity.READY:
+        if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+            return False
+        await channel.wait_for_state_change(state)
+        state = channel.get_state(try_to_connect=True)
+    return True
+
+
+async def _shut(channel: grpc.aio.Channel, batch: BatchWriter | None) -> None:
+    if batch is not None:
+        await batch.close()
+    await channel.close()

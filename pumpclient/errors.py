@@ -1,0 +1,86 @@
+"""What can go wrong between a writer and its pumps. Every message names the transaction and the pump."""
+
+from __future__ import annotations
+
+from binlog.errors import BinlogError
+
+
+class PumpClientError(BinlogError):
+    """Root of this package's errors."""
+
+
+class NoPump(PumpClientError):
+    """No pump is registered, or none may be written to (C-01, C-12)."""
+
+
+class PrewriteFailed(PumpClientError):
+    """No pump acknowledged the prewrite (C-13). Copies whose outcome is unknown are being rolled back."""
+
+    def __init__(self, start_ts: int, *, tries: int, last: str) -> None:
+        super().__init__(f"prewrite {start_ts}: write binlog failed after {tries} tries, the last error: {last}")
+        self.start_ts = start_ts
+        self.tries = tries
+        self.last = last
+
+
+class PayloadTooLarge(PumpClientError):
+    """The binlog is larger than a pump takes; no pump will take it, so nothing is retried (C-10)."""
+
+    def __init__(self, start_ts: int, *, payload_bytes: int, detail: str) -> None:
+        super().__init__(f"binlog {start_ts} of {payload_bytes} bytes is too large: {detail}")
+        self.start_ts = start_ts
+        self.payload_bytes = payload_bytes
+
+
+class UnknownTransaction(PumpClientError):
+    """A commit or rollback for a start_ts that has no acknowledged prewrite in this client (C-08)."""
+
+    def __init__(self, start_ts: int) -> None:
+        super().__init__(f"transaction {start_ts} has no acknowledged prewrite here, or has already ended")
+        self.start_ts = start_ts
+
+
+class DuplicateTransaction(PumpClientError):
+    """A second prewrite for a start_ts that is still open: a start_ts belongs to one transaction."""
+
+    def __init__(self, start_ts: int) -> None:
+        super().__init__(f"transaction {start_ts} is already open in this client")
+        self.start_ts = start_ts
+
+
+class TooManyTransactions(PumpClientError):
+    """The bound on open transactions is reached: commits or rollbacks are missing (C-09)."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} transactions are open in this client, which is its limit")
+        self.limit = limit
+
+
+class CommitTsChanged(PumpClientError):
+    """A commit_ts once sent never changes (correctness rule 19)."""
+
+    def __init__(self, start_ts: int, *, sent: int, asked: int) -> None:
+        super().__init__(f"transaction {start_ts}: commit_ts {sent} has been sent, it cannot become {asked}")
+        self.start_ts = start_ts
+        self.sent = sent
+        self.asked = asked
+
+
+class CommitUndelivered(PumpClientError):
+    """The pump that holds the prewrite did not take the commit or rollback within the budget (C-11, not silent).
+
+    The prewrite stays pending there, and holds back its pump's resolved ts, until `binlogctl settle` ends it
+    with exactly this commit_ts (0: a rollback).
+    """
+
+    def __init__(self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str) -> None:
+        kind = f"commit {commit_ts}" if commit_ts else "rollback"
+        super().__init__(f"transaction {start_ts}: pump {pump} did not take the {kind} in {tries} tries: {last}")
+        self.start_ts = start_ts
+        self.commit_ts = commit_ts
+        self.pump = pump
+        self.last = last
+
+
+class ClientClosed(PumpClientError):
+    """The client was closed."""

@@ -1,0 +1,61 @@
+"""The binlogs a writer sends, as TiDB sends them: which fields each kind carries (X-01, X-02, X-03). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.envelope import BinlogType, encode_binlog
+
+
+@dataclass(frozen=True, slots=True)
+class DdlFields:
+    """What a DDL's prewrite and commit both carry. `schema_state` as X-06: 0 for drops, 5 otherwise."""
+
+    job_id: int
+    query: bytes
+    schema_state: int
+
+
+def prewrite_payload(start_ts: int, prewrite_key: bytes, prewrite_value: bytes) -> bytes:
+    """A transaction's rows: `prewrite_value` is a serialized PrewriteValue."""
+    return encode_binlog(
+        tp=BinlogType.PREWRITE,
+        start_ts=start_ts,
+        commit_ts=0,
+        prewrite_key=prewrite_key,
+        prewrite_value=prewrite_value,
+    )
+
+
+def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields) -> bytes:
+    return encode_binlog(
+        tp=BinlogType.PREWRITE,
+        start_ts=start_ts,
+        commit_ts=0,
+        prewrite_key=prewrite_key,
+        ddl_query=ddl.query,
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+    )
+
+
+def commit_payload(start_ts: int, commit_ts: int, prewrite_key: bytes, ddl: DdlFields | None = None) -> bytes:
+    """The key is repeated, and all of a DDL; only the rows are not (X-01)."""
+    if ddl is None:
+        return encode_binlog(
+            tp=BinlogType.COMMIT, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=prewrite_key or None
+        )
+    return encode_binlog(
+        tp=BinlogType.COMMIT,
+        start_ts=start_ts,
+        commit_ts=commit_ts,
+        prewrite_key=prewrite_key or None,
+        ddl_query=ddl.query,
+        ddl_job_id=ddl.job_id,
+        ddl_schema_state=ddl.schema_state,
+    )
+
+
+def rollback_payload(start_ts: int, prewrite_key: bytes) -> bytes:
+    """commit_ts 0 and the prewrite's key (X-02)."""
+    return encode_binlog(tp=BinlogType.ROLLBACK, start_ts=start_ts, commit_ts=0, prewrite_key=prewrite_key or None)

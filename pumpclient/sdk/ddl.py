@@ -1,0 +1,174 @@
+"""Running one DDL: P, then its commit_ts, then the published job, then C, in this order and no other.
+
+P first, so that from before the job is visible until its commit is stored the pump's resolved ts stays below it.
+The commit_ts before the job, so that whoever sees the job and writes rows in its schema commits later than the DDL.
+The job before C, so that no drainer meets a DDL binlog whose job nobody has.
+
+A death between P and the job leaves a pending prewrite and no job: settle it by rollback. A death between the job
+and C leaves a pending prewrite whose commit_ts is the job's FinishedTS: settle it by committing at that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+from binlog.crashpoint import crash_point
+from binlog.errors import EtcdError
+from binlog.kv import Compare, Etcd, Put
+from binlog.log import get_logger
+from binlog.published import JOB_BYTES_MAX, PublishedJobs, key_of_version
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.key import meta_hash_key
+from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.types import SchemaState
+from binlog.timestamp import TimestampSource
+
+from pumpclient.client import PumpsClient
+from pumpclient.payload import DdlFields
+from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
+from pumpclient.sdk.lock import DdlLock, ddl_lock
+
+log = get_logger(__name__)
+
+CONFIRM_TRIES = 60
+CONFIRM_PAUSE_S = 1.0
+NO_STATE = frozenset(
+    {ActionType.DROP_SCHEMA, ActionType.DROP_TABLE, ActionType.DROP_COLUMN, ActionType.DROP_INDEX}
+    | {ActionType.MULTI_SCHEMA_CHANGE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One DDL, worked out against the schema of the moment it holds the lock."""
+
+    type: ActionType
+    query: str
+    schema: str
+    schema_id: int
+    table_id: int = 0
+    table_name: str = ""
+    table: TableInfo | None = None
+    database: DBInfo | None = None
+
+    @property
+    def schema_state(self) -> SchemaState:
+        """0 for every drop and multi-schema change, else public (X-06)."""
+        return SchemaState.NONE if self.type in NO_STATE else SchemaState.PUBLIC
+
+
+@dataclass(slots=True)
+class Planning:
+    """What a plan may use: the current catalog, the statement's start_ts, and fresh ids."""
+
+    catalog: Catalog
+    start_ts: int
+    next_id: Callable[[], Awaitable[int]]
+
+
+Plan = Callable[[Planning], Awaitable[Statement]]
+
+
+@dataclass(slots=True)
+class DdlRunner:
+    """Runs statements one after the other over all services that share the etcd."""
+
+    etcd: Etcd
+    jobs: PublishedJobs
+    client: PumpsClient
+    timestamps: TimestampSource
+    catalog: Catalog
+    refresh: Callable[[], Awaitable[None]]
+    owner: str
+    _own: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _under_way: set[asyncio.Future[Job]] = field(default_factory=set)
+
+    async def run(self, plan: Plan) -> Job:
+        """The job as published. Whatever `plan` raises; DdlLockTimeout, DdlLockLost, DdlUndecided, pump errors."""
+        async with self._own, ddl_lock(self.etcd, self.owner) as lock:
+            await self.refresh()
+            start_ts = await self.timestamps.get()
+            statement = await plan(Planning(self.catalog, start_ts, self._next_id))
+            job_id = await self._next_id()
+            version = await self.jobs.next_schema_version()
+            job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
+            if len(job.dump()) + 64 > JOB_BYTES_MAX:
+                raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd takes")
+            ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
+            await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl)
+            crash_point("sdk.ddl_after_prewrite")
+            # From here on a cancelled caller changes nothing: the statement is carried through, or rolled back.
+            rest = asyncio.ensure_future(self._publish_and_commit(job, lock, ddl))
+            self._under_way.add(rest)
+            rest.add_done_callback(self._under_way.discard)
+            return await asyncio.shield(rest)
+
+    async def _publish_and_commit(self, job: Job, lock: DdlLock, ddl: DdlFields) -> Job:
+        try:
+            commit_ts = await self.timestamps.get()
+            job = replace(job, finished_ts=commit_ts)
+            published = await self._publish(job, lock)
+        except DdlUndecided:
+            raise
+        except BaseException:
+            await self.client.rollback(job.start_ts)
+            raise
+        if not published:
+            await self.client.rollback(job.start_ts)
+            raise DdlLockLost(f"the DDL lock was lost before job {job.id} was published: {job.query}")
+        crash_point("sdk.ddl_after_publish")
+        await self.client.commit(job.start_ts, commit_ts, ddl)
+        self.catalog.apply(job)
+        log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
+        return job
+
+    async def _publish(self, job: Job, lock: DdlLock) -> bool:
+        key, text = key_of_version(job.schema_version), job.dump()
+        try:
+            return await self.etcd.txn([lock.condition, Compare(key, mod_revision=0)], [Put(key, text)]) is not None
+        except EtcdError as error:
+            log.warning("publishing a job: no answer, looking whether it is there", job=job.id, error=str(error))
+        for _ in range(CONFIRM_TRIES):
+            try:
+                # Repeating the transaction is safe: it can only succeed once, and its key says by whom.
+                if await self.etcd.txn([lock.condition, Compare(key, mod_revision=0)], [Put(key, text)]) is not None:
+                    return True
+                there = await self.etcd.get(key)
+                return there is not None and there.value == text
+            except EtcdError:
+                await asyncio.sleep(CONFIRM_PAUSE_S)
+        raise DdlUndecided(
+            f"etcd did not say whether job {job.id} (version {job.schema_version}) is published; its prewrite "
+            f"{job.start_ts} is pending: commit it at {job.finished_ts} if the job is there, else roll it back"
+        )
+
+    async def _next_id(self) -> int:
+        return (await self.jobs.next_ids(1))[0]
+
+
+def _job(statement: Statement, *, job_id: int, version: int, start_ts: int) -> Job:
+    return Job(
+        id=job_id,
+        type=statement.type,
+        schema_state=statement.schema_state,
+        schema_id=statement.schema_id,
+        table_id=statement.table_id,
+        schema_name=statement.schema,
+        table_name=statement.table_name,
+        query=statement.query,
+        schema_version=version,
+        start_ts=start_ts,
+        real_start_ts=start_ts,
+        table_info=statement.table,
+        db_info=statement.database,
+    )
+
+
+def _meta_key(statement: Statement) -> bytes:
+    """TiDB's own meta key of what the statement changes: the databases, or the tables of one."""
+    if statement.type in (ActionType.CREATE_SCHEMA, ActionType.DROP_SCHEMA):
+        return meta_hash_key(b"DBs", f"DB:{statement.schema_id}".encode())
+    return meta_hash_key(f"DB:{statement.schema_id}".encode(), f"Table:{statement.table_id}".encode())

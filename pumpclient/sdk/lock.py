@@ -1,0 +1,85 @@
+"""The lock that lets one service at a time run DDL: an etcd key under a lease.
+
+Held, it is a fencing token: the job is published in one etcd transaction with the condition that the key still is as
+this holder wrote it. A holder that slept through its lease therefore publishes nothing, whatever it believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from binlog.errors import BinlogError
+from binlog.kv import Compare, Etcd, EventKind, Lease
+from binlog.log import get_logger
+from binlog.registry import ROOT
+
+from pumpclient.sdk.errors import SdkError
+
+log = get_logger(__name__)
+
+LOCK_KEY = f"{ROOT}/ddl/lock"
+LEASE_S = 15
+WAIT_S = 60.0
+
+
+class DdlLockTimeout(SdkError):
+    """Somebody else held the DDL lock for longer than this caller would wait."""
+
+
+class DdlLock:
+    """The lock while it is held. `condition` is what a publishing transaction must compare."""
+
+    def __init__(self, revision: int) -> None:
+        self.condition = Compare(LOCK_KEY, mod_revision=revision)
+
+
+@contextlib.asynccontextmanager
+async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: float = WAIT_S) -> AsyncIterator[DdlLock]:
+    """Wait for the lock, hold it renewed, release it. DdlLockTimeout after `wait_s`; EtcdError as etcd gives it."""
+    lease = await etcd.lease(lease_s)
+    renewal = asyncio.create_task(_renew(lease), name="ddl-lock-renewal")
+    try:
+        try:
+            async with asyncio.timeout(wait_s):
+                revision = await _acquire(etcd, owner, lease)
+        except TimeoutError:
+            holder = await etcd.get(LOCK_KEY)
+            name = holder.value.decode(errors="replace") if holder else "nobody now"
+            raise DdlLockTimeout(f"the DDL lock was not free within {wait_s} s; {name} holds it") from None
+        yield DdlLock(revision)
+    finally:
+        renewal.cancel()
+        await asyncio.wait([renewal])
+        try:
+            await lease.revoke()
+        except BinlogError as error:
+            log.warning("the DDL lock ends with its lease", error=str(error))
+
+
+async def _acquire(etcd: Etcd, owner: str, lease: Lease) -> int:
+    while True:
+        revision = await etcd.put_if(LOCK_KEY, owner.encode(), mod_revision=0, lease=lease.id)
+        if revision is not None:
+            return revision
+        there = await etcd.get(LOCK_KEY)
+        if there is not None:
+            await _deleted(etcd, there.mod_revision)
+
+
+async def _deleted(etcd: Etcd, revision: int) -> None:
+    with contextlib.suppress(BinlogError):  # a broken watch only means: look again
+        async for events in etcd.watch(LOCK_KEY, revision=revision):
+            if any(event.kind is EventKind.DELETE for event in events):
+                return
+    await asyncio.sleep(0.05)
+
+
+async def _renew(lease: Lease) -> None:
+    while True:
+        await asyncio.sleep(lease.ttl_s / 3)
+        try:
+            await lease.keep_alive()
+        except BinlogError as error:
+            log.warning("the DDL lock's lease was not renewed", error=str(error))

@@ -1,0 +1,292 @@
+"""The SDK's face: connect, run DDL, open transactions.
+
+    async with await Service.connect("http://127.0.0.1:2379") as svc:
+        await svc.create_database("shop")
+        orders = await svc.create_table("shop", Table("orders", Column("id", BigInt(), primary_key=True), ...))
+        async with svc.transaction() as txn:
+            txn.insert(orders, {"id": 1, ...})
+
+It is an embedded writer, not a database. It checks that values fit their columns; it does not check uniqueness, takes
+no locks and reads no rows: whoever embeds it holds the data, and this carries its changes to the pumps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from binlog.cluster import cluster_id
+from binlog.errors import BinlogError
+from binlog.etcd import connect_etcd
+from binlog.kv import Etcd
+from binlog.log import get_logger
+from binlog.published import PublishedJobs
+from binlog.registry import Registry
+from binlog.security import Security
+from binlog.tidb.job import Job
+from binlog.timestamp import TimestampSource, connect_timestamps
+
+from pumpclient.client import PdUrls, PumpsClient, upstream
+from pumpclient.errors import CommitUndelivered
+from pumpclient.sdk import statements
+from pumpclient.sdk.catalog import Catalog
+from pumpclient.sdk.ddl import DdlRunner, Plan
+from pumpclient.sdk.errors import BadDeclaration
+from pumpclient.sdk.parse import parse_ddl
+from pumpclient.sdk.rowids import RowIds
+from pumpclient.sdk.statements import Alteration
+from pumpclient.sdk.table import Column, Index, Table, bound_table
+from pumpclient.sdk.transaction import Transaction
+from pumpclient.writer import Limits
+
+log = get_logger(__name__)
+
+RELOAD_S = 1.0
+
+
+class Service:
+    """Connected from `connect` until `close`. One event loop."""
+
+    def __init__(self, *, etcd: Etcd, client: PumpsClient, timestamps: TimestampSource, rowids: RowIds) -> None:
+        """From parts already made; `open` loads the schema. Most callers want `connect`."""
+        self._etcd = etcd
+        self.client = client
+        self._timestamps = timestamps
+        self._rowids = rowids
+        self._jobs = PublishedJobs(etcd)
+        self.catalog = Catalog()
+        self._ddl = DdlRunner(
+            etcd=etcd,
+            jobs=self._jobs,
+            client=client,
+            timestamps=timestamps,
+            catalog=self.catalog,
+            refresh=self.refresh,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+        )
+        self._revision = 0
+        self._follower: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def connect(
+        cls,
+        pd_urls: PdUrls,
+        *,
+        strategy: str = "range",
+        write_timeout_s: float = 15.0,
+        security: Security | None = None,
+        tso_source: str = "auto",
+        pd_addr: str = "",
+        limits: Limits | None = None,
+        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
+    ) -> Service:
+        """Reach etcd (or PD), at least one pump and the source of timestamps, and load the published schema.
+
+        NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing.
+        """
+        section = upstream(pd_urls, tso_source=tso_source, pd_addr=pd_addr)
+        async with contextlib.AsyncExitStack() as made:
+            etcd = connect_etcd(section.pd_urls, security)
+            made.push_async_callback(etcd.close)
+            client = PumpsClient(
+                Registry(etcd),
+                cluster_id=await cluster_id(etcd, section, security),
+                strategy=strategy,
+                limits=limits or Limits(write_timeout_s=write_timeout_s),
+                security=security,
+                on_undelivered=on_undelivered,
+            )
+            await client.open()
+            made.push_async_callback(client.close)
+            timestamps = await connect_timestamps(etcd, section, security)
+            made.push_async_callback(timestamps.close)
+            service = cls(etcd=etcd, client=client, timestamps=timestamps, rowids=RowIds(await timestamps.get()))
+            await service.open()
+            made.pop_all()
+            return service
+
+    async def open(self) -> None:
+        """Load the published jobs and follow those of other services."""
+        await self.refresh()
+        self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
+
+    async def refresh(self) -> None:
+        """Take in every job that is published by now."""
+        listing, self._revision = await self._jobs.listing()
+        self._apply(listing)
+
+    def _apply(self, jobs: Sequence[tuple[int, bytes]]) -> None:
+        for version, text in jobs:
+            if version > self.catalog.version:
+                self.catalog.apply(Job.from_json(text))
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async for jobs in self._jobs.watch(self._revision):
+                    self._apply(jobs)
+            except BinlogError as error:
+                log.warning("watch of published jobs broke", error=str(error))
+            await asyncio.sleep(RELOAD_S)
+            try:
+                await self.refresh()
+            except BinlogError as error:
+                log.warning("published jobs cannot be read", error=str(error))
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    async def begin(self) -> Transaction:
+        """An open transaction with its start_ts."""
+        return self._transaction(await self._timestamps.get())
+
+    def transaction(self) -> Opening:
+        """`async with svc.transaction() as txn:`; commits when the block ends, rolls back when it raises."""
+        return Opening(self)
+
+    def _transaction(self, start_ts: int) -> Transaction:
+        return Transaction(
+            start_ts=start_ts,
+            client=self.client,
+            timestamps=self._timestamps,
+            catalog=self.catalog,
+            rowids=self._rowids,
+        )
+
+    # --- schema ---------------------------------------------------------------------------------------------
+
+    async def table(self, schema: str, name: str) -> Table:
+        """The current handle of a table, whoever made it. SchemaNotFound."""
+        await self.refresh()
+        return self.catalog.table(schema, name)
+
+    async def databases(self) -> tuple[str, ...]:
+        await self.refresh()
+        return self.catalog.databases()
+
+    async def tables(self, schema: str) -> tuple[str, ...]:
+        await self.refresh()
+        return self.catalog.tables(schema)
+
+    async def create_database(self, schema: str, *, collate: str = "utf8mb4_bin") -> None:
+        """SchemaExists when it is there."""
+        await self._ddl.run(statements.create_database(schema, collate))
+
+    async def drop_database(self, schema: str) -> None:
+        """And every table in it."""
+        await self._ddl.run(statements.drop_database(schema))
+
+    async def create_table(self, schema: str, table: Table) -> Table:
+        """The handle to write through. SchemaExists, SchemaNotFound (no such database), BadDeclaration."""
+        return await self._run_for_table(statements.create_table(schema, table))
+
+    async def drop_table(self, table: Table) -> None:
+        await self._ddl.run(statements.drop_table(*_place(table)))
+
+    async def truncate_table(self, table: Table) -> Table:
+        """The new handle: rows written through the old one from now on are dropped downstream."""
+        return await self._run_for_table(statements.truncate_table(*_place(table)))
+
+    async def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:
+        """The new handle; into another database with `schema`."""
+        old_schema, old = _place(table)
+        return await self._run_for_table(statements.rename_table(old_schema, old, schema or old_schema, name))
+
+    async def alter_table(
+        self,
+        table: Table,
+        *,
+        add: Sequence[Column] = (),
+        drop: Sequence[str] = (),
+        add_unique: Sequence[Index] = (),
+        add_index: Sequence[Index] = (),
+        drop_index: Sequence[str] = (),
+        after: str | None = None,
+        first: bool = False,
+    ) -> Table:
+        """One ALTER TABLE with all these changes; the new handle.
+
+        The old handle stays valid: rows written through it do not know added columns, which keep their default
+        downstream even where another writer has set them since. So let every writer change handles before any
+        gives such a column another value. `after` and `first` place the added columns.
+        """
+        change = Alteration(
+            tuple(add), tuple(drop), tuple(add_unique), tuple(add_index), tuple(drop_index), after, first
+        )
+        return await self._run_for_table(statements.alter_table(*_place(table), change))
+
+    async def create_index(
+        self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
+    ) -> Table:
+        key = Index.over(name, columns, unique=unique)
+        return await self.alter_table(table, add_unique=[key] if unique else [], add_index=[] if unique else [key])
+
+    async def drop_index(self, table: Table, name: str) -> Table:
+        return await self.alter_table(table, drop_index=[name])
+
+    async def ddl(self, statement: str) -> Table | None:
+        """A statement as text: CREATE or DROP DATABASE, DROP, TRUNCATE or RENAME TABLE, DROP INDEX, ALTER TABLE … DROP.
+
+        What declares columns takes a `Table` or `Column` instead. The table's new handle where there is one.
+        BadDeclaration for anything else.
+        """
+        job = await self._ddl.run(parse_ddl(statement))
+        return self._handle(job)
+
+    async def _run_for_table(self, plan: Plan) -> Table:
+        found = self._handle(await self._ddl.run(plan))
+        assert found is not None, "a statement on a table ends with a table"
+        return found
+
+    def _handle(self, job: Job) -> Table | None:
+        if job.table_info is None or not job.table_info.state:
+            return None
+        return bound_table(job.schema_name, job.table_info, job.schema_version)
+
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop following jobs, let deliveries under way end (see PumpsClient.close), and disconnect."""
+        if self._follower is not None:
+            self._follower.cancel()
+            await asyncio.wait([self._follower])
+            self._follower = None
+        await self.client.close()
+        await self._timestamps.close()
+        await self._etcd.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Opening:
+    """A transaction that begins with its block."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._transaction: Transaction | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._transaction = await self._service.begin()
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._transaction is not None
+        await self._transaction.__aexit__(kind, error, trace)
+
+
+def _place(table: Table) -> tuple[str, str]:
+    if table.bound is None:
+        raise BadDeclaration(f"table {table.name} is only declared: use what create_table or table() returns")
+    return table.bound.schema, table.bound.info.name

@@ -1,0 +1,153 @@
+"""DDL text as TiDB restores it (X-04): upper-case keywords, back-quoted names, a `;` at the end. Pure.
+
+A TiDB feature stands in a comment that MySQL skips. Names carry their database only where the statement needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from binlog.tidb.types import INTEGERS, FieldType, Flag, Tp
+
+from pumpclient.sdk.defaults import default_info, quoted
+from pumpclient.sdk.table import Column, Index, Table
+
+_INTEGER_NAMES = {
+    Tp.TINY: "TINYINT",
+    Tp.SHORT: "SMALLINT",
+    Tp.INT24: "MEDIUMINT",
+    Tp.LONG: "INT",
+    Tp.LONGLONG: "BIGINT",
+}
+CLUSTERED = "/*T![clustered_index] CLUSTERED */"
+NONCLUSTERED = "/*T![clustered_index] NONCLUSTERED */"
+DEFAULT_COLLATIONS = {"utf8mb4": "utf8mb4_bin", "utf8": "utf8_bin", "ascii": "ascii_bin", "binary": "binary"}
+
+
+def name(identifier: str) -> str:
+    return "`" + identifier.replace("`", "``") + "`"
+
+
+def type_sql(kind: FieldType) -> str:
+    """The type's text, with UNSIGNED, CHARACTER SET and COLLATE where they are not the default."""
+    text = _base(kind)
+    if kind.tp is not Tp.BIT and kind.tp is not Tp.YEAR and kind.is_unsigned:
+        text += " UNSIGNED"
+    if kind.charset != "binary":
+        if kind.charset != "utf8mb4":
+            text += f" CHARACTER SET {kind.charset.upper()}"
+        if kind.collate != DEFAULT_COLLATIONS.get(kind.charset):
+            text += f" COLLATE {kind.collate}"
+    return text
+
+
+def _base(kind: FieldType) -> str:
+    if kind.tp in _INTEGER_NAMES:
+        return "TINYINT(1)" if kind.tp is Tp.TINY and kind.flen == 1 else _INTEGER_NAMES[kind.tp]
+    if kind.tp in (Tp.FLOAT, Tp.DOUBLE):
+        digits = f"({kind.flen},{kind.decimal})" if kind.decimal >= 0 else ""
+        return ("FLOAT" if kind.tp is Tp.FLOAT else "DOUBLE") + digits
+    if kind.tp is Tp.NEWDECIMAL:
+        return f"DECIMAL({kind.flen},{kind.decimal})"
+    if kind.tp in (Tp.ENUM, Tp.SET):
+        return f"{kind.mysql_name.upper()}({','.join(quoted(name) for name in kind.elems)})"
+    if kind.tp in (Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION):
+        return kind.mysql_name.upper() + (f"({kind.fsp})" if kind.fsp else "")
+    if kind.tp in (Tp.STRING, Tp.VARCHAR, Tp.BIT):
+        return f"{kind.mysql_name.upper()}({kind.flen})"
+    return kind.mysql_name.upper()
+
+
+def column_sql(table: str, column: Column, *, inline_key: str = "") -> str:
+    """One column's definition; `inline_key` is what stands for a primary key of this column alone."""
+    parts = [name(column.name), type_sql(column.type)]
+    default = default_info(table, column)
+    if not column.is_nullable and not column.primary_key:
+        parts.append("NOT NULL")
+    elif column.type.tp is Tp.TIMESTAMP and column.is_nullable:
+        parts.append("NULL")  # without it, older MySQL and MariaDB make a TIMESTAMP NOT NULL
+    if default.sql is not None:
+        parts.append(f"DEFAULT {default.sql}")
+    if inline_key:
+        parts.append(inline_key)
+    if column.comment:
+        parts.append(f"COMMENT {quoted(column.comment)}")
+    return " ".join(parts)
+
+
+def _parts(key: Index) -> str:
+    return ", ".join(name(column) + (f"({length})" if length > 0 else "") for column, length in key.columns)
+
+
+def key_sql(key: Index) -> str:
+    return f"{'UNIQUE' if key.unique else 'INDEX'} {name(key.name)}({_parts(key)})"
+
+
+def create_table(table: Table) -> str:
+    single = table.primary_key.columns[0] if len(table.primary_key.columns) == 1 else None
+    inline = single is not None and single[1] == -1 and table.clustered
+    lines: list[str] = []
+    for column in table.columns:
+        key = ""
+        if inline and column.primary_key:
+            key = "PRIMARY KEY" if column.type.tp in INTEGERS - {Tp.YEAR} else f"PRIMARY KEY {CLUSTERED}"
+        lines.append(column_sql(table.name, column, inline_key=key))
+    if table.primary_key.columns and not inline:
+        lines.append(f"PRIMARY KEY({_parts(table.primary_key)}) {CLUSTERED if table.clustered else NONCLUSTERED}")
+    lines += [key_sql(key) for key in table.keys]
+    text = f"CREATE TABLE {name(table.name)} ({','.join(lines)})"
+    if table.collate != "utf8mb4_bin":
+        text += f" DEFAULT CHARACTER SET = {table.collate.split('_', 1)[0].upper()} DEFAULT COLLATE = {table.collate.upper()}"
+    if table.comment:
+        text += f" COMMENT = {quoted(table.comment)}"
+    return text + ";"
+
+
+def create_database(database: str, collate: str) -> str:
+    text = f"CREATE DATABASE {name(database)}"
+    if collate != "utf8mb4_bin":
+        text += f" CHARACTER SET = {collate.split('_', 1)[0]} COLLATE = {collate}"
+    return text + ";"
+
+
+def drop_database(database: str) -> str:
+    return f"DROP DATABASE {name(database)};"
+
+
+def drop_table(table: str) -> str:
+    return f"DROP TABLE {name(table)};"
+
+
+def truncate_table(table: str) -> str:
+    return f"TRUNCATE TABLE {name(table)};"
+
+
+def rename_table(old: str, new: str, *, old_schema: str, new_schema: str) -> str:
+    if old_schema == new_schema:
+        return f"RENAME TABLE {name(old)} TO {name(new)};"
+    return f"RENAME TABLE {name(old_schema)}.{name(old)} TO {name(new_schema)}.{name(new)};"
+
+
+def add_column(table: str, column: Column, *, position: str = "") -> str:
+    text = f"ADD COLUMN {column_sql(table, column)}"
+    return f"{text} {position}" if position else text
+
+
+def drop_column(column: str) -> str:
+    return f"DROP COLUMN {name(column)}"
+
+
+def add_key(key: Index) -> str:
+    return f"ADD {key_sql(key)}"
+
+
+def drop_key(key: str) -> str:
+    return f"DROP INDEX {name(key)}"
+
+
+def alter_table(table: str, changes: Iterable[str]) -> str:
+    return f"ALTER TABLE {name(table)} {', '.join(changes)};"
+
+
+def not_null_flag(column: Column) -> int:
+    return 0 if column.is_nullable else int(Flag.NOT_NULL)

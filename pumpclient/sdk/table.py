@@ -1,0 +1,217 @@
+"""Declaring a table, and the handle that rows are written through.
+
+A `Table` is declared (made by the program) or bound (returned by the service): then it has a schema, a TableInfo and
+the schema version it stands for. A bound Table never changes; ALTER returns another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum as PythonEnum
+from typing import Final
+
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Flag
+
+from pumpclient.sdk.errors import BadDeclaration
+
+NAME_CHARACTERS_MAX = 64
+
+
+class Default(PythonEnum):
+    """Defaults that are no value."""
+
+    NONE = "none"  # a row must give the column, or it is NULL
+    NOW = "now"  # CURRENT_TIMESTAMP, in UTC, of the moment a row without the column is written
+
+
+NO_DEFAULT: Final = Default.NONE
+NOW: Final = Default.NOW
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. Columns are nullable unless they are in the primary key or say otherwise."""
+
+    name: str
+    type: FieldType
+    primary_key: bool = False
+    nullable: bool | None = None
+    default: object = NO_DEFAULT
+    comment: str = ""
+
+    @property
+    def is_nullable(self) -> bool:
+        return not self.primary_key if self.nullable is None else self.nullable
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A key over columns; a part may be a prefix: `("name", 10)` is the first ten characters or bytes."""
+
+    name: str
+    columns: tuple[tuple[str, int], ...]
+    unique: bool = False
+
+    @classmethod
+    def over(cls, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False) -> Index:
+        parts = tuple((c, -1) if isinstance(c, str) else (c[0], c[1]) for c in columns)
+        return cls(name, parts, unique)
+
+
+Keys = Mapping[str, Sequence[str | tuple[str, int]]] | Sequence[Sequence[str | tuple[str, int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What the service knows of a table: where it is, and as of which schema version."""
+
+    schema: str
+    info: TableInfo
+    version: int
+
+
+class Table:
+    """A table: columns, and `unique` and `indexes` by name (or a list of column lists, named after their first column).
+
+    A primary key of one integer column is the row's handle; any other is clustered unless `clustered=False`.
+    A table may have no key at all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *columns: Column,
+        unique: Keys = (),
+        indexes: Keys = (),
+        clustered: bool = True,
+        primary_key: Sequence[str | tuple[str, int]] = (),
+        collate: str = "utf8mb4_bin",
+        comment: str = "",
+        bound: Bound | None = None,
+    ) -> None:
+        """`primary_key` gives order or prefixes; without it the columns that say `primary_key=True`, in order."""
+        self.name = check_name("table", name)
+        self.primary_key = Index.over("PRIMARY", primary_key or [c.name for c in columns if c.primary_key], unique=True)
+        in_key = {part for part, _ in self.primary_key.columns}
+        self.columns = tuple(replace(c, primary_key=c.name in in_key) for c in columns)
+        self.keys = (*_indexes(unique, unique=True), *_indexes(indexes, unique=False))
+        self.clustered = clustered
+        self.collate = collate
+        self.comment = comment
+        self.bound = bound
+        if bound is None:
+            self._check()
+
+    def _check(self) -> None:
+        where = f"table {self.name}"
+        if not self.columns:
+            raise BadDeclaration(f"{where} has no columns")
+        for column in self.columns:
+            check_column(self.name, column)
+        _distinct(where, "column", [c.name for c in self.columns])
+        _distinct(where, "index", [k.name for k in self.keys])
+        for key in (self.primary_key, *self.keys):
+            check_index(self.name, key, {c.name: c.type for c in self.columns})
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.columns)
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __repr__(self) -> str:
+        if self.bound is None:
+            return f"<Table {self.name}, declared>"
+        return f"<Table {self.bound.schema}.{self.name} id={self.bound.info.id} version={self.bound.version}>"
+
+
+def check_name(what: str, name: str) -> str:
+    """An identifier as MySQL takes it; BadDeclaration otherwise."""
+    if not name or len(name) > NAME_CHARACTERS_MAX or name.endswith(" ") or "\x00" in name:
+        raise BadDeclaration(
+            f"{what} name {name!r} must have 1 to {NAME_CHARACTERS_MAX} characters and no space at the end"
+        )
+    if any(character > "\uffff" for character in name):
+        raise BadDeclaration(f"{what} name {name!r} has a character outside the basic plane")
+    return name
+
+
+def check_column(table: str, column: Column) -> None:
+    check_name(f"{table}: column", column.name)
+    if column.primary_key and column.nullable:
+        raise BadDeclaration(f"{table}.{column.name}: a primary key's column cannot be nullable")
+    if column.default is None and not column.is_nullable:
+        raise BadDeclaration(f"{table}.{column.name}: default NULL in a column that is not nullable")
+
+
+def check_index(table: str, key: Index, types: Mapping[str, FieldType]) -> None:
+    """The columns exist, prefixes fit, blobs have one, JSON is in no key."""
+    _distinct(f"{table}: key {key.name}", "column", [name for name, _ in key.columns])
+    for name, length in key.columns:
+        where = f"{table}: key {key.name}, column {name}"
+        kind = types.get(name)
+        if kind is None:
+            raise BadDeclaration(f"{where}: there is no such column")
+        if kind.mysql_name == "json":
+            raise BadDeclaration(f"{where}: JSON cannot be in a key")
+        if length == 0 or length < -1 or (length > 0 and (not kind.is_string or length > kind.flen)):
+            raise BadDeclaration(f"{where}: {length} is no length of a prefix")
+        if length == -1 and kind.mysql_name.endswith(("text", "blob")):
+            raise BadDeclaration(f"{where}: a key over {kind.mysql_name} needs the length of a prefix")
+
+
+def _distinct(where: str, what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise BadDeclaration(f"{where}: {what} {name!r} occurs twice")
+        seen.add(name.lower())
+
+
+def _indexes(keys: Keys, *, unique: bool) -> tuple[Index, ...]:
+    if isinstance(keys, Mapping):
+        return tuple(Index.over(check_name("index", name), parts, unique=unique) for name, parts in keys.items())
+    made: list[Index] = []
+    taken: set[str] = set()
+    for parts in keys:
+        if isinstance(parts, str) or not parts:
+            raise BadDeclaration(f"a key is a list of columns, not {parts!r}")
+        first = parts[0] if isinstance(parts[0], str) else parts[0][0]
+        name, number = first, 2
+        while name.lower() in taken:
+            name, number = f"{first}_{number}", number + 1
+        taken.add(name.lower())
+        made.append(Index.over(name, parts, unique=unique))
+    return tuple(made)
+
+
+def bound_table(schema: str, info: TableInfo, version: int) -> Table:
+    """The handle of a table as of `version`, also one that another process created."""
+    columns = [
+        Column(
+            c.name,
+            replace(c.type, flag=c.type.flag & ~int(Flag.NOT_NULL)),
+            nullable=not c.is_not_null,
+            comment=c.comment,
+        )
+        for c in info.public_columns
+        if not c.hidden
+    ]
+    primary = info.primary_index()
+    parts = [(p.name, p.length) for p in primary.columns] if primary else []
+    table = Table(
+        info.name,
+        *columns,
+        primary_key=parts,
+        clustered=info.pk_is_handle or info.is_common_handle,
+        collate=info.collate,
+        comment=info.comment,
+        bound=Bound(schema, info, version),
+    )
+    table.keys = tuple(
+        Index(i.name, tuple((p.name, p.length) for p in i.columns), i.unique) for i in info.indexes if not i.primary
+    )
+    return table

@@ -1,0 +1,186 @@
+"""Column types by their SQL names; each makes a `FieldType` with the lengths TiDB gives it.
+
+Named as in SQL, hence capitals on functions. `collate` of the string types must belong to utf8mb4, utf8 or ascii.
+"""
+
+from __future__ import annotations
+
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from pumpclient.sdk.errors import BadDeclaration
+
+_INT_FLEN = {Tp.TINY: (4, 3), Tp.SHORT: (6, 5), Tp.INT24: (9, 8), Tp.LONG: (11, 10), Tp.LONGLONG: (20, 20)}
+CHARSETS = ("utf8mb4", "utf8", "ascii", "binary")
+TEXT_BYTES = {Tp.TINY_BLOB: 255, Tp.BLOB: 65_535, Tp.MEDIUM_BLOB: 16_777_215, Tp.LONG_BLOB: 4_294_967_295}
+VARCHAR_CHARACTERS_MAX = 16_383  # 65,535 bytes of four each
+VARBINARY_BYTES_MAX = 65_535
+
+
+def _bounded(what: str, value: int, low: int, high: int) -> int:
+    if not low <= value <= high:
+        raise BadDeclaration(f"{what} must be from {low} to {high}, not {value}")
+    return value
+
+
+def _integer(tp: Tp, unsigned: bool) -> FieldType:
+    return FieldType(tp, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=_INT_FLEN[tp][unsigned], decimal=0)
+
+
+def TinyInt(*, unsigned: bool = False) -> FieldType:
+    return _integer(Tp.TINY, unsigned)
+
+
+def SmallInt(*, unsigned: bool = False) -> FieldType:
+    return _integer(Tp.SHORT, unsigned)
+
+
+def MediumInt(*, unsigned: bool = False) -> FieldType:
+    return _integer(Tp.INT24, unsigned)
+
+
+def Int(*, unsigned: bool = False) -> FieldType:
+    return _integer(Tp.LONG, unsigned)
+
+
+def BigInt(*, unsigned: bool = False) -> FieldType:
+    return _integer(Tp.LONGLONG, unsigned)
+
+
+def Bool() -> FieldType:
+    """TINYINT(1): MySQL's BOOL."""
+    return FieldType(Tp.TINY, flen=1, decimal=0)
+
+
+def Float(*, unsigned: bool = False) -> FieldType:
+    return FieldType(Tp.FLOAT, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=12)
+
+
+def Double(*, unsigned: bool = False) -> FieldType:
+    return FieldType(Tp.DOUBLE, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=22)
+
+
+def NumericType(precision: int = 10, scale: int = 0, *, unsigned: bool = False) -> FieldType:
+    """DECIMAL(precision, scale): `precision` digits in all, `scale` of them after the point."""
+    _bounded("the precision of DECIMAL", precision, 1, 65)
+    _bounded("the scale of DECIMAL", scale, 0, min(30, precision))
+    return FieldType(Tp.NEWDECIMAL, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=precision, decimal=scale)
+
+
+def Bit(width: int = 1) -> FieldType:
+    return FieldType(Tp.BIT, flag=int(Flag.UNSIGNED), flen=_bounded("the width of BIT", width, 1, 64), decimal=0)
+
+
+def Year() -> FieldType:
+    return FieldType(Tp.YEAR, flag=int(Flag.UNSIGNED | Flag.ZEROFILL), flen=4, decimal=0)
+
+
+def Date() -> FieldType:
+    return FieldType(Tp.DATE, flag=int(Flag.BINARY), flen=10, decimal=0)
+
+
+def _with_fraction(tp: Tp, flen: int, fsp: int) -> FieldType:
+    _bounded("fractional digits of a second", fsp, 0, 6)
+    return FieldType(tp, flag=int(Flag.BINARY), flen=flen + (fsp + 1 if fsp else 0), decimal=fsp)
+
+
+def Time(fsp: int = 0) -> FieldType:
+    return _with_fraction(Tp.DURATION, 10, fsp)
+
+
+def DateTime(fsp: int = 0) -> FieldType:
+    return _with_fraction(Tp.DATETIME, 19, fsp)
+
+
+def Timestamp(fsp: int = 0) -> FieldType:
+    """An instant: an aware datetime, or a naive one in UTC."""
+    return _with_fraction(Tp.TIMESTAMP, 19, fsp)
+
+
+def _text(tp: Tp, flen: int, collate: str) -> FieldType:
+    charset = collate.split("_", 1)[0]
+    if charset not in CHARSETS or charset == "binary":
+        raise BadDeclaration(f"collation {collate!r} belongs to none of {', '.join(CHARSETS[:3])}")
+    return FieldType(tp, flen=flen, decimal=0, charset=charset, collate=collate)
+
+
+def _bytes(tp: Tp, flen: int) -> FieldType:
+    return FieldType(tp, flag=int(Flag.BINARY), flen=flen, decimal=0)
+
+
+def Char(length: int = 1, *, collate: str = "utf8mb4_bin") -> FieldType:
+    """CHAR(length in characters). Trailing spaces are not part of a value, as in MySQL."""
+    return _text(Tp.STRING, _bounded("the length of CHAR", length, 0, 255), collate)
+
+
+def VarChar(length: int, *, collate: str = "utf8mb4_bin") -> FieldType:
+    """VARCHAR(length in characters)."""
+    return _text(Tp.VARCHAR, _bounded("the length of VARCHAR", length, 0, VARCHAR_CHARACTERS_MAX), collate)
+
+
+def Binary(length: int = 1) -> FieldType:
+    """BINARY(length in bytes), padded with zero bytes."""
+    return _bytes(Tp.STRING, _bounded("the length of BINARY", length, 0, 255))
+
+
+def VarBinary(length: int) -> FieldType:
+    return _bytes(Tp.VARCHAR, _bounded("the length of VARBINARY", length, 0, VARBINARY_BYTES_MAX))
+
+
+def TinyText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    return _text(Tp.TINY_BLOB, TEXT_BYTES[Tp.TINY_BLOB], collate)
+
+
+def Text(*, collate: str = "utf8mb4_bin") -> FieldType:
+    return _text(Tp.BLOB, TEXT_BYTES[Tp.BLOB], collate)
+
+
+def MediumText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    return _text(Tp.MEDIUM_BLOB, TEXT_BYTES[Tp.MEDIUM_BLOB], collate)
+
+
+def LongText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    return _text(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB], collate)
+
+
+def TinyBlob() -> FieldType:
+    return _bytes(Tp.TINY_BLOB, TEXT_BYTES[Tp.TINY_BLOB])
+
+
+def Blob() -> FieldType:
+    return _bytes(Tp.BLOB, TEXT_BYTES[Tp.BLOB])
+
+
+def MediumBlob() -> FieldType:
+    return _bytes(Tp.MEDIUM_BLOB, TEXT_BYTES[Tp.MEDIUM_BLOB])
+
+
+def LongBlob() -> FieldType:
+    return _bytes(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB])
+
+
+def _names(kind: str, names: tuple[str, ...], most: int) -> tuple[str, ...]:
+    if not names or len(names) > most:
+        raise BadDeclaration(f"{kind} takes 1 to {most} names, not {len(names)}")
+    folded = [name.rstrip(" ").casefold() for name in names]
+    if len(set(folded)) != len(folded):
+        raise BadDeclaration(f"{kind}{names!r} names one value twice")
+    return names
+
+
+def Enum(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
+    elems = _names("ENUM", names, 65_535)
+    kind = _text(Tp.ENUM, max(len(name.encode()) for name in elems), collate)
+    return FieldType(kind.tp, 0, kind.flen, 0, kind.charset, kind.collate, elems)
+
+
+def Set(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
+    elems = _names("SET", names, 64)
+    for name in elems:
+        if "," in name:
+            raise BadDeclaration(f"SET{names!r}: a name must not contain a comma")
+    kind = _text(Tp.SET, sum(len(name.encode()) for name in elems) + len(elems) - 1, collate)
+    return FieldType(kind.tp, 0, kind.flen, 0, kind.charset, kind.collate, elems)
+
+
+def JSON() -> FieldType:
+    return FieldType(Tp.JSON, flag=int(Flag.BINARY), flen=4_294_967_295, decimal=0)

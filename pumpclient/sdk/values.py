@@ -1,0 +1,312 @@
+"""Python values to what a row holds, strictly: a value a column cannot hold exactly is an error, never rounded. Pure.
+
+`encoder(FieldType)` makes one function per column; it takes any Python value but None and gives the flattened datum
+(row format 1.9), or raises ValueError with the reason in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TypeVar
+
+from binlog.tidb import decimal as tidb_decimal
+from binlog.tidb.datum import Datum, Uint
+from binlog.tidb.json import BinaryJSON
+from binlog.tidb.json_encode import encode_json
+from binlog.tidb.time import DURATION_NS_MAX, Civil, pack, parse_duration
+from binlog.tidb.types import INTEGERS, STRINGS, FieldType, Tp
+from binlog.tidb.unflatten import to_float32
+
+Encoder = Callable[[object], Datum]
+T = TypeVar("T")
+
+_BITS = {Tp.TINY: 8, Tp.SHORT: 16, Tp.INT24: 24, Tp.LONG: 32, Tp.LONGLONG: 64}
+_TIMESTAMP_MIN = datetime(1970, 1, 1, 0, 0, 1)
+_TIMESTAMP_MAX = datetime(2038, 1, 19, 3, 14, 7, 999_999)
+
+
+def encoder(kind: FieldType) -> Encoder:
+    """The encoder of one column. ValueError for a type this SDK does not write (VECTOR, GEOMETRY)."""
+    if kind.tp is Tp.YEAR:
+        return _year
+    if kind.tp in INTEGERS:
+        return _integer(kind)
+    if kind.tp in STRINGS:
+        return _binary(kind) if kind.is_binary else _text(kind)
+    maker = _MAKERS.get(kind.tp)
+    if maker is None:
+        raise ValueError(f"columns of type {kind.mysql_name} cannot be written")
+    return maker(kind)
+
+
+def _wanted(what: str, value: object) -> ValueError:
+    return ValueError(f"{what} is wanted, not {type(value).__name__}")
+
+
+def _integer(kind: FieldType) -> Encoder:
+    bits = _BITS[kind.tp]
+    low, high = (0, (1 << bits) - 1) if kind.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    make = Uint if kind.is_unsigned else int
+
+    def encode(value: object) -> Datum:
+        if not isinstance(value, int):
+            raise _wanted("an int", value)
+        if not low <= value <= high:
+            raise ValueError(f"out of range {low} to {high}")
+        return make(value)
+
+    return encode
+
+
+def _year(value: object) -> Datum:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wanted("an int", value)
+    if value != 0 and not 1901 <= value <= 2155:
+        raise ValueError("out of range: 0, or 1901 to 2155")
+    return int(value)
+
+
+def _float(kind: FieldType) -> Encoder:
+    narrow = kind.tp is Tp.FLOAT
+
+    def encode(value: object) -> Datum:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _wanted("a float", value)
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError("out of range") from None
+        if not math.isfinite(number):
+            raise ValueError("NaN and infinity are no values")
+        if kind.is_unsigned and number < 0:
+            raise ValueError("the column is unsigned")
+        if narrow and abs(number) > 3.4028234663852886e38:
+            raise ValueError("out of range of FLOAT")
+        if kind.decimal >= 0 and abs(number) >= 10 ** (kind.flen - kind.decimal):
+            raise ValueError(f"out of range of ({kind.flen},{kind.decimal})")
+        return to_float32(number) if narrow else number
+
+    return encode
+
+
+def _decimal(kind: FieldType) -> Encoder:
+    precision, scale = kind.flen, max(kind.decimal, 0)
+    top = Decimal(10) ** (precision - scale)
+
+    def encode(value: object) -> Datum:
+        if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+            raise _wanted("a Decimal, int or str (a float is not exact)", value)
+        try:
+            number = Decimal(value)
+        except ArithmeticError:
+            raise ValueError("not a decimal number") from None
+        if not number.is_finite():
+            raise ValueError("NaN and infinity are no values")
+        if kind.is_unsigned and number < 0:
+            raise ValueError("the column is unsigned")
+        if abs(number) >= top:
+            raise ValueError(f"out of range of DECIMAL({precision},{scale})")
+        text = _fixed(number, scale)
+        return tidb_decimal.Decimal(text, precision, scale)
+
+    return encode
+
+
+def _fixed(number: Decimal, scale: int) -> str:
+    """Exactly `scale` fraction digits. ValueError when that would round."""
+    whole, _, fraction = f"{number:f}".partition(".")
+    if fraction[scale:].strip("0"):
+        raise ValueError(f"more than {scale} digits after the point")
+    text = f"{whole}.{fraction[:scale].ljust(scale, '0')}" if scale else whole
+    return text.removeprefix("-") if not number else text
+
+
+def _bit(kind: FieldType) -> Encoder:
+    def encode(value: object) -> Datum:
+        number = int.from_bytes(value, "big") if isinstance(value, bytes) else value
+        if not isinstance(number, int):
+            raise _wanted("an int or bytes", value)
+        if not 0 <= number < 1 << kind.flen:
+            raise ValueError(f"does not fit {kind.flen} bits")
+        return Uint(number)
+
+    return encode
+
+
+def _date(kind: FieldType) -> Encoder:
+    def encode(value: object) -> Datum:
+        if isinstance(value, str):
+            value = _parsed(date.fromisoformat, value)
+        if isinstance(value, datetime):
+            if value.time() != time(0):
+                raise ValueError("a date with a time of day")
+            value = value.date()
+        if not isinstance(value, date):
+            raise _wanted("a date", value)
+        return Uint(pack(Civil(value.year, value.month, value.day)))
+
+    return encode
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(str(error)) from None
+
+
+def _datetime(kind: FieldType) -> Encoder:
+    instant = kind.tp is Tp.TIMESTAMP
+
+    def encode(value: object) -> Datum:
+        if isinstance(value, str):
+            value = _parsed(datetime.fromisoformat, value)
+        elif isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime(value.year, value.month, value.day)
+        if not isinstance(value, datetime):
+            raise _wanted("a datetime", value)
+        if value.tzinfo is not None:
+            if not instant:
+                raise ValueError("a DATETIME has no time zone; give a naive datetime")
+            value = value.astimezone(UTC).replace(tzinfo=None)
+        if instant and not _TIMESTAMP_MIN <= value <= _TIMESTAMP_MAX:
+            raise ValueError(f"out of range {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} (UTC)")
+        _check_fraction(value.microsecond, kind.fsp)
+        return Uint(
+            pack(Civil(value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond))
+        )
+
+    return encode
+
+
+def _check_fraction(microsecond: int, fsp: int) -> None:
+    if microsecond % 10 ** (6 - fsp):
+        raise ValueError(f"{microsecond} microseconds do not fit {fsp} fractional digits")
+
+
+def _duration(kind: FieldType) -> Encoder:
+    def encode(value: object) -> Datum:
+        if isinstance(value, str):
+            ns = _parsed(parse_duration, value)
+        elif isinstance(value, timedelta):
+            ns = (value.days * 86_400 + value.seconds) * 1_000_000_000 + value.microseconds * 1_000
+        elif isinstance(value, time):
+            if value.tzinfo is not None:
+                raise ValueError("a TIME has no time zone")
+            seconds = value.hour * 3600 + value.minute * 60 + value.second
+            ns = seconds * 1_000_000_000 + value.microsecond * 1_000
+        else:
+            raise _wanted("a timedelta or time", value)
+        if abs(ns) > DURATION_NS_MAX:
+            raise ValueError("out of range -838:59:59 to 838:59:59")
+        if ns % 1_000:
+            raise ValueError("finer than a microsecond")
+        _check_fraction(abs(ns) // 1_000 % 1_000_000, kind.fsp)
+        return ns
+
+    return encode
+
+
+def _text(kind: FieldType) -> Encoder:
+    counted = kind.tp in (Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING)  # in characters; TEXT counts bytes
+    trimmed = kind.tp is Tp.STRING
+    highest = {"utf8": "\uffff", "ascii": "\x7f"}.get(kind.charset)
+
+    def encode(value: object) -> Datum:
+        if not isinstance(value, str):
+            raise _wanted("a str", value)
+        if trimmed:
+            value = value.rstrip(" ")
+        if highest is not None and value and max(value) > highest:
+            raise ValueError(f"has a character outside {kind.charset}")
+        try:
+            data = value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"not Unicode text: {error.reason} at character {error.start}") from None
+        length = len(value) if counted else len(data)
+        if length > kind.flen:
+            unit = "characters" if counted else "bytes"
+            raise ValueError(f"{length} {unit} are more than {kind.flen}")
+        return data
+
+    return encode
+
+
+def _binary(kind: FieldType) -> Encoder:
+    padded = kind.flen if kind.tp is Tp.STRING else 0
+
+    def encode(value: object) -> Datum:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise _wanted("bytes", value)
+        data = bytes(value)
+        if len(data) > kind.flen:
+            raise ValueError(f"{len(data)} bytes are more than {kind.flen}")
+        return data.ljust(padded, b"\x00")
+
+    return encode
+
+
+def _enum(kind: FieldType) -> Encoder:
+    numbers = {name: Uint(number) for number, name in enumerate(kind.elems, 1)}
+
+    def encode(value: object) -> Datum:
+        if not isinstance(value, str):
+            raise _wanted("a name", value)
+        found = numbers.get(value)
+        if found is None:
+            raise ValueError(f"is none of {', '.join(map(repr, kind.elems[:20]))}")
+        return found
+
+    return encode
+
+
+def _set(kind: FieldType) -> Encoder:
+    masks = {name: 1 << number for number, name in enumerate(kind.elems)}
+
+    def encode(value: object) -> Datum:
+        if isinstance(value, str):
+            names: list[object] = list(value.split(",")) if value else []
+            if value in masks:  # also the empty name, where the type has one
+                names = [value]
+        elif isinstance(value, Iterable) and not isinstance(value, bytes):
+            names = list(value)
+        else:
+            raise _wanted("names", value)
+        mask = 0
+        for name in names:
+            if not isinstance(name, str) or name not in masks:
+                raise ValueError(f"{name!r} is none of {', '.join(map(repr, kind.elems))}")
+            mask |= masks[name]
+        return Uint(mask)
+
+    return encode
+
+
+def _json(kind: FieldType) -> Encoder:
+    def encode(value: object) -> Datum:
+        if isinstance(value, BinaryJSON):
+            return value
+        try:
+            return encode_json(value)
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+    return encode
+
+
+_MAKERS: dict[Tp, Callable[[FieldType], Encoder]] = {
+    Tp.FLOAT: _float,
+    Tp.DOUBLE: _float,
+    Tp.NEWDECIMAL: _decimal,
+    Tp.BIT: _bit,
+    Tp.DATE: _date,
+    Tp.DATETIME: _datetime,
+    Tp.TIMESTAMP: _datetime,
+    Tp.DURATION: _duration,
+    Tp.ENUM: _enum,
+    Tp.SET: _set,
+    Tp.JSON: _json,
+}

@@ -1,0 +1,125 @@
+"""Where each open transaction's prewrite is, and where it may be (C-08, C-09, correctness rules 5 and 19). Pure.
+
+    begin ─► unknown(pump)* ─► acked(pump) ─► ending(commit_ts) ─► settled   ─► clean up the others
+                            └► failed                                       ─► clean up all
+
+A clean-up rollback goes to a pump only when (a) the transaction is settled and (b) that pump did not acknowledge
+the prewrite. Both are decided here and nowhere else: `settled` and `failed` are the only two ways to get a
+`CleanUp`, and neither names the acknowledging pump.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pumpclient.errors import CommitTsChanged, DuplicateTransaction, TooManyTransactions, UnknownTransaction
+
+OPEN_MAX = 1_000_000
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """`pump` acknowledged the prewrite. `unknown` are pumps that may hold a copy. `commit_ts` 0 means rollback."""
+
+    start_ts: int
+    prewrite_key: bytes
+    opened_s: float
+    pump: str | None = None
+    unknown: set[str] = field(default_factory=set)
+    commit_ts: int | None = None
+    reported: bool = False
+    undelivered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """Roll back `start_ts` on each of `pumps`, until each has answered."""
+
+    start_ts: int
+    prewrite_key: bytes
+    pumps: tuple[str, ...]
+
+
+class Tracker:
+    """The open transactions of one client. Bounded: at `open_max` a new prewrite is refused by name."""
+
+    def __init__(self, *, open_max: int = OPEN_MAX) -> None:
+        self._open_max = open_max
+        self._open: dict[int, OpenTransaction] = {}  # in order of opening
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, start_ts: int, prewrite_key: bytes, *, now_s: float) -> None:
+        if start_ts in self._open:
+            raise DuplicateTransaction(start_ts)
+        if len(self._open) >= self._open_max and not self._evict():
+            raise TooManyTransactions(self._open_max)
+        self._open[start_ts] = OpenTransaction(start_ts, prewrite_key, now_s)
+
+    def _evict(self) -> bool:
+        """Room for one more: the oldest goes if it outlived its time and that has been reported."""
+        oldest = next(iter(self._open.values()))
+        if oldest.undelivered or (oldest.reported and oldest.commit_ts is None):
+            del self._open[oldest.start_ts]
+            return True
+        return False
+
+    def _get(self, start_ts: int) -> OpenTransaction:
+        found = self._open.get(start_ts)
+        if found is None:
+            raise UnknownTransaction(start_ts)
+        return found
+
+    def unknown(self, start_ts: int, pump: str) -> None:
+        """A try on `pump` ended without an answer that excludes a copy there."""
+        self._get(start_ts).unknown.add(pump)
+
+    def acked(self, start_ts: int, pump: str) -> None:
+        found = self._get(start_ts)
+        found.pump = pump
+        found.unknown.discard(pump)
+
+    def failed(self, start_ts: int) -> CleanUp:
+        """No pump acknowledged, so the transaction is settled: it never commits, and every copy must go."""
+        found = self._open.pop(start_ts, None)
+        if found is None:
+            raise UnknownTransaction(start_ts)
+        assert found.pump is None, f"transaction {start_ts} was acknowledged by {found.pump}"
+        return CleanUp(start_ts, found.prewrite_key, tuple(sorted(found.unknown)))
+
+    def ending(self, start_ts: int, commit_ts: int) -> str:
+        """The pump that must hear the end. Before anything is sent: from here on commit_ts is fixed."""
+        found = self._get(start_ts)
+        if found.pump is None:
+            raise UnknownTransaction(start_ts)
+        if found.commit_ts is not None and found.commit_ts != commit_ts:
+            raise CommitTsChanged(start_ts, sent=found.commit_ts, asked=commit_ts)
+        found.commit_ts = commit_ts
+        found.undelivered = False
+        return found.pump
+
+    def prewrite_key(self, start_ts: int) -> bytes:
+        return self._get(start_ts).prewrite_key
+
+    def settled(self, start_ts: int) -> CleanUp:
+        """The acknowledging pump has stored the commit or rollback."""
+        found = self._get(start_ts)
+        assert found.commit_ts is not None, f"transaction {start_ts} is settled without an end"
+        del self._open[start_ts]
+        return CleanUp(start_ts, found.prewrite_key, tuple(sorted(found.unknown)))
+
+    def undelivered(self, start_ts: int) -> None:
+        """The budget for sending the end is spent. Nothing is settled, so nothing is cleaned up; a later try may be."""
+        self._get(start_ts).undelivered = True
+
+    def expired(self, *, now_s: float, ttl_s: float) -> list[OpenTransaction]:
+        """Open longer than `ttl_s` without commit or rollback, each given once (C-09)."""
+        late: list[OpenTransaction] = []
+        for found in self._open.values():
+            if now_s - found.opened_s <= ttl_s:
+                break  # opened in order: all later ones are younger
+            if not found.reported:
+                found.reported = True
+                late.append(found)
+        return late

@@ -1,0 +1,79 @@
+"""Keeps the pool equal to the registry and gives failed pumps another chance (C-04, C-05).
+
+Two loops: one follows the registry from the revision of its listing, one probes pumps that are online by the
+registry and unusable by experience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+from binlog.registry import NodeChange, Registry
+
+from pumpclient.pool import Pool
+from pumpclient.writer import Limits, Writer
+
+log = get_logger(__name__)
+
+RELIST_S = 1.0
+
+
+class Watch:
+    """Call `list_once` first; `run` then follows from there until it is cancelled."""
+
+    def __init__(self, registry: Registry, pool: Pool, writer: Writer, limits: Limits) -> None:
+        self._registry = registry
+        self._pool = pool
+        self._writer = writer
+        self._limits = limits
+        self._revision = 0
+
+    async def list_once(self) -> int:
+        """Replace the pool by a listing and return how many pumps it has. EtcdError as the registry raises it."""
+        listing = await self._registry.list("pumps")
+        self._revision = listing.revision
+        for node_id in self._pool.replace_all(record.status for record in listing.nodes):
+            self._writer.forget(node_id)
+        return len(listing.nodes)
+
+    async def follow(self) -> None:
+        """Apply changes for ever. A broken watch begins again with a listing, so that nothing is missed between."""
+        while True:
+            try:
+                async for changes in self._registry.watch("pumps", self._revision):
+                    for change in changes:
+                        self._apply(change)
+            except BinlogError as error:
+                log.warning("watch of pumps broke", error=str(error))
+            await asyncio.sleep(RELIST_S)
+            with contextlib.suppress(BinlogError):  # etcd is away: the pool stays as it was, the loop comes back
+                await self.list_once()
+
+    def _apply(self, change: NodeChange) -> None:
+        if change.record is None:
+            self._pool.remove(change.node_id)
+            self._writer.forget(change.node_id)
+        elif self._pool.put(change.record.status):
+            self._writer.forget(change.node_id)
+
+    async def detect(self) -> None:
+        """Probe suspended pumps every `detect_s`, and at once when no pump is available."""
+        last_s = -self._limits.detect_soonest_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.detect_s):
+                    await self._writer.detect_now.wait()
+            self._writer.detect_now.clear()
+            await asyncio.sleep(max(0.0, last_s + self._limits.detect_soonest_s - time.monotonic()))
+            last_s = time.monotonic()
+            suspended = self._pool.suspended()
+            answers = await asyncio.gather(*(self._writer.probe(pump) for pump in suspended))
+            for pump, answer in zip(suspended, answers, strict=True):
+                if not answer.acked:
+                    log.info("pump is still unavailable", pump=pump, detail=answer.detail)
+            if suspended and not self._pool.available():
+                self._writer.detect_now.set()

@@ -1,0 +1,291 @@
+"""How one binlog reaches one pump: the retry and failover rules of spec 2.4 (C-10 .. C-14), without the registry.
+
+`Writer` owns the connections, the tracker and the cleaner; `watch` feeds its pool; `client` is the face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+from binlog.log import get_logger
+from binlog.node import State
+
+from pumpclient.answer import Answer, Outcome, not_sent
+from pumpclient.cleanup import Cleaner
+from pumpclient.connection import Connection
+from pumpclient.errors import CommitUndelivered, NoPump, PayloadTooLarge, PrewriteFailed
+from pumpclient.payload import DdlFields, commit_payload, rollback_payload
+from pumpclient.pool import Pool
+from pumpclient.selector import Selector
+from pumpclient.tracker import OpenTransaction, Tracker
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Spec 2.1. A commit is first retried after `commit_retry_first_s`, then after ever longer up to `commit_retry_s`."""
+
+    write_timeout_s: float = 15.0
+    prewrite_retry_s: float = 0.1
+    commit_retry_first_s: float = 0.05
+    commit_retry_s: float = 1.0
+    commit_budget_s: float = 600.0
+    open_ttl_s: float = 3600.0
+    detect_s: float = 30.0
+    detect_soonest_s: float = 0.2
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened, for metrics and tests."""
+
+    prewrites: int = 0
+    commits: int = 0
+    rollbacks: int = 0
+    tries_failed: int = 0
+    fallbacks: int = 0
+    undelivered: int = 0
+    expired: int = 0
+
+
+class Writer:
+    """Prewrites go to a selected pump, their end to the pump that acknowledged them. One event loop, no threads."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: int,
+        pool: Pool,
+        selector: Selector,
+        limits: Limits,
+        credentials: grpc.ChannelCredentials | None = None,
+        use_extension: bool = True,
+        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
+        on_expired: Callable[[OpenTransaction], None] | None = None,
+        tracker: Tracker | None = None,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._pool = pool
+        self.selector = selector
+        self._limits = limits
+        self._credentials = credentials
+        self._use_extension = use_extension
+        self._on_undelivered = on_undelivered
+        self._on_expired = on_expired
+        self.tracker = tracker or Tracker()
+        self.counts = Counts()
+        self.cleaner = Cleaner(self._attempt, self._may_hold)
+        self.detect_now = asyncio.Event()
+        self._connections: dict[str, Connection] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+
+    # --- prewrite -------------------------------------------------------------------------------------------
+
+    async def prewrite(self, start_ts: int, prewrite_key: bytes, payload: bytes) -> str:
+        """Make the prewrite durable on one pump and return its id.
+
+        Raises PrewriteFailed, PayloadTooLarge or NoPump: then the transaction is over, and every pump that may
+        hold a copy is being told so.
+        """
+        self.tracker.begin(start_ts, prewrite_key, now_s=time.monotonic())
+        self._report_expired()
+        try:
+            pump = await self._prewrite_somewhere(start_ts, payload)
+        except BaseException:  # a cancelled caller, too, leaves copies behind
+            self.cleaner.add(self.tracker.failed(start_ts))
+            raise
+        self.counts.prewrites += 1
+        return pump
+
+    async def _prewrite_somewhere(self, start_ts: int, payload: bytes) -> str:
+        end_s = time.monotonic() + self._limits.write_timeout_s
+        tried: set[str] = set()
+        tries, last = 0, "no available pump to write binlog"
+        while True:
+            available = self._pool.available()
+            pump = self.selector.select(available, start_ts=start_ts, tries=tries)
+            if pump is None:
+                self.detect_now.set()
+                break
+            answer = await self._prewrite_once(start_ts, pump, payload)
+            tries += 1
+            if answer.acked:
+                return pump
+            tried.add(pump)
+            last = f"{pump}: {answer.detail}"
+            if time.monotonic() > end_s and tries > len(available):
+                break
+            if tried.issuperset(self._pool.available()):  # everybody failed once: now it is worth waiting
+                await asyncio.sleep(self._limits.prewrite_retry_s)
+        return await self._prewrite_anywhere(start_ts, payload, tries, last)
+
+    async def _prewrite_anywhere(self, start_ts: int, payload: bytes, tries: int, last: str) -> str:
+        """C-13: one try at every pump that the registry calls online, over fresh connections."""
+        online = self._pool.online()
+        if not online and not tries:
+            raise NoPump(f"prewrite {start_ts}: no available pump to write binlog ({len(self._pool)} registered)")
+        self.counts.fallbacks += 1
+        for pump in online:
+            if pump in self._connections:
+                self._connections[pump].reset()
+            answer = await self._prewrite_once(start_ts, pump, payload)
+            tries += 1
+            if answer.acked:
+                return pump
+            last = f"{pump}: {answer.detail}"
+        raise PrewriteFailed(start_ts, tries=tries, last=last)
+
+    async def _prewrite_once(self, start_ts: int, pump: str, payload: bytes) -> Answer:
+        try:
+            answer = await self._attempt(pump, payload)
+        except BaseException:
+            self.tracker.unknown(start_ts, pump)
+            raise
+        if answer.acked:
+            self.tracker.acked(start_ts, pump)
+            return answer
+        log.warning("prewrite failed", start_ts=start_ts, pump=pump, outcome=answer.outcome.value, detail=answer.detail)
+        if answer.outcome is Outcome.TOO_LARGE:
+            raise PayloadTooLarge(start_ts, payload_bytes=len(payload), detail=answer.detail)
+        if answer.outcome is Outcome.UNKNOWN:
+            self.tracker.unknown(start_ts, pump)
+        return answer
+
+    # --- commit and rollback --------------------------------------------------------------------------------
+
+    async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
+        """Give the transaction's pump its commit; return when it is durable there.
+
+        The delivery goes on when the caller is cancelled: the transaction is committed from the moment its
+        commit_ts was taken. Raises UnknownTransaction, CommitTsChanged, or CommitUndelivered after the budget.
+        """
+        assert commit_ts > start_ts, f"commit_ts {commit_ts} is not after start_ts {start_ts}"
+        pump = self.tracker.ending(start_ts, commit_ts)
+        key = self.tracker.prewrite_key(start_ts)
+        await self._end(start_ts, commit_ts, pump, commit_payload(start_ts, commit_ts, key, ddl))
+        self.counts.commits += 1
+
+    async def rollback(self, start_ts: int) -> None:
+        """Take the prewrite back. Same promises and errors as `commit`."""
+        pump = self.tracker.ending(start_ts, 0)
+        key = self.tracker.prewrite_key(start_ts)
+        await self._end(start_ts, 0, pump, rollback_payload(start_ts, key))
+        self.counts.rollbacks += 1
+
+    async def _end(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
+        task = asyncio.create_task(self._deliver(start_ts, commit_ts, pump, payload))
+        self._endings.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._endings.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: the caller raises it, or was cancelled and _deliver has reported it
+
+    async def _deliver(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
+        end_s = time.monotonic() + self._limits.commit_budget_s
+        pause_s = self._limits.commit_retry_first_s
+        tries = 0
+        while True:
+            answer = await self._attempt(pump, payload)
+            tries += 1
+            if answer.acked:
+                self.cleaner.add(self.tracker.settled(start_ts))
+                return
+            if time.monotonic() >= end_s:
+                break
+            if tries in (1, 10, 100):
+                log.warning("a transaction's end is not taken yet", start_ts=start_ts, pump=pump, detail=answer.detail)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._limits.commit_retry_s)
+        self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=tries, last=answer.detail))
+
+    def _undelivered(self, error: CommitUndelivered) -> None:
+        self.tracker.undelivered(error.start_ts)
+        self.counts.undelivered += 1
+        log.error("transaction left pending", start_ts=error.start_ts, commit_ts=error.commit_ts, pump=error.pump)
+        if self._on_undelivered is not None:
+            self._on_undelivered(error)
+        raise error
+
+    # --- pumps ----------------------------------------------------------------------------------------------
+
+    async def _attempt(self, pump: str, payload: bytes) -> Answer:
+        """One try at one pump; its error count and availability follow (C-07, C-14)."""
+        connection = self._connection(pump)
+        if connection is None:
+            return not_sent(f"pump {pump} is not registered")
+        answer = await connection.write(payload)
+        if answer.acked:
+            if self._pool.succeeded(pump):
+                log.info("pump is available again", pump=pump)
+        elif answer.outcome is not Outcome.TOO_LARGE:
+            self.counts.tries_failed += 1
+            if self._pool.failed(pump):
+                log.warning("pump is unavailable", pump=pump, detail=answer.detail)
+                if not self._pool.available():
+                    self.detect_now.set()
+        return answer
+
+    async def probe(self, pump: str) -> Answer:
+        """Would this pump take a prewrite? A refusal is a no, whatever the transport says (C-05, fixed)."""
+        connection = self._connection(pump)
+        if connection is None:
+            return not_sent(f"pump {pump} is not registered")
+        answer = await connection.probe()
+        if answer.acked and self._pool.succeeded(pump):
+            log.info("pump is available again", pump=pump)
+        return answer
+
+    def forget(self, pump: str) -> None:
+        """The pump moved, left or changed state: its next write dials anew."""
+        connection = self._connections.pop(pump, None)
+        if connection is not None:
+            connection.reset()
+
+    def _connection(self, pump: str) -> Connection | None:
+        connection = self._connections.get(pump)
+        if connection is None:
+            member = self._pool.get(pump)
+            if member is None:
+                return None
+            connection = self._connections[pump] = Connection(
+                member.host,
+                cluster_id=self._cluster_id,
+                timeout_s=self._limits.write_timeout_s,
+                credentials=self._credentials,
+                use_extension=self._use_extension,
+            )
+        return connection
+
+    def _may_hold(self, pump: str) -> bool:
+        member = self._pool.get(pump)
+        return member is not None and member.state is not State.OFFLINE
+
+    def _report_expired(self) -> None:
+        for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
+            self.counts.expired += 1
+            log.error("transaction has no commit or rollback", start_ts=found.start_ts, pump=found.pump)
+            if self._on_expired is not None:
+                self._on_expired(found)
+
+    async def close(self, *, drain_s: float) -> None:
+        """Give endings under way and clean-ups `drain_s` to finish, then stop them; what is left is logged."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                while self._endings:
+                    await asyncio.wait(set(self._endings))
+                await self.cleaner.drained()
+        await self.cleaner.close()
+        for task in list(self._endings):
+            task.cancel()
+        connections = list(self._connections.values())
+        self._connections.clear()
+        await asyncio.gather(*(connection.close() for connection in connections))

@@ -61,14 +61,15 @@ class _Walk:
 
     def _ddl(self, item: Item) -> Iterator[Step]:
         assert item.ddl is not None
+        if item.ddl.announces_drop:
+            return  # the delete-only half of DROP COLUMN: its job is still running and in no history
         job = self._schema.job(item.ddl.job_id)
         if job is None:
             if item.commit_ts in self._schema.policy.ignored_ts:
                 return
             yield from self._unknown(item, item.ddl.job_id, None)
             return
-        # Rolled back, skipped kinds, and the delete-only half of DROP COLUMN change nothing downstream.
-        if item.ddl.announces_drop or not kinds.takes_effect(job) or kinds.is_skipped(job):
+        if not kinds.takes_effect(job) or kinds.is_skipped(job):
             return
         yield from self._run_due(item, job.schema_version - 1)
         if self._schema.has_run(job):

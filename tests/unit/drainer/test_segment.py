@@ -142,6 +142,14 @@ def test_an_ignored_ddl_needs_no_job() -> None:
     assert positions(walk(batch_of(ddl(ts(1), 4711, "x")), schema)) == [("Fence", END)]
 
 
+def test_the_announcement_of_drop_column_needs_no_job() -> None:
+    """It is written while the job runs (X-06), when no history has it."""
+    schema = opened()
+    assert positions(walk(batch_of(ddl(ts(1), 9, "ALTER … DROP", state=1), row(ts(2), 2, 10)), schema)) == [
+        ("Rows", END)
+    ]
+
+
 def test_without_sync_ddl_only_the_schema_moves() -> None:
     schema = opened(ADD_B, policy=Policy(sync_ddl=False))
     steps = list(walk(batch_of(ddl(ts(1), 9, "x"), row(ts(2), 9, 10)), schema))

@@ -128,7 +128,18 @@ class Index:
 
     def largest_ts(self) -> int:
         """The largest ts of any record in the index, or 0."""
-        with self._db.iterator(prefix=keys.TS, reverse=True, include_value=False) as newest:
+        return self._last(keys.TS)
+
+    def largest_outcome(self) -> int:
+        """The largest start_ts with an outcome, or 0."""
+        return self._last(keys.OUTCOME)
+
+    def largest_complete(self) -> int:
+        """The largest commit_ts that can be served, or 0."""
+        return self._last(keys.COMPLETE)
+
+    def _last(self, prefix: bytes) -> int:
+        with self._db.iterator(prefix=prefix, reverse=True, include_value=False) as newest:
             for key in newest:
                 return keys.key_ts(key)
         return 0

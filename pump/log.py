@@ -105,6 +105,8 @@ class ValueLog:
             if not path.stem.isdecimal():
                 raise BinlogError(f"{path} is not a value log file: its name must be a number")
             self._files[int(path.stem)] = self._open_file(int(path.stem), path)
+        if head is not None and head.pointer.fid > max(self._files, default=-1):
+            raise BinlogError(f"the index names file {head.pointer.fid}, but {self._directory} has none so new")
         damage: list[DamagedRecord] = []
         if self._files:
             newest = self._files[max(self._files)]
@@ -249,6 +251,10 @@ class ValueLog:
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
         file.closed = True
+
+    def give_up(self, reason: str) -> None:
+        """Refuse every later write: something after the log failed, so that its end no longer has one meaning."""
+        self._broken = self._broken or reason
 
     def _break(self, reason: str) -> LogBroken:
         self._broken = reason

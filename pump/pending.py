@@ -86,7 +86,7 @@ class PendingSet:
             heapq.heappop(heap)
         return heap[0] if heap else None
 
-    def list(self, count_max: int) -> list[Pending]:
+    def first(self, count_max: int) -> list[Pending]:
         """The oldest ones, ascending."""
         return [self._entries[ts] for ts in heapq.nsmallest(count_max, self._entries)]
 

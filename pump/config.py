@@ -1,0 +1,167 @@
+"""Settings of a pump (`1.1`). Keys in the TOML file; flags of upstream's names; PUMP_<FLAG> in the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from binlog.config import (
+    ByteSize,
+    Flag,
+    HostPort,
+    Retention,
+    Section,
+    SecuritySection,
+    UpstreamSection,
+    default_host,
+    load_or_exit,
+    split_host_port,
+)
+from pydantic import AfterValidator, Field, model_validator
+
+from pump.index import IndexOptions
+
+PORT = 8250
+STATUS_PORT_OFFSET = 1000
+
+
+def _positive(value: timedelta) -> timedelta:
+    if value <= timedelta(0):
+        raise ValueError(f"GC is {value}, must bigger than 0")
+    return value
+
+
+class KvSection(Section):
+    """`[storage.kv]`: LevelDB. A value of 0 or less is the default. What plyvel has no knob for is accepted."""
+
+    block_cache_capacity: int = Field(8 << 20, description="bytes of LevelDB's block cache")
+    block_restart_interval: int = Field(16, description="keys between restart points of a block")
+    block_size: int = Field(4096, description="bytes of a LevelDB block")
+    write_buffer: int = Field(64 << 20, description="bytes of LevelDB's memory table")
+    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description="accepted, without effect")
+    compaction_table_size: int = Field(64 << 20, description="accepted, without effect")
+    compaction_total_size: int = Field(512 << 20, description="accepted, without effect")
+    compaction_total_size_multiplier: float = Field(8.0, description="accepted, without effect")
+    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description="accepted, without effect")
+    write_l0_slowdown_trigger: int = Field(
+        17, alias="write-L0-slowdown-trigger", description="accepted, without effect"
+    )
+
+    def options(self) -> IndexOptions:
+        default = IndexOptions()
+        return IndexOptions(
+            block_cache_bytes=self.block_cache_capacity if self.block_cache_capacity > 0 else default.block_cache_bytes,
+            block_bytes=self.block_size if self.block_size > 0 else default.block_bytes,
+            block_restart_interval=(
+                self.block_restart_interval if self.block_restart_interval > 0 else default.block_restart_interval
+            ),
+            write_buffer_bytes=self.write_buffer if self.write_buffer > 0 else default.write_buffer_bytes,
+        )
+
+
+class StorageSection(Section):
+    """`[storage]`."""
+
+    sync_log: bool = Field(True, description="fdatasync the value log before a write is acknowledged")
+    kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="accepted, without effect: nothing is queued")
+    slow_write_threshold: float = Field(
+        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow"
+    )
+    stop_write_at_available_space: ByteSize = Field(
+        10 << 30, description="refuse writes when the disk has no more than this left"
+    )
+    kv: KvSection = Field(default_factory=lambda: KvSection.model_validate({}))
+
+
+class PumpConfig(UpstreamSection):
+    """Everything a pump can be told."""
+
+    node_id: str = Field("", description="name in the registry; what <data-dir>/.node holds wins")
+    addr: HostPort = Field(
+        default_factory=lambda: f"{default_host()}:{PORT}", description="listen address of the gRPC services"
+    )
+    advertise_addr: str = Field("", description="address others reach this pump at; empty: addr")
+    socket: str = Field("", description="unix socket for gRPC, as unix:///path or a path; empty: none")
+    status_addr: str = Field(
+        "auto", description="listen address of /status and /metrics; auto: port of addr + 1000; empty: off"
+    )
+    data_dir: str = Field("", description="directory of the value log and its index; empty: data.pump")
+    heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record")
+    gc: Annotated[Retention, AfterValidator(_positive)] = Field(
+        timedelta(days=7), description="how long binlogs are kept: days, or a duration such as 8h"
+    )
+    gen_binlog_interval: int = Field(3, ge=0, description="seconds without a write after which a fake is written")
+    pending_warn: int = Field(
+        10, ge=1, description="seconds after which a pending prewrite is asked about and reported"
+    )
+    drain_wait: int = Field(10, ge=0, description="seconds a stop waits for pending prewrites to be committed")
+    log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field("info", description="log level")
+    log_file: str = Field("", description="log file; empty: stderr")
+    metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")
+    metrics_interval: int = Field(15, description="accepted, without effect")
+    enable_debug: bool = Field(False, description="accepted, without effect")
+    max_message_size: int = Field(0, ge=0, description="largest gRPC message taken, in bytes; 0: no limit")
+    security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
+    storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
+
+    @model_validator(mode="after")
+    def _check_addresses(self) -> PumpConfig:
+        host, port = split_host_port(self.advertised)
+        if host in ("", "0.0.0.0", "::") or (port == 0 and self.advertise_addr):
+            raise ValueError(f"invalid advertiseAddr host: {self.advertised}")
+        if self.status_addr not in ("", "auto"):
+            split_host_port(self.status_addr)
+        return self
+
+    @property
+    def advertised(self) -> str:
+        return self.advertise_addr or self.addr
+
+    @property
+    def directory(self) -> str:
+        return self.data_dir or "data.pump"
+
+    @property
+    def status_listen(self) -> str:
+        """host:port of the status server, or "" for none."""
+        if self.status_addr != "auto":
+            return self.status_addr
+        host, port = split_host_port(self.addr)
+        wanted = port + STATUS_PORT_OFFSET
+        return f"{host}:{wanted if port and wanted <= 65535 else 0}"
+
+
+_IGNORED = ("binlog-file-size", "enable-binlog-slice", "binlog-slice-size", "log-rotate")
+
+FLAGS: Sequence[Flag] = (
+    Flag("node-id"),
+    Flag("addr"),
+    Flag("advertise-addr"),
+    Flag("socket"),
+    Flag("status-addr"),
+    Flag("pd-urls"),
+    Flag("pd-addr"),
+    Flag("tso-source"),
+    Flag("data-dir"),
+    Flag("heartbeat-interval"),
+    Flag("gc"),
+    Flag("fake-binlog-interval", "gen-binlog-interval"),
+    Flag("pending-warn"),
+    Flag("drain-wait"),
+    Flag("L", "log-level"),
+    Flag("log-file"),
+    Flag("metrics-addr"),
+    Flag("metrics-interval"),
+    Flag("enable-debug"),
+    Flag("max-message-size"),
+    Flag("ssl-ca", "security.ssl-ca"),
+    Flag("ssl-cert", "security.ssl-cert"),
+    Flag("ssl-key", "security.ssl-key"),
+    *(Flag(name, ignored=True) for name in _IGNORED),
+)
+
+
+def load_config(argv: Sequence[str]) -> PumpConfig:
+    """Exits with a message for -h, -V and for anything wrong (`K-03`)."""
+    return load_or_exit(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)

@@ -1,0 +1,68 @@
+"""Who this pump is, and that nobody else uses its directory (`P-LC-01`, `P-LC-02`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from binlog.errors import ConfigError
+from binlog.fields import split_host_port
+from binlog.log import get_logger
+from binlog.registry import check_node_id
+
+from pump.errors import DataDirLocked
+
+_log = get_logger("pump.identity")
+
+
+class DirectoryLock:
+    """Held from the constructor to `release`, or to the death of the process."""
+
+    def __init__(self, directory: Path) -> None:
+        """Makes the directory (0700). DataDirLocked if another process holds it; OSError if it cannot be made."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = directory / ".lock"
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._fd)
+            raise DataDirLocked(f"{path}: pkg/file: file already locked (another pump uses this data-dir)") from error
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+def node_id(directory: Path, configured: str, addr: str) -> str:
+    """The id in `.node` if there is one, else the configured one, else `<hostname>:<port>`, which is kept in `.node`.
+
+    ConfigError names the file or the id that cannot be used.
+    """
+    path = directory / ".node"
+    try:
+        kept = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        kept = ""
+    except (OSError, UnicodeDecodeError) as error:
+        if not configured:
+            raise ConfigError(f"node id cannot be read from {path}: {error}") from error
+        kept = ""
+    try:
+        if kept:
+            if configured and configured.strip() != kept:
+                _log.warning(
+                    "node-id of the configuration is ignored", configured=configured, kept=kept, file=str(path)
+                )
+            return check_node_id(kept)
+        if configured:
+            return check_node_id(configured)
+        made = check_node_id(f"{socket.gethostname()}:{split_host_port(addr)[1]}")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(made, encoding="utf-8")
+    temporary.chmod(0o600)
+    temporary.rename(path)
+    return made

@@ -1,0 +1,65 @@
+"""Tell the living drainers of a pump that they may not know (`P-LC-05`): Go drainers list pumps only when told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+from binlog import tso
+from binlog.channel import open_channel
+from binlog.log import get_logger
+from binlog.node import NodeStatus, State
+from binlog.pb import cistern_pb2, cistern_pb2_grpc
+from binlog.registry import Registry
+from binlog.security import Security
+from grpc import aio
+
+from pump.errors import NotifyFailed
+
+DEADLINE_S = 10.0
+TRIES = 3
+STALE_S = 30.0
+
+_log = get_logger("pump.notify")
+
+
+async def notify_drainers(registry: Registry, security: Security | None, *, now_ts: int) -> None:
+    """Call Cistern.Notify of every online drainer.
+
+    NotifyFailed if one whose record is fresh did not take it. One that has not written its record for STALE_S is dead
+    with a stale `online`, and must not keep pumps from starting (L-20): it is warned about.
+    """
+    drainers = [record.status for record in (await registry.list("drainers")).nodes]
+    online = [status for status in drainers if status.state is State.ONLINE]
+    failures = await asyncio.gather(*(_notify(status, security) for status in online))
+    for status, failure in zip(online, failures, strict=True):
+        if failure is None:
+            _log.info("drainer notified", drainer=status.node_id, host=status.host)
+            continue
+        age_s = (tso.physical_ms(now_ts) - tso.physical_ms(status.update_ts)) / 1000
+        if age_s <= STALE_S:
+            raise NotifyFailed(f"fail to notify all living drainer: {status.node_id} at {status.host}: {failure}")
+        _log.warning("an online drainer does not answer", drainer=status.node_id, age_s=int(age_s), reason=failure)
+
+
+async def _notify(status: NodeStatus, security: Security | None) -> str | None:
+    """None, or why it failed."""
+    failure = "no answer"
+    deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
+    for attempt in range(TRIES):
+        left_s = deadline_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            break
+        channel = open_channel(status.host, security)
+        try:
+            stub = cistern_pb2_grpc.CisternStub(channel)  # type: ignore[no-untyped-call]  # generated
+            await stub.Notify(cistern_pb2.NotifyReq(), timeout=min(left_s, DEADLINE_S / TRIES))
+            return None
+        except aio.AioRpcError as error:
+            failure = f"{error.code().name}: {error.details()}"
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return None  # it lives, and has no need of the news
+        finally:
+            await channel.close()
+        await asyncio.sleep(min(2.0**attempt, max(0.0, deadline_s - asyncio.get_running_loop().time())))
+    return failure

@@ -1,0 +1,168 @@
+"""A pump from start to stop. The two orders are written down here and nowhere else.
+
+Start: directory lock → etcd → cluster id → recovery → listen (everything refused) → election, where timestamps are our
+own → T → registration → notify drainers → serve → background tasks.
+Stop: `pausing` (no prewrites) → pending prewrites get their commits → `paused` with the final resolved ts → background
+tasks → listener → files → etcd → lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from binlog.cluster import cluster_id
+from binlog.errors import BinlogError, EtcdError, RegistryConflict
+from binlog.etcd import connect_etcd
+from binlog.fields import split_host_port
+from binlog.kv import Etcd
+from binlog.log import get_logger
+from binlog.node import Event, State
+from binlog.registry import Registry
+from binlog.timestamp import TimestampSource, connect_timestamps
+from binlog.upstream import choose_source
+
+from pump.config import PumpConfig
+from pump.edge import Edge, Service
+from pump.errors import NotifyFailed
+from pump.ext import ExtService
+from pump.fake import write_fakes
+from pump.identity import DirectoryLock, node_id
+from pump.node import Node
+from pump.notify import notify_drainers
+from pump.service import Gate, PumpService
+from pump.store import Store, StoreOptions
+
+GRACE_S = 10.0
+
+_log = get_logger("pump")
+
+
+class Pump:
+    """Built, started, stopped; once each."""
+
+    def __init__(self, config: PumpConfig, *, etcd: Etcd | None = None) -> None:
+        """`etcd`: one that is connected already, for tests."""
+        self._config = config
+        self._given_etcd = etcd
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Serve, or raise and leave nothing behind."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config, stack = self._config, self._stack
+        directory = Path(config.directory)
+        lock = DirectoryLock(directory)
+        stack.callback(lock.release)
+        name = node_id(directory, config.node_id, config.addr)
+        security = config.security.security()
+        etcd = self._given_etcd or connect_etcd(config.pd_urls, security)
+        if self._given_etcd is None:
+            stack.push_async_callback(etcd.close)
+        self.registry = Registry(etcd)
+        self.cluster_id = await cluster_id(etcd, config, security)
+        source = await choose_source(etcd, config, security)
+        timestamps = await connect_timestamps(etcd, config, security)
+        stack.push_async_callback(timestamps.close)
+        self.store = await self._open_store(directory, timestamps)
+        self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
+        self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
+        await self._listen(etcd, own_timestamps=source == "own")
+        now_ts = await timestamps.get()
+        await self.store.serve()
+        await self.node.register(self._advertised, now_ts)
+        await self._notify(now_ts)
+        self.gate.closed = ""
+        self._begin()
+        _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
+
+    async def _open_store(self, directory: Path, timestamps: TimestampSource) -> Store:
+        storage = self._config.storage
+        store = Store(
+            directory,
+            timestamps,
+            StoreOptions(
+                stop_bytes=storage.stop_write_at_available_space, sync=storage.sync_log, index=storage.kv.options()
+            ),
+        )
+        await store.open()
+        self._stack.push_async_callback(store.close)
+        return store
+
+    async def _listen(self, etcd: Etcd, *, own_timestamps: bool) -> None:
+        config = self._config
+        self.pump_service = PumpService(self.store, self.gate, slow_write_s=config.storage.slow_write_threshold)
+        ext = ExtService(self.store, self.gate, node_id=self.node.node_id, state=lambda: str(self.node.state))
+        services: list[Service] = [self.pump_service.service(), ext.service()]
+        self.edge = Edge(services, config.security.security(), receive_bytes_max=config.max_message_size)
+        await self.edge.start(config.addr, config.socket)
+        self._stack.push_async_callback(self.edge.stop, GRACE_S)
+
+    @property
+    def addr(self) -> str:
+        """Where it listens, with the port it got."""
+        host, _ = split_host_port(self._config.addr)
+        return f"{host}:{self.edge.port}"
+
+    @property
+    def _advertised(self) -> str:
+        return self._config.advertise_addr or self.addr
+
+    async def _notify(self, now_ts: int) -> None:
+        """Only pumps that were away are news (P-LC-05)."""
+        if self.node.previous not in (None, State.OFFLINE):
+            return
+        try:
+            await notify_drainers(self.registry, self._config.security.security(), now_ts=now_ts)
+        except NotifyFailed:
+            await self.node.go_offline()
+            raise
+
+    def _begin(self) -> None:
+        config = self._config
+        self._spawn(self.node.heartbeat(config.heartbeat_interval or 2), "heartbeat")
+        self._spawn(self.node.watch(), "registry watch")
+        if config.gen_binlog_interval:
+            self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    async def stop(self) -> None:
+        """The stop order. A pump that still holds pending prewrites stays `pausing` (correctness rule 1)."""
+        try:
+            await self._leave()
+        except (RegistryConflict, EtcdError) as error:
+            _log.warning("the registry does not say that this pump has stopped", error=error)
+        self.gate.closed = "the pump is stopping"
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+        _log.info("pump has stopped", node_id=self.node.node_id)
+
+    async def _leave(self) -> None:
+        if self.node.usurped:
+            return
+        await self.node.move(Event.PAUSE)
+        if not await self.store.drained(self._config.drain_wait):
+            _log.warning(
+                "prewrites are still pending: the pump stays pausing and holds drainers back",
+                pending=self.store.pending_count,
+            )
+            return
+        try:
+            await self.store.resolver.refresh()
+        except BinlogError as error:
+            _log.warning("the final resolved ts is an older one", error=error)
+        await self.node.move(Event.DRAINED)

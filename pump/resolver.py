@@ -1,0 +1,77 @@
+"""Keeps the resolved ts moving: fetches T, then reads the pending set (pending.py says why in that order)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+
+from pump.pending import PendingSet, Resolved
+
+_log = get_logger("pump.resolver")
+
+
+class Timestamps(Protocol):
+    """What a pump needs of a timestamp source: each call returns more than any call that returned before it began."""
+
+    async def get(self) -> int: ...
+
+
+class Resolver:
+    """`refresh` on demand; `nudge` when something became visible while somebody waits. Lives on the event loop."""
+
+    def __init__(self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps) -> None:
+        self._pending = pending
+        self._resolved = resolved
+        self._timestamps = timestamps
+        self._moved = asyncio.Event()
+        self._waiting = 0
+        self._nudged = asyncio.Event()
+
+    @property
+    def ts(self) -> int:
+        """The resolved ts given out last."""
+        return self._resolved.ts
+
+    async def refresh(self) -> int:
+        """The resolved ts now. TimestampUnavailable if no T could be had."""
+        return self.advance(await self._timestamps.get())
+
+    def advance(self, fetched_ts: int) -> int:
+        """As `refresh`, with a T fetched by somebody else before this call."""
+        before = self._resolved.ts
+        after = self._resolved.advance(fetched_ts, self._pending.oldest())
+        if after > before:
+            self._moved.set()
+            self._moved = asyncio.Event()
+        return after
+
+    async def passed(self, ts: int) -> int:
+        """Wait until the resolved ts is above `ts`; the resolved ts. Counts as somebody who waits."""
+        self._waiting += 1
+        try:
+            self._nudged.set()
+            while self._resolved.ts <= ts:
+                await self._moved.wait()
+            return self._resolved.ts
+        finally:
+            self._waiting -= 1
+
+    def nudge(self) -> None:
+        """Something became visible: worth a refresh if a pull waits for it."""
+        if self._waiting:
+            self._nudged.set()
+
+    async def run(self) -> None:
+        """Refresh after nudges, one at a time: those that come during a refresh share the next."""
+        while True:
+            await self._nudged.wait()
+            self._nudged.clear()
+            try:
+                await self.refresh()
+            except BinlogError as error:
+                _log.warning("the resolved ts stands still", error=error)
+                await asyncio.sleep(0.2)
+                self._nudged.set()

@@ -1,0 +1,40 @@
+"""`drainer -config drainer.toml`: exit code 0 after a signal or --until-now, 1 for bad settings, 2 for a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from binlog import log
+from binlog.config import ConfigError, load_or_exit
+from binlog.errors import BinlogError
+
+from drainer.config import FLAGS, Config
+from drainer.daemon import run
+
+_log = log.get_logger("drainer")
+
+
+def main() -> int:
+    config = load_or_exit(Config, component="drainer", argv=sys.argv[1:], env_prefix="BINLOG_SERVER", flags=FLAGS)
+    try:
+        log.setup(config.log_level, config.log_file)
+        config.check()
+    except (ConfigError, ValueError) as error:
+        sys.stderr.write(f"drainer: {error}\n")
+        return 1
+    try:
+        asyncio.run(run(config))
+    except BinlogError as error:
+        _log.error("drainer failed", kind=type(error).__name__, error=str(error))
+        sys.stderr.write(f"drainer: {error}\n")
+        return 2
+    except Exception as error:  # noqa: BLE001  the one place that must turn whatever it is into an exit code
+        _log.exception("drainer failed in a way nobody foresaw")
+        sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

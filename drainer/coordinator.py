@@ -1,0 +1,144 @@
+"""What the next batch is. Pure: the pumps' answers in, a plan or a question out; pipeline.py carries it out.
+
+A batch is *spread* over executors when enough lies in front of the next DDL (and before any row whose schema is not
+known yet); everything else is *inline*: collected to the driver, where DDLs are walked. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
+
+if TYPE_CHECKING:
+    from drainer.sink.protocol import Intent
+
+MIB = 1 << 20
+
+
+class Mode(StrEnum):
+    INLINE = "inline"
+    SPREAD = "spread"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How batches are cut. Bytes are of binlog payloads.
+
+    `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: less than this is not worth spreading;
+    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: tasks that can run at once.
+    """
+
+    inline_bytes_max: int = 2 * MIB
+    inline_count_max: int = 5_000
+    spread_bytes_min: int = 2 * MIB
+    spread_bytes_max: int = 32 * MIB
+    parallelism: int = 2
+    # Below this many bytes one task pulls from all pumps: a second task costs more than it saves.
+    one_task_bytes_max: int = MIB // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: (after_ts, until_ts] of all pumps, and which task pulls what. `intent`: an open one of an earlier
+    life, which fixes the range and the cut (rule 17)."""
+
+    after_ts: int
+    until_ts: int
+    mode: Mode
+    tasks: tuple[tuple[PumpRange, ...], ...]
+    batch_bytes: int
+    intent: Intent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Nothing to read up to `until_ts`: the position may move there without a batch."""
+
+    until_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The answers do not decide it: ask the pumps again with these limits."""
+
+    limits: Limits
+
+
+Decision = Plan | Advance | Ask | None
+
+
+def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> Limits:
+    """What to ask first: how much lies in front of the next DDL, or a plain inline batch where nothing is spread."""
+    if not sizes.spread_bytes_max:
+        return inline_limits(sizes, pumps=pumps)
+    share = _share(sizes.spread_bytes_max, pumps)
+    return Limits(share, stop_at_schema=True, schema_version=schema_version)
+
+
+def inline_limits(sizes: Sizes, *, pumps: int) -> Limits:
+    return Limits(_share(sizes.inline_bytes_max, pumps), _share(sizes.inline_count_max, pumps))
+
+
+def decide(
+    watermark: Watermark, *, after_ts: int, asked: Limits, sizes: Sizes, ceiling_ts: int | None = None
+) -> Decision:
+    """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now."""
+    until_ts = min(watermark.ts, watermark.end_ts)
+    if ceiling_ts is not None:
+        until_ts = min(until_ts, ceiling_ts)
+    if watermark.empty:
+        return Advance(until_ts) if until_ts > after_ts else None
+    batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
+    spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
+        return _plan(Mode.SPREAD, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+    if spread and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
+        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
+    if until_ts <= after_ts:
+        return None
+    return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+
+
+def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
+    """The batch that a crash left open: exactly its range, as soon as the pumps can serve it."""
+    if watermark.ts < intent.until_ts:
+        return None
+    batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in watermark.marks)
+    tasks = tuple(
+        (part,)
+        for mark in watermark.marks
+        for part in ranges_of(
+            mark,
+            after_ts=intent.after_ts,
+            until_ts=intent.until_ts,
+            pieces_max=_pieces(sizes, watermark.marks),
+        )
+    )
+    return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+
+
+def _plan(
+    mode: Mode, marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, batch_bytes: int, sizes: Sizes
+) -> Plan:
+    # A pump that counted nothing in (after_ts, end_ts ≥ until_ts] has nothing there for good: it is resolved.
+    busy = tuple(mark for mark in marks if mark.batch_count)
+    pieces = _pieces(sizes, busy) if mode is Mode.SPREAD else 1
+    ranges = [
+        part for mark in busy for part in ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=pieces)
+    ]
+    if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max:
+        tasks: tuple[tuple[PumpRange, ...], ...] = (tuple(ranges),) if ranges else ()
+    else:
+        tasks = tuple((part,) for part in ranges)
+    return Plan(after_ts, until_ts, mode, tasks, batch_bytes)
+
+
+def _pieces(sizes: Sizes, marks: tuple[PumpMark, ...]) -> int:
+    return max(1, -(-sizes.parallelism // max(1, len(marks))))
+
+
+def _share(total: int, pumps: int) -> int:
+    return max(1, total // max(1, pumps))

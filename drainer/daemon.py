@@ -1,0 +1,229 @@
+"""The drainer from start to stop.
+
+Start: etcd and the cluster's id ─ destination (its position) ─ schema ─ record in the registry ─ services ─ Spark.
+Stop, in this order: nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─ services ─ destination ─
+last record (`paused`) ─ etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from binlog.cluster import cluster_id
+from binlog.etcd import connect_etcd
+from binlog.http import StatusServer
+from binlog.kv import Etcd
+from binlog.log import get_logger
+from binlog.node import State
+from binlog.published import PublishedJobs
+from binlog.registry import Registry
+from binlog.timestamp import connect_timestamps
+
+from drainer.config import Config
+from drainer.coordinator import Sizes
+from drainer.destination import destination_for
+from drainer.node import DrainerNode
+from drainer.pipeline import Cut, Pipeline
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.run import SparkRun
+from drainer.scheduler import Scheduler
+from drainer.schema.file import FileSource
+from drainer.schema.history import JobSource
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.published import PublishedSource
+from drainer.schema.url import UrlSource
+from drainer.server import CisternServer
+from drainer.sink.protocol import Destination, Identity, Position
+from drainer.status import Status
+from drainer.supply import Supply
+
+INSPECT_S = 2.0
+OBSERVE_S = 1.0
+STOP_BATCH_S = 60.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where the pumps are."""
+
+    etcd: Etcd
+    registry: Registry
+    cluster_id: int
+    now_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The destination, where it stands, and the schema of that moment."""
+
+    destination: Destination
+    position: Position
+    supply: Supply
+    first_ts: int | None
+
+
+async def run(config: Config) -> None:
+    """Run until a signal, until --until-now is reached, or until something fails: then the error is raised."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        upstream = await stack.enter_async_context(_upstream(config))
+        opened = await stack.enter_async_context(_opened(config, upstream))
+        await _drain(config, upstream, opened, stop)
+
+
+@contextlib.asynccontextmanager
+async def _upstream(config: Config) -> AsyncIterator[Upstream]:
+    security = config.security.security()
+    etcd = connect_etcd(config.pd_urls, security)
+    try:
+        found = await cluster_id(etcd, config, security)
+        timestamps = await connect_timestamps(etcd, config, security)
+        try:
+            now_ts = await timestamps.get()
+        finally:
+            await timestamps.close()
+        yield Upstream(etcd, Registry(etcd), found, now_ts)
+    finally:
+        await etcd.close()
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, upstream: Upstream) -> AsyncIterator[Opened]:
+    destination = destination_for(config.syncer)
+    identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
+    initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
+    position = await asyncio.to_thread(destination.open, identity, initial_ts)
+    clean = False
+    try:
+        _log.info(
+            "destination opened",
+            destination=destination.name,
+            position=position.commit_ts,
+            fresh=position.fresh,
+            open_batch=position.intent is not None,
+        )
+        keeper = SchemaKeeper(_sources(config, upstream.etcd), config.syncer.policy())
+        # Marks tell which DDLs have run; a position taken from upstream's checkpoint has none.
+        await keeper.open(
+            position_ts=position.commit_ts,
+            schema_version=position.schema_version,
+            job_done=None if position.fresh else destination.job_done,
+            first_start=position.fresh,
+        )
+        supply = Supply(keeper, asyncio.get_running_loop())
+        yield Opened(destination, position, supply, position.commit_ts if position.fresh else None)
+        clean = True
+    finally:
+        await asyncio.to_thread(destination.close, clean=clean)
+
+
+def _sources(config: Config, etcd: Etcd) -> list[JobSource]:
+    sources: list[JobSource] = [PublishedSource(PublishedJobs(etcd))]
+    if config.schema_.history_file:
+        sources.append(FileSource(Path(config.schema_.history_file)))
+    if config.schema_.history_url:
+        sources.append(UrlSource(config.schema_.history_url))
+    return sources
+
+
+async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    security = config.security.security()
+    pipeline = Pipeline(
+        opened.destination,
+        opened.supply,
+        Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
+        position_ts=opened.position.commit_ts,
+        first_ts=opened.first_ts,
+    )
+    pumps = PumpSet(upstream.registry, dial_with(upstream.cluster_id, security))
+    scheduler = Scheduler(
+        pumps,
+        pipeline,
+        _sizes(config, opened.destination),
+        loop=loop,
+        intent=opened.position.intent,
+        until_now=config.until_now,
+        on_reached=stop.set,
+    )
+    spark = SparkRun(config, upstream.cluster_id, pipeline, scheduler, loop=loop)
+    status = Status(
+        node_id=config.identity(),
+        destination=opened.destination.name,
+        pipeline=pipeline,
+        scheduler=scheduler,
+        pumps=pumps,
+        synced_after_s=config.synced_check_time * 60.0,
+    )
+    node = DrainerNode(
+        upstream.registry,
+        node_id=config.identity(),
+        host=config.advertise_addr or config.addr,
+        position=lambda: pipeline.position_ts,
+        started_ts=upstream.now_ts,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(pumps.close)
+        await stack.enter_async_context(_services(config, status))
+        await node.register()
+        stack.push_async_callback(node.leave, State.PAUSED)
+        stack.push_async_callback(spark.stop, STOP_BATCH_S)
+        await spark.start()
+        _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
+        await _until_any(stop, spark.wait(), node.heartbeats(), _watch(pumps, status))
+    _log.info("drainer stopped", position=pipeline.position_ts)
+
+
+def _sizes(config: Config, destination: Destination) -> Sizes:
+    if config.syncer.spread and destination.spreads:
+        return Sizes(inline_bytes_max=config.inline_bytes_max, spread_bytes_max=config.batch_bytes_max)
+    # Nothing but the driver writes: larger batches there.
+    return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
+
+
+@contextlib.asynccontextmanager
+async def _services(config: Config, status: Status) -> AsyncIterator[None]:
+    security = config.security.security()
+    async with contextlib.AsyncExitStack() as stack:
+        cistern = CisternServer(config.addr, security)
+        await cistern.start()
+        stack.push_async_callback(cistern.close)
+        if config.status_address():
+            pages = StatusServer(config.status_address(), status.routes(), security=security)
+            await pages.start()
+            stack.push_async_callback(pages.close)
+        yield
+
+
+async def _watch(pumps: PumpSet, status: Status) -> None:
+    """Look at what operators want to know, now and then."""
+    while True:
+        await pumps.inspect()
+        for _ in range(int(INSPECT_S / OBSERVE_S)):
+            status.observe()
+            await asyncio.sleep(OBSERVE_S)
+
+
+async def _until_any(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
+    """Until `stop` is set or one of the works ends; its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            await task
+    finally:
+        for task in (*tasks, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, stopping, return_exceptions=True)

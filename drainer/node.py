@@ -1,0 +1,91 @@
+"""This drainer's record in the registry (R-04, R-07): pumps notify who is there, and keep what it has not read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from binlog import tso
+from binlog.errors import BinlogError, NodeNotFound, RegistryConflict
+from binlog.log import get_logger
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+
+HEARTBEAT_S = 1.0
+FAILURES_MAX = 20  # D-LC-02
+
+_log = get_logger(__name__)
+
+
+class Displaced(BinlogError):
+    """Somebody else wrote this node's record: an operator changed its state, or a second process has its id."""
+
+
+class DrainerNode:
+    """Absent or left behind, `online` after `register`, then a heartbeat a second, then what `leave` says.
+
+    `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20).
+    """
+
+    def __init__(
+        self, registry: Registry, *, node_id: str, host: str, position: Callable[[], int], started_ts: int
+    ) -> None:
+        self._registry = registry
+        self._node_id, self._host = node_id, host
+        self._position = position
+        self._started_ts, self._started_at = started_ts, time.monotonic()
+        self._revision = 0
+        self.state = State.OFFLINE
+
+    async def register(self) -> None:
+        """Take the id, whatever state a former life left it in. Raises RegistryConflict when two start at once."""
+        found = await self._registry.get("drainers", self._node_id)
+        status = self._status(State.ONLINE)
+        if found is None:
+            self._revision = await self._registry.create("drainers", status)
+        else:
+            self._revision = await self._registry.update("drainers", status, mod_revision=found.mod_revision)
+        self.state = State.ONLINE
+
+    async def heartbeats(self) -> None:
+        """Run until cancelled. Raises Displaced, and the last error after FAILURES_MAX failures in a row."""
+        failures = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            try:
+                await self._write(self.state)
+                failures = 0
+            except (RegistryConflict, NodeNotFound) as error:
+                if not await self._is_our_own_write():
+                    raise Displaced(f"drainer {self._node_id} is not ours any more: {error}") from error
+            except BinlogError as error:
+                failures += 1
+                _log.warning("heartbeat failed", failures=failures, error=str(error))
+                if failures >= FAILURES_MAX:
+                    raise
+
+    async def leave(self, state: State) -> None:
+        """The last record. What was not written then is what the heartbeats last said."""
+        self.state = state
+        try:
+            await self._write(state)
+        except BinlogError as error:
+            _log.warning("the final state could not be registered", state=state, error=str(error))
+
+    async def _write(self, state: State) -> None:
+        self._revision = await self._registry.update("drainers", self._status(state), mod_revision=self._revision)
+
+    async def _is_our_own_write(self) -> bool:
+        """A write whose answer was lost looks like somebody else's."""
+        found = await self._registry.get("drainers", self._node_id)
+        if found is None or found.status.host != self._host or found.status.state is not self.state:
+            return False
+        if found.status.max_commit_ts > self._position():
+            return False
+        self._revision = found.mod_revision
+        return True
+
+    def _status(self, state: State) -> NodeStatus:
+        update_ts = tso.approximate(self._started_ts, time.monotonic() - self._started_at)
+        return NodeStatus(self._node_id, self._host, state, max_commit_ts=max(0, self._position()), update_ts=update_ts)

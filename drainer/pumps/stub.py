@@ -1,0 +1,121 @@
+"""A pump for tests: a real gRPC server that serves what it is given, and is as far as it is told."""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Iterator
+from concurrent import futures
+
+import grpc
+from binlog import envelope
+from binlog.pb import pump_ext_pb2 as ext
+from binlog.pb import pump_ext_pb2_grpc as ext_grpc
+from binlog.pb import pump_pb2, pump_pb2_grpc
+
+from drainer.pumps.cut import Place, cut
+from drainer.pumps.mark import Limits
+
+
+class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
+    """Serves on a port of 127.0.0.1 from construction until `stop`. `extension` False: a Go pump.
+
+    `put` stores a merged binlog; `resolve` says up to where everything is final.
+    """
+
+    def __init__(self, *, extension: bool = True, cluster_id: int = 1, threads: int = 8) -> None:
+        self._stored: list[tuple[int, bytes]] = []
+        self._changed = threading.Condition()
+        self._cluster_id = cluster_id
+        self.resolved_ts = 0
+        self.purged_ts = 0
+        self.pulls: list[tuple[int, int]] = []
+        self._server = grpc.server(futures.ThreadPoolExecutor(threads))
+        if extension:
+            ext_grpc.add_PumpExtServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self.host = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._stopping = False
+        self._server.start()
+
+    def put(self, *payloads: bytes) -> None:
+        with self._changed:
+            for payload in payloads:
+                insort(self._stored, (envelope.scan(payload).commit_ts, payload))
+            self._changed.notify_all()
+
+    def resolve(self, ts: int) -> None:
+        self.resolved_ts = ts
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._server.stop(None).wait()
+
+    def Watermark(self, request: ext.WatermarkReq, context: grpc.ServicerContext) -> ext.WatermarkResp:
+        self._check(request.cluster_id, context)
+        resolved_ts = self.resolved_ts
+        limits = Limits(
+            request.batch_bytes_max, request.batch_count_max, request.stop_at_schema, request.schema_version
+        )
+        places = (_place(ts, payload) for ts, payload in self._between(request.after_ts, resolved_ts))
+        mark = cut(places, limits, node_id="", host="", resolved_ts=resolved_ts)
+        return ext.WatermarkResp(
+            resolved_ts=resolved_ts,
+            batch_end_ts=mark.end_ts,
+            batch_bytes=mark.batch_bytes,
+            batch_count=mark.batch_count,
+            stop=mark.stop.name,
+            stop_ts=mark.stop_ts,
+            split_ts=mark.split_ts,
+            state="online",
+            purged_ts=self.purged_ts,
+        )
+
+    def PullRange(self, request: ext.PullRangeReq, context: grpc.ServicerContext) -> Iterator[ext.PullRangeResp]:
+        self._check(request.cluster_id, context)
+        if request.after_ts < self.purged_ts:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"purged up to {self.purged_ts}")
+        if request.until_ts > self.resolved_ts:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"resolved is {self.resolved_ts}")
+        self.pulls.append((request.after_ts, request.until_ts))
+        message, size = ext.PullRangeResp(), 0
+        for ts, payload in self._between(request.after_ts, request.until_ts):
+            if size and size + len(payload) > (request.message_bytes_max or 1 << 20):
+                yield message
+                message, size = ext.PullRangeResp(), 0
+            message.payloads.append(payload)
+            message.last_ts = ts
+            size += len(payload)
+        if size:
+            yield message
+
+    def Inspect(self, request: ext.InspectReq, context: grpc.ServicerContext) -> ext.InspectResp:
+        return ext.InspectResp(resolved_ts=self.resolved_ts)
+
+    def PullBinlogs(
+        self, request: pump_pb2.PullBinlogReq, context: grpc.ServicerContext
+    ) -> Iterator[pump_pb2.PullBinlogResp]:
+        last = request.startFrom.offset
+        while context.is_active() and not self._stopping:
+            with self._changed:
+                found = self._between(last, 1 << 62)
+                if not found:
+                    self._changed.wait(0.1)
+            for ts, payload in found:
+                yield pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=payload))
+                last = ts
+
+    def _between(self, after_ts: int, until_ts: int) -> list[tuple[int, bytes]]:
+        return [(ts, payload) for ts, payload in list(self._stored) if after_ts < ts <= until_ts]
+
+    def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
+        if cluster_id != self._cluster_id:
+            text = f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
+            context.abort(grpc.StatusCode.UNKNOWN, text)
+
+
+def _place(ts: int, payload: bytes) -> Place:
+    found = envelope.scan(payload)
+    return Place(ts, len(payload), bool(found.ddl_job_id), found.schema_version)

@@ -1,0 +1,191 @@
+"""Asks all pumps how far they are (correctness rule 8). The rules are in counting.py; here are the calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.log import get_logger
+from binlog.node import State
+from binlog.registry import NodeRecord, Registry
+from binlog.security import Security
+
+from drainer.pumps.client import ExtensionPump, Inspection, NoExtension, PumpClient
+from drainer.pumps.counting import Listed, counts, unchanged
+from drainer.pumps.go import GoPump
+from drainer.pumps.mark import Limits, PumpMark, Watermark, watermark_of
+
+ATTEMPTS_MAX = 8
+COMPLAIN_EVERY_S = 10.0
+
+_log = get_logger(__name__)
+
+Dial = Callable[[str, str, bool], PumpClient]  # node id, host, extension
+
+
+class HeldBack(BinlogError):
+    """The watermark cannot move now; `node_id` is the pump that holds it ('' = the list keeps changing)."""
+
+    def __init__(self, node_id: str, why: str) -> None:
+        super().__init__(node_id, why)
+        self.node_id = node_id
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"held back by pump {self.node_id}: {self.why}" if self.node_id else self.why
+
+
+@dataclass(slots=True)
+class PumpView:
+    """What is known of one pump, for the status page. `down_since`: unix seconds of its first unanswered question."""
+
+    node_id: str
+    host: str = ""
+    state: State = State.OFFLINE
+    counts: bool = False
+    resolved_ts: int = 0
+    pulled_ts: int = 0
+    error: str = ""
+    down_since: float | None = None
+    inspection: Inspection | None = None
+    complained_at: float = field(default=-COMPLAIN_EVERY_S, repr=False)
+
+
+class PumpSet:
+    """The clients of all pumps, one by node id and address; made when first needed, closed together."""
+
+    def __init__(self, registry: Registry, dial: Dial) -> None:
+        self._registry = registry
+        self._dial = dial
+        self._clients: dict[tuple[str, str], PumpClient] = {}
+        self._list: list[Listed] | None = None
+        self.views: dict[str, PumpView] = {}
+
+    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+        """The watermark of all pumps that count for a position of `after_ts`.
+
+        Raises HeldBack while a pump that counts does not answer, ClusterMismatch and PurgedPosition for good.
+        The second list of one survey is the first of the next: equal lists around a longer time prove no less.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            before = self._list if self._list is not None else await self._read_list(after_ts)
+            asked = [pump for pump in before if counts(pump, after_ts=after_ts)]
+            answers = await asyncio.gather(
+                *(self._ask(pump, after_ts, limits) for pump in asked), return_exceptions=True
+            )
+            self._list = await self._read_list(after_ts)
+            if not unchanged(before, self._list, after_ts=after_ts):
+                continue
+            marks = tuple(self._believe(p, a) for p, a in zip(asked, answers, strict=True))
+            return watermark_of(marks, floor_ts=after_ts)
+        raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while they were asked")
+
+    async def inspect(self) -> None:
+        """Refresh what operators look at: pending prewrites and late commits. A pump that fails keeps its last."""
+
+        async def one(key: tuple[str, str], client: PumpClient) -> None:
+            view = self.views.get(key[0])
+            try:
+                found = await client.inspect()
+            except BinlogError:
+                return  # the survey reports a pump that is down
+            if view is not None and found is not None:
+                _report_late(view, found)
+                view.inspection = found
+
+        current = {(p.node_id, p.host) for p in self._list or () if p.state is not State.OFFLINE}
+        await asyncio.gather(*(one(key, c) for key, c in self._clients.items() if key in current))
+
+    async def close(self) -> None:
+        clients, self._clients = self._clients, {}
+        await asyncio.gather(*(client.close() for client in clients.values()))
+
+    async def _read_list(self, after_ts: int) -> list[Listed]:
+        listing = await self._registry.list("pumps")
+        if listing.unreadable:
+            raise HeldBack(listing.unreadable[0], "its record in the registry cannot be read")
+        pumps = [listed(record) for record in listing.nodes]
+        for pump in pumps:
+            view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
+            view.host, view.state, view.counts = pump.host, pump.state, counts(pump, after_ts=after_ts)
+            if not view.counts:
+                view.error, view.down_since = "", None
+        await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
+        return pumps
+
+    async def _drop_clients(self, wanted: set[tuple[str, str]]) -> None:
+        for key in [key for key in self._clients if key not in wanted]:
+            await self._clients.pop(key).close()
+
+    async def _ask(self, pump: Listed, after_ts: int, limits: Limits) -> PumpMark:
+        key = (pump.node_id, pump.host)
+        client = self._clients.get(key)
+        if client is None:
+            client = self._clients[key] = self._dial(pump.node_id, pump.host, True)
+        try:
+            return await client.mark(after_ts=after_ts, limits=limits)
+        except NoExtension:
+            await client.close()
+            client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
+            return await client.mark(after_ts=after_ts, limits=limits)
+
+    def _believe(self, pump: Listed, answer: PumpMark | BaseException) -> PumpMark:
+        view = self.views[pump.node_id]
+        if isinstance(answer, PumpMark):
+            if view.down_since is not None:
+                _log.info("pump answers again", pump=pump.node_id, down_s=round(time.time() - view.down_since, 1))
+            view.resolved_ts, view.error, view.down_since = answer.resolved_ts, "", None
+            return answer
+        if isinstance(answer, ClusterMismatch | PurgedPosition) or not isinstance(answer, BinlogError):
+            raise answer
+        view.error = str(answer)
+        view.down_since = view.down_since or time.time()
+        if time.monotonic() - view.complained_at >= COMPLAIN_EVERY_S:
+            view.complained_at = time.monotonic()
+            _log.warning(
+                "a pump holds everything back",
+                pump=pump.node_id,
+                state=pump.state,
+                error=view.error,
+                since_s=round(time.time() - view.down_since, 1),
+            )
+        why = f"{pump.state}, does not answer: {answer}" if isinstance(answer, PumpUnavailable) else str(answer)
+        raise HeldBack(pump.node_id, why) from answer
+
+
+def listed(record: NodeRecord) -> Listed:
+    """A registry record as rule 8 needs it."""
+    status = record.status
+    return Listed(
+        status.node_id,
+        status.host,
+        status.state,
+        record.mod_revision,
+        status.max_commit_ts,
+        final=bool(status.label and status.label.get("final") == "true"),
+    )
+
+
+def _report_late(view: PumpView, found: Inspection) -> None:
+    before = view.inspection.late_count if view.inspection else 0
+    if found.late_count > before:
+        _log.error(
+            "ALARM: commits arrived at or below a resolved ts already given out; they are not replicated",
+            pump=view.node_id,
+            count=found.late_count,
+            commit_ts=list(found.late_ts),
+        )
+
+
+def dial_with(cluster_id: int, security: Security) -> Dial:
+    """Clients of this cluster's pumps."""
+
+    def dial(node_id: str, host: str, extension: bool) -> PumpClient:
+        if extension:
+            return ExtensionPump(node_id, host, cluster_id=cluster_id, security=security)
+        return GoPump(node_id, host, cluster_id=cluster_id, security=security)
+
+    return dial

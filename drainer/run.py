@@ -1,0 +1,127 @@
+"""Spark's part of the daemon's life: session, planner line and query, from the event loop's point of view."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+
+from drainer.config import Config
+from drainer.pipeline import Pipeline, Stopped
+from drainer.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from drainer.spark.planner import PlannerServer
+    from drainer.spark.query import Query, SparkFeed
+
+_log = get_logger(__name__)
+
+
+class QueryFailed(BinlogError):
+    """Spark gave up on its query; the text is Spark's, more is in spark.log."""
+
+
+class SparkRun:
+    """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster_id: int,
+        pipeline: Pipeline,
+        scheduler: Scheduler,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._pipeline = pipeline
+        self._scheduler = scheduler
+        self._loop = loop
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._session: SparkSession | None = None
+        self._planner: PlannerServer | None = None
+        self._query: Query | None = None
+
+    async def start(self) -> None:
+        """Raises SparkUnavailable."""
+        await asyncio.to_thread(self._start)
+
+    async def wait(self) -> None:
+        """Until the query ends; raises the error of the batch or of the planner that ended it."""
+        await asyncio.shield(self._ended)
+
+    async def stop(self, batch_s: float) -> None:
+        """Let the batch in flight end, for at most `batch_s`; then it is abandoned, which is as safe as a crash."""
+        self._scheduler.stop()
+        self._pipeline.stop()
+        try:
+            async with asyncio.timeout(batch_s):
+                await asyncio.to_thread(self._stop_query)
+        except TimeoutError:
+            _log.warning("the batch in flight is abandoned", waited_s=batch_s)
+        await asyncio.to_thread(self._stop_rest)
+
+    def _start(self) -> None:
+        from drainer.spark.planner import PlannerServer
+        from drainer.spark.query import Query
+        from drainer.spark.session import start_session
+
+        config = self._config
+        spark = config.spark
+        self._session = start_session(master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf)
+        self._scheduler.use_parallelism(self._session.sparkContext.defaultParallelism)
+        self._planner = PlannerServer(self._scheduler, self._fail)
+        options = {
+            "packed": "true",
+            "planner": self._planner.address,
+            "planner-key": self._planner.key,
+            "cluster-id": str(self._cluster_id),
+            "start-ts": str(self._pipeline.position_ts),
+            "ssl-ca": config.security.ssl_ca,
+            "ssl-cert": config.security.ssl_cert,
+            "ssl-key": config.security.ssl_key,
+        }
+        self._query = Query(self._session, options=options, dialect=self._pipeline.dialect)
+        self._query.start(self._batch, self._query_ended)
+
+    def _batch(self, feed: SparkFeed) -> None:
+        try:
+            self._pipeline.run(self._scheduler.current, feed)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._scheduler.applied()
+
+    def _query_ended(self, error: BaseException | None) -> None:
+        self._fail(QueryFailed(str(error).splitlines()[0]) if error is not None else None)
+
+    def _fail(self, error: BaseException | None) -> None:
+        """The first to come is what `wait` raises; Stopped is not an error."""
+
+        def settle() -> None:
+            if self._ended.done():
+                return
+            if error is None or isinstance(error, Stopped):
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
+
+        self._loop.call_soon_threadsafe(settle)
+
+    def _stop_query(self) -> None:
+        if self._query is not None:
+            with self._pipeline.quiet():
+                self._query.stop()
+
+    def _stop_rest(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+        if self._session is not None:
+            from drainer.spark.session import stop_session
+
+            stop_session(self._session)

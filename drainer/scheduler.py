@@ -1,0 +1,185 @@
+"""Asks the pumps and the coordinator, again and again, what the next batch is. The shell around coordinator.py.
+
+It lives on the event loop; the stream reader's questions come from another thread (drainer.spark.planner) and are
+answered there. At most one batch is planned and not yet applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+
+from drainer.coordinator import Advance, Ask, Plan, Sizes, decide, first_limits, resume
+from drainer.pipeline import Pipeline
+from drainer.pumps.mark import Limits, PumpRange, Watermark
+from drainer.pumps.survey import HeldBack, PumpSet
+from drainer.sink.protocol import Intent
+
+LONG_POLL_S = 0.2
+PAUSE_S = 0.05
+HELD_BACK_PAUSE_S = 0.2
+ADVANCE_EVERY_S = 3.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What is known of what lies ahead, for the status page. `applied_ts`: everything at or below it has been
+    applied, because it was applied or because there is nothing: at or above the destination's position."""
+
+    watermark_ts: int = 0
+    applied_ts: int = 0
+    pumps: int = 1
+    held_back: str = ""
+    held_since: float | None = None
+    watermark_at: float = 0.0
+
+
+class Scheduler:
+    """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
+    `on_reached` is called once everything up to there is applied."""
+
+    def __init__(
+        self,
+        pumps: PumpSet,
+        pipeline: Pipeline,
+        sizes: Sizes,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        intent: Intent | None = None,
+        until_now: bool = False,
+        on_reached: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._pumps = pumps
+        self._pipeline = pipeline
+        self._sizes = sizes
+        self._loop = loop
+        self._intent = intent
+        self._until_now = until_now
+        self._ceiling_ts: int | None = None
+        self._on_reached = on_reached
+        self._plan: Plan | None = None
+        self._advanced_at = 0.0
+        self._stopping = asyncio.Event()
+        self.outlook = Outlook(applied_ts=pipeline.position_ts)
+
+    def use_parallelism(self, tasks: int) -> None:
+        """How many tasks run at once, which only a started Spark knows."""
+        self._sizes = replace(self._sizes, parallelism=max(1, tasks))
+
+    def stop(self) -> None:
+        """Plan nothing any more; the batch in flight goes on."""
+        self._stopping.set()
+
+    @property
+    def current(self) -> Plan:
+        """The batch that was planned last."""
+        assert self._plan is not None, "a batch before anything was planned"
+        return self._plan
+
+    # --- called from the reader's thread ------------------------------------------------------------------------
+
+    def next_until(self, start_ts: int) -> int:
+        """Where the next batch ends, or `start_ts` after a moment in which there was none."""
+        plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
+        return start_ts if plan is None else plan.until_ts
+
+    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[PumpRange, ...], ...]:
+        plan = self.current
+        if plan.until_ts != until_ts:
+            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but the batch ends at {plan.until_ts}")
+        return plan.tasks
+
+    # --- on the loop --------------------------------------------------------------------------------------------
+
+    async def _next(self) -> Plan | None:
+        end = time.monotonic() + LONG_POLL_S
+        while not self._stopping.is_set():
+            pause_s = PAUSE_S
+            try:
+                plan = await self._look()
+            except HeldBack as error:
+                self._held_back(error)
+                plan, pause_s = None, HELD_BACK_PAUSE_S
+            if plan is not None:
+                self._plan = plan
+                return plan
+            if time.monotonic() >= end:
+                return None
+            await self._pause(pause_s)
+        await asyncio.sleep(LONG_POLL_S)
+        return None
+
+    async def _look(self) -> Plan | None:
+        after_ts = self._pipeline.position_ts
+        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        watermark = await self._survey(after_ts, asked)
+        if self._intent is not None:
+            plan = resume(watermark, self._intent, self._sizes)
+            if plan is not None:
+                self._intent = None
+            return plan
+        while True:
+            decision = decide(watermark, after_ts=after_ts, asked=asked, sizes=self._sizes, ceiling_ts=self._ceiling_ts)
+            match decision:
+                case Ask(limits):
+                    asked = limits
+                    watermark = await self._survey(after_ts, asked)
+                case Advance(until_ts):
+                    await self._advance(until_ts)
+                    return None
+                case Plan():
+                    return decision
+                case None:
+                    self._check_reached()
+                    return None
+
+    async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
+        watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
+        outlook = self.outlook
+        if outlook.held_back:
+            _log.info("the watermark moves again", held_back_by=outlook.held_back)
+        outlook.held_back, outlook.held_since = "", None
+        outlook.watermark_ts, outlook.watermark_at = watermark.ts, time.time()
+        outlook.pumps = max(1, len(watermark.marks))
+        if self._until_now and self._ceiling_ts is None:
+            self._ceiling_ts = watermark.ts
+            _log.info("draining up to the watermark of now", until_ts=watermark.ts)
+        return watermark
+
+    async def _advance(self, until_ts: int) -> None:
+        """Nothing lies up to `until_ts`. Written down only now and then: it saves the next start some reading."""
+        self.outlook.applied_ts = max(self.outlook.applied_ts, until_ts)
+        last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
+        if not last and time.monotonic() - self._advanced_at < ADVANCE_EVERY_S:
+            return
+        await asyncio.to_thread(self._pipeline.advance, until_ts)
+        self._advanced_at = time.monotonic()
+        self._check_reached()
+
+    def applied(self) -> None:
+        """A batch has been applied."""
+        self.outlook.applied_ts = max(self.outlook.applied_ts, self._pipeline.position_ts)
+
+    def _check_reached(self) -> None:
+        if self._ceiling_ts is not None and self._pipeline.position_ts >= self._ceiling_ts:
+            self.stop()
+            self._on_reached()
+
+    def _held_back(self, error: HeldBack) -> None:
+        outlook = self.outlook
+        outlook.held_back = str(error)
+        outlook.held_since = outlook.held_since or time.time()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,75 @@
+"""The options of the data source "binlog", read and checked. The list with defaults is in source.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from binlog.errors import ConfigError
+from binlog.security import Security
+
+BATCH_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Picklable. `planner`: the address and key of the drainer's own coordinator (drainer.spark.planner), which
+    then decides every batch; empty where the source is used on its own."""
+
+    pd_urls: tuple[str, ...]
+    cluster_id: int = 0
+    pd_addr: str = ""
+    tso_source: str = "auto"
+    start_ts: int = 0
+    end_ts: int = 0
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    packed: bool = False
+    planner: str = ""
+    planner_key: str = ""
+    security: Security = Security()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Raises ConfigError naming the option. Spark hands option names over in any case."""
+        given = {name.lower(): value.strip() for name, value in options.items()}
+        unknown = sorted(set(given) - _KNOWN)
+        if unknown:
+            raise ConfigError(f"data source binlog: unknown option {', '.join(unknown)}")
+        urls = tuple(url.strip() for url in given.get("pd-urls", "").split(",") if url.strip())
+        if not urls and "planner" not in given:
+            raise ConfigError("data source binlog: the option pd-urls is required")
+        return cls(
+            pd_urls=urls,
+            cluster_id=_number(given, "cluster-id", 0),
+            pd_addr=given.get("pd-addr", ""),
+            tso_source=given.get("tso-source", "auto"),
+            start_ts=_number(given, "start-ts", 0),
+            end_ts=_number(given, "end-ts", 0),
+            batch_bytes_max=_number(given, "batch-bytes-max", BATCH_BYTES_MAX) or BATCH_BYTES_MAX,
+            packed=_truth(given, "packed"),
+            planner=given.get("planner", ""),
+            planner_key=given.get("planner-key", ""),
+            security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
+        )
+
+
+_KNOWN = {
+    "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
+    "planner", "planner-key", "ssl-ca", "ssl-cert", "ssl-key",
+}  # fmt: skip
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"data source binlog: option {name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+def _truth(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"data source binlog: option {name} must be true or false, not {text!r}")
+    return text == "true"

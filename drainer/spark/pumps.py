@@ -1,0 +1,65 @@
+"""The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from binlog.cluster import cluster_id
+from binlog.config import UpstreamSection
+from binlog.etcd import connect_etcd
+from binlog.registry import Registry
+
+from drainer.pumps.mark import Limits, Watermark
+from drainer.pumps.survey import HeldBack, PumpSet, dial_with
+from drainer.spark.options import SourceOptions
+
+T = TypeVar("T")
+HELD_BACK_S = 30.0
+PAUSE_S = 0.2
+
+
+class Pumps:
+    """Connected from construction until `close`. `survey` waits a while for a pump that does not answer."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pumps", daemon=True)
+        self._thread.start()
+        self.cluster_id, self._etcd, self._set = self._run(_connect(options))
+
+    def survey(self, after_ts: int, limits: Limits) -> Watermark:
+        """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
+        return self._run(self._patiently(after_ts, limits))
+
+    def close(self) -> None:
+        self._run(self._set.close())
+        self._run(self._etcd.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    async def _patiently(self, after_ts: int, limits: Limits) -> Watermark:
+        end = self._loop.time() + HELD_BACK_S
+        while True:
+            try:
+                return await self._set.survey(after_ts=after_ts, limits=limits)
+            except HeldBack:
+                if self._loop.time() > end:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
+    etcd = connect_etcd(options.pd_urls, options.security)
+    found = options.cluster_id
+    if not found:
+        section = UpstreamSection.model_validate(
+            {"pd-urls": ",".join(options.pd_urls), "tso-source": options.tso_source, "pd-addr": options.pd_addr}
+        )
+        found = await cluster_id(etcd, section, options.security)
+    return found, etcd, PumpSet(Registry(etcd), dial_with(found, options.security))

@@ -1,0 +1,138 @@
+"""The readers of the data source "binlog". Offsets are commit_ts; partitions are ranges of pumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+
+from drainer.pumps.mark import Limits, Watermark, ranges_of
+from drainer.spark.options import SourceOptions
+from drainer.spark.planner import PlannerLine
+from drainer.spark.pumps import Pumps
+from drainer.spark.read import PullTask, read_task
+
+Offset = dict[str, int]
+PIECES = 2
+
+
+class PlannedReader(DataSourceStreamReader):
+    """The drainer's own: its coordinator decides where a batch ends and who pulls what."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._line: PlannerLine | None = None
+
+    def initialOffset(self) -> Offset:
+        return {"commit_ts": self._options.start_ts}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return {"commit_ts": self._planner().next_until(start["commit_ts"])}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        tasks = self._planner().tasks(start["commit_ts"], end["commit_ts"])
+        options = self._options
+        return [PullTask(task, options.cluster_id, options.security, options.packed) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PullTask)
+        return read_task(partition)
+
+    def stop(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def _planner(self) -> PlannerLine:
+        if self._line is None:
+            self._line = PlannerLine(self._options.planner, self._options.planner_key)
+        return self._line
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source on its own: it asks the pumps itself."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._pumps: Pumps | None = None
+        self._target_ts: int | None = None
+
+    def initialOffset(self) -> Offset:
+        return {"commit_ts": self._options.start_ts}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxBytes(self._options.batch_bytes_max)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        after_ts = start["commit_ts"]
+        watermark = self._connected().survey(after_ts, _limits(limit))
+        until_ts = min(watermark.ts, watermark.end_ts)
+        if self._target_ts is not None:
+            until_ts = min(until_ts, self._target_ts)
+        return {"commit_ts": max(after_ts, until_ts)}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target_ts = self._connected().survey(self._options.start_ts, Limits(1)).ts
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        after_ts, until_ts = start["commit_ts"], end["commit_ts"]
+        if until_ts <= after_ts:
+            return []
+        pumps = self._connected()
+        watermark = pumps.survey(after_ts, Limits(self._options.batch_bytes_max))
+        return _tasks(watermark, pumps, self._options, after_ts, until_ts)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PullTask)
+        return read_task(partition)
+
+    def stop(self) -> None:
+        if self._pumps is not None:
+            self._pumps.close()
+
+    def _connected(self) -> Pumps:
+        if self._pumps is None:
+            self._pumps = Pumps(self._options)
+        return self._pumps
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read.format("binlog")`: everything in (start-ts, end-ts]."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        pumps = Pumps(options)
+        try:
+            watermark = pumps.survey(options.start_ts, Limits(1 << 40))
+            until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
+            if until_ts <= options.start_ts:
+                return []
+            return _tasks(watermark, pumps, options, options.start_ts, until_ts)
+        finally:
+            pumps.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PullTask)
+        return read_task(partition)
+
+
+def _limits(limit: ReadLimit) -> Limits:
+    """Rows are binlogs. Other limits do not apply to this source."""
+    max_bytes, max_rows = getattr(limit, "max_bytes", 0), getattr(limit, "max_rows", 0)
+    return Limits(1 << 40) if isinstance(limit, ReadAllAvailable) else Limits(max_bytes, max_rows)
+
+
+def _tasks(
+    watermark: Watermark, pumps: Pumps, options: SourceOptions, after_ts: int, until_ts: int
+) -> list[InputPartition]:
+    return [
+        PullTask((part,), pumps.cluster_id, options.security, options.packed)
+        for mark in watermark.marks
+        for part in ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=PIECES)
+    ]

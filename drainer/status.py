@@ -1,0 +1,127 @@
+"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names (3.14, 3.16)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from binlog import metrics, tso
+from binlog.http import Page, Response, json_response
+
+from drainer.pipeline import Pipeline
+from drainer.pumps.survey import PumpSet, PumpView
+from drainer.scheduler import Scheduler
+
+_POSITION = metrics.gauge("drainer_pump_position", "resolved ts of a pump, physical ms", ["nodeID"])
+_CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destination, physical ms")
+_LAG = metrics.gauge("drainer_lag_seconds", "age of what has been applied")
+_ROWS = metrics.gauge("drainer_rows_applied", "row changes applied since the start")
+_DDL = metrics.gauge("drainer_ddl_jobs_total", "DDLs applied since the start")
+_HELD = metrics.gauge("drainer_held_back_seconds", "how long a pump has held the watermark back", ["nodeID"])
+_PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
+_LATE = metrics.gauge("drainer_pump_late_commits", "commits at or below a resolved ts already given out", ["nodeID"])
+
+
+class Status:
+    """Collects from the parts when asked; holds only what it needs to tell whether rows still come."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        destination: str,
+        pipeline: Pipeline,
+        scheduler: Scheduler,
+        pumps: PumpSet,
+        synced_after_s: float,
+    ) -> None:
+        self._node_id = node_id
+        self._destination = destination
+        self._pipeline = pipeline
+        self._scheduler = scheduler
+        self._pumps = pumps
+        self._synced_after_s = synced_after_s
+        self._rows_seen = 0
+        self._rows_at = time.monotonic()
+        self.error = ""
+
+    def routes(self) -> Mapping[str, Page]:
+        return {"/": self._status, "/status": self._status, "/commit_ts": self._commit_ts}
+
+    def observe(self) -> None:
+        """Called about once a second: metrics, and when the last row came."""
+        rows = self._pipeline.progress.rows
+        if rows != self._rows_seen:
+            self._rows_seen, self._rows_at = rows, time.monotonic()
+        _CHECKPOINT.set(tso.physical_ms(self._pipeline.position_ts))
+        _LAG.set(self._lag_s())
+        _ROWS.set(rows)
+        _DDL.set(self._pipeline.progress.ddls)
+        for view in self._pumps.views.values():
+            _POSITION.labels(view.node_id).set(tso.physical_ms(view.resolved_ts))
+            _HELD.labels(view.node_id).set(time.time() - view.down_since if view.down_since else 0)
+            if view.inspection is not None:
+                _PENDING.labels(view.node_id).set(max((p.age_ms for p in view.inspection.pending), default=0))
+                _LATE.labels(view.node_id).set(view.inspection.late_count)
+
+    def document(self) -> dict[str, object]:
+        """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied)."""
+        progress, outlook = self._pipeline.progress, self._scheduler.outlook
+        self.observe()
+        views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
+        return {
+            "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
+            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not outlook.held_back,
+            "LastTS": outlook.applied_ts,
+            "TsMap": "",
+            "NodeID": self._node_id,
+            "Destination": self._destination,
+            "Position": progress.position_ts,
+            "PositionTime": tso.format_local(progress.position_ts),
+            "Watermark": outlook.watermark_ts,
+            "LagSeconds": round(self._lag_s(), 3),
+            "RowsApplied": progress.rows,
+            "DDLsApplied": progress.ddls,
+            "LastDDL": progress.last_ddl,
+            "Batches": dict(progress.batches),
+            "LastBatch": {"mode": progress.last_mode, "bytes": progress.last_bytes},
+            "Duplicates": progress.duplicates,
+            "HeldBack": outlook.held_back,
+            "WaitingFor": progress.waiting_for,
+            "Error": self.error,
+            "Pumps": [_pump(view) for view in views],
+        }
+
+    def _lag_s(self) -> float:
+        applied_ts = self._scheduler.outlook.applied_ts
+        return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000) if applied_ts > 0 else 0.0
+
+    async def _status(self) -> Response:
+        return json_response(self.document(), indent=1, newline=True)
+
+    async def _commit_ts(self) -> Response:
+        document = {
+            "message": "get drainer's latest ts success!",
+            "code": 200,
+            "data": {"ts": self._pipeline.position_ts},
+        }
+        return json_response(document, indent=2)
+
+
+def _pump(view: PumpView) -> dict[str, object]:
+    found = view.inspection
+    return {
+        "node": view.node_id,
+        "host": view.host,
+        "state": view.state.value,
+        "counts": view.counts,
+        "resolved": view.resolved_ts,
+        "error": view.error,
+        "downSeconds": round(time.time() - view.down_since, 1) if view.down_since else 0,
+        "pending": found.pending_count if found else 0,
+        "oldestPending": [{"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id} for p in found.pending]
+        if found
+        else [],
+        "lateCommits": found.late_count if found else 0,
+        "lateCommitTS": list(found.late_ts) if found else [],
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
 
 from binlog import envelope
 from binlog.errors import DecodeError
@@ -11,6 +13,7 @@ from binlog.tidb.types import SchemaState
 
 from drainer.step import Merged
 
+_ORDER = attrgetter("commit_ts", "start_ts")
 _SEQUENCE_VALUE = "select setval"
 
 
@@ -25,9 +28,8 @@ class DdlBinlog:
     announces_drop: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One binlog of a batch; `schema_version` is 0 for a DDL."""
+class Item(NamedTuple):
+    """One binlog of a batch; `schema_version` is 0 for a DDL. A tuple, for there is one for every transaction."""
 
     commit_ts: int
     schema_version: int
@@ -65,15 +67,14 @@ def read_batch(binlogs: Iterable[Merged], *, after_ts: int, until_ts: int) -> Ba
     items: list[Item] = []
     texts: dict[int, DdlBinlog] = {}
     duplicates = 0
-    last: tuple[int, int] | None = None
-    for binlog in sorted(binlogs, key=lambda b: (b.commit_ts, b.start_ts)):
+    last_commit_ts = last_start_ts = 0
+    for binlog in sorted(binlogs, key=_ORDER):
         if not after_ts < binlog.commit_ts <= until_ts:
             raise ValueError(f"binlog of commit_ts {binlog.commit_ts} outside the batch ({after_ts}, {until_ts}]")
-        this = (binlog.commit_ts, binlog.start_ts)
-        if this == last:
+        if binlog.commit_ts == last_commit_ts and binlog.start_ts == last_start_ts:
             duplicates += 1
             continue
-        last = this
+        last_commit_ts, last_start_ts = binlog.commit_ts, binlog.start_ts
         item = _read(binlog)
         if item is None:
             continue

@@ -171,3 +171,24 @@ def test_every_ddl_runs_once_wherever_batches_are_cut_and_drainers_die(recording
 
 def _reopened(recording: Recording, position: int, marks: set[int]) -> Schema:
     return Schema.open(recording.history(), position_ts=position, job_done=set(marks).__contains__, policy=EVERYTHING)
+
+
+def test_statements_that_are_written_anew(recording: Recording) -> None:
+    """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was."""
+    if recording.capture.name != "ddl_hard":
+        pytest.skip("the statements of ddl_hard")
+    schema = Schema.open(recording.history(), position_ts=recording.begin_ts, policy=EVERYTHING)
+    found = {s.job.id: s.sql for s in walk(recording.batch(), schema) if isinstance(s, Ddl)}
+    expected = {
+        102: "RENAME TABLE `dh1`.`ra` TO `dh1`.`ra2`, `dh1`.`rb` TO `dh2`.`rb2`",
+        103: "RENAME TABLE `dh1`.`ra2` TO `dh1`.`tmp`, `dh1`.`rc` TO `dh1`.`ra2`, `dh1`.`tmp` TO `dh1`.`rc`",
+        104: "RENAME TABLE `dh2`.`rb2` TO `dh2`.`q1`, `dh1`.`rc` TO `dh2`.`q2`",
+        107: "RENAME TABLE `dh1`.`rq` TO `dh2`.`rq2`",
+        114: "ALTER TABLE `dh1`.`xp` EXCHANGE PARTITION `p0` WITH TABLE `dh1`.`xn`",
+        117: "ALTER TABLE `dh1`.`xp` EXCHANGE PARTITION `p1` WITH TABLE `dh2`.`xn2` WITHOUT VALIDATION",
+        156: "DROP TABLE IF EXISTS `dh1`.`m1`",
+        157: "DROP TABLE IF EXISTS `dh1`.`m2`",
+        158: "DROP VIEW IF EXISTS `dh1`.`v1`",
+        159: "DROP VIEW IF EXISTS `dh1`.`v2`",
+    }
+    assert {job_id: found[job_id] for job_id in expected} == {job_id: (sql,) for job_id, sql in expected.items()}

@@ -27,6 +27,7 @@ from binlog.upstream import choose_source
 
 from pump.config import PumpConfig
 from pump.edge import Edge, Service
+from pump.election import Election
 from pump.errors import NotifyFailed
 from pump.ext import ExtService
 from pump.fake import write_fakes
@@ -35,10 +36,18 @@ from pump.node import Node
 from pump.notify import notify_drainers
 from pump.service import Gate, PumpService
 from pump.store import Store, StoreOptions
+from pump.tso_service import TsoService
 
 GRACE_S = 10.0
 
 _log = get_logger("pump")
+
+
+async def cancel(*tasks: asyncio.Task[None]) -> None:
+    """End tasks, and wait until they have."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Pump:
@@ -50,6 +59,7 @@ class Pump:
         self._given_etcd = etcd
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self.election: Election | None = None  # where timestamps are our own
 
     async def start(self) -> None:
         """Serve, or raise and leave nothing behind."""
@@ -104,9 +114,14 @@ class Pump:
         self.pump_service = PumpService(self.store, self.gate, slow_write_s=config.storage.slow_write_threshold)
         ext = ExtService(self.store, self.gate, node_id=self.node.node_id, state=lambda: str(self.node.state))
         services: list[Service] = [self.pump_service.service(), ext.service()]
+        if own_timestamps:
+            self.election = Election(etcd, log_max_ts=lambda: self.store.largest_ts)
+            services.append(TsoService(self.election, self.cluster_id).service())
         self.edge = Edge(services, config.security.security(), receive_bytes_max=config.max_message_size)
         await self.edge.start(config.addr, config.socket)
         self._stack.push_async_callback(self.edge.stop, GRACE_S)
+        if self.election is not None:
+            self._stack.push_async_callback(cancel, asyncio.create_task(self.election.run(self._advertised)))
 
     @property
     def addr(self) -> str:
@@ -145,9 +160,7 @@ class Pump:
         except (RegistryConflict, EtcdError) as error:
             _log.warning("the registry does not say that this pump has stopped", error=error)
         self.gate.closed = "the pump is stopping"
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         await self._stack.aclose()
         _log.info("pump has stopped", node_id=self.node.node_id)
 

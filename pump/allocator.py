@@ -1,0 +1,76 @@
+"""Timestamps where there is no PD: what the elected pump may give out, and for how long. Pure; clocks are arguments.
+
+What it must keep, over processes, restarts and failovers: *whoever asks later gets more* (correctness rule 7).
+
+* Restarts and failovers: an upper bound stands in etcd ahead of everything given out, so a successor that starts at the
+  bound is above its predecessor, whatever either clock says.
+* Two at once: a leader that was stopped for a while still believes it leads. So a timestamp is allocated first and the
+  lease is looked at *afterwards*, just before the answer: a request that was read while another pump already led is
+  then refused. The lease counts from the moment before its renewal was asked for, on a clock that runs while the
+  machine sleeps, less a margin for clocks that run at different speeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.tso import LOGICAL_MAX, compose, physical_ms
+
+WINDOW_MS = 3000
+LEASE_MARGIN = 0.2  # of the lease's length
+
+
+@dataclass(slots=True)
+class Term:
+    """How long this pump may answer as leader. Seconds of CLOCK_BOOTTIME."""
+
+    until_s: float = 0.0
+
+    def renewed(self, *, asked_s: float, ttl_s: float) -> None:
+        """The lease was granted or renewed for `ttl_s`, by a request sent at `asked_s`."""
+        self.until_s = max(self.until_s, asked_s + ttl_s * (1 - LEASE_MARGIN))
+
+    def holds(self, now_s: float) -> bool:
+        return now_s < self.until_s
+
+    def end(self) -> None:
+        self.until_s = 0.0
+
+
+@dataclass(slots=True)
+class Allocator:
+    """Out of office, then in office from `take_office`. `bound_ms` is what etcd holds: all given out is below it."""
+
+    bound_ms: int = 0
+    _physical_ms: int = 0
+    _logical: int = -1
+
+    def take_office(self, *, bound_ms: int, clock_ms: int, log_max_ts: int) -> None:
+        """Start above everything any predecessor gave out, and above this pump's own log: an etcd that lost its data
+        must not take time back. Nothing can be allocated before `granted`."""
+        start_ms = max(bound_ms, clock_ms, physical_ms(log_max_ts) + 1)
+        if start_ms > self._physical_ms:
+            self._physical_ms, self._logical = start_ms, -1
+        self.bound_ms = min(bound_ms, self._physical_ms)
+
+    def wanted_bound(self, clock_ms: int) -> int | None:
+        """The bound to store in etcd now, or None while the one there is far enough ahead."""
+        at_ms = max(clock_ms, self._physical_ms)
+        return at_ms + WINDOW_MS if self.bound_ms - at_ms < WINDOW_MS // 2 else None
+
+    def granted(self, bound_ms: int) -> None:
+        """etcd holds this bound, stored by us as its leader."""
+        self.bound_ms = max(self.bound_ms, bound_ms)
+
+    def allocate(self, count: int, clock_ms: int) -> int | None:
+        """The last of `count` timestamps, which end with it; all of one millisecond. None: the bound is in the way."""
+        assert 0 < count <= LOGICAL_MAX + 1
+        physical, logical = self._physical_ms, self._logical
+        if clock_ms > physical:
+            physical, logical = clock_ms, -1
+        if logical + count > LOGICAL_MAX:
+            physical, logical = physical + 1, -1
+        if physical >= self.bound_ms:
+            return None
+        self._physical_ms, self._logical = physical, logical + count
+        return compose(physical, self._logical)

@@ -1,0 +1,205 @@
+"""Which pump gives out timestamps: an etcd lease, kept alive, and the bound stored under it. See allocator.py."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from binlog.errors import EtcdError, LeaseExpired
+from binlog.kv import Compare, Etcd, Lease, Put
+from binlog.log import get_logger
+from binlog.upstream import BOUND_KEY, LEADER_KEY
+
+from pump.allocator import Allocator, Term
+from pump.errors import NotLeader
+
+LEASE_S = 3
+POLL_S = 0.5
+BOUND_WAIT_S = 2.0
+
+_log = get_logger("pump.election")
+
+
+def boot_clock_s() -> float:
+    """Seconds that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Election:
+    """A candidate, then a leader, then a candidate again; `run` until cancelled. Lives on the event loop."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        *,
+        log_max_ts: Callable[[], int],
+        boot_s: Callable[[], float] = boot_clock_s,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._etcd = etcd
+        self._address = ""
+        self._log_max_ts = log_max_ts
+        self._boot_s = boot_s
+        self._clock_ms = clock_ms
+        self._allocator = Allocator()
+        self._term = Term()
+        self._leader_revision = 0
+        self._raise_wanted = asyncio.Event()
+        self._raised = asyncio.Event()
+        self.leader = ""
+
+    @property
+    def leads(self) -> bool:
+        return self._term.holds(self._boot_s())
+
+    async def timestamps(self, count: int) -> int:
+        """The last of `count` timestamps (they end with it). NotLeader if this pump must not give any."""
+        deadline_s = self._boot_s() + BOUND_WAIT_S
+        while True:
+            if not self.leads:
+                raise NotLeader(f"timestamps are given out by {self.leader or 'nobody yet'}, not by {self._address}")
+            last_ts = self._allocator.allocate(count, self._clock_ms())
+            if self._allocator.wanted_bound(self._clock_ms()) is not None:
+                self._raise_wanted.set()
+            if last_ts is not None:
+                if not self._term.holds(self._boot_s()):  # after the allocation, with nothing waited for in between
+                    raise NotLeader(f"the lease of {self._address} ended while timestamps were allocated")
+                return last_ts
+            if self._boot_s() > deadline_s:
+                raise NotLeader(f"{self._address} cannot raise the bound in etcd")
+            self._raised.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._raised.wait(), POLL_S)
+
+    async def run(self, address: str) -> None:
+        """Campaign, lead, campaign again. `address`: where clients reach this pump's Tso.
+
+        When this is cancelled the lease is revoked, after the last answer.
+        """
+        self._address = address
+        while True:
+            try:
+                await self._campaign()
+            except EtcdError as error:
+                _log.warning("election is disturbed", error=error)
+                await asyncio.sleep(POLL_S)
+
+    async def _campaign(self) -> None:
+        """Wait until nobody leads, try to, and lead until the term ends."""
+        found = await self._etcd.get(LEADER_KEY)
+        if found is not None:
+            self.leader = found.value.decode(errors="replace")
+            await self._absence(found.mod_revision)
+            return
+        asked_s = self._boot_s()
+        lease = await self._etcd.lease(LEASE_S)
+        try:
+            put = Put(LEADER_KEY, self._address.encode(), lease.id)
+            revision = await self._etcd.txn([Compare(LEADER_KEY, mod_revision=0)], [put])
+            if revision is None:
+                return
+            self._leader_revision = revision
+            await self._lead(lease, asked_s)
+        finally:
+            self._term.end()
+            with suppress(EtcdError):
+                await lease.revoke()
+
+    async def _absence(self, revision: int) -> None:
+        """Return when the leader's key changes, or after a while."""
+
+        async def change() -> None:
+            async for _ in self._etcd.watch(LEADER_KEY, revision=revision):
+                return
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(change(), LEASE_S)
+
+    async def _lead(self, lease: Lease, asked_s: float) -> None:
+        """Raise the bound, then answer; keep the lease and the bound ahead until the lease is lost."""
+        bound = await self._etcd.get(BOUND_KEY)
+        self._allocator.take_office(
+            bound_ms=_bound_ms(bound.value if bound else b"0"),
+            clock_ms=self._clock_ms(),
+            log_max_ts=self._log_max_ts(),
+        )
+        await self._raise_bound()
+        self.leader = self._address
+        self._term.renewed(asked_s=asked_s, ttl_s=lease.ttl_s)
+        _log.info("this pump gives out timestamps", address=self._address, bound_ms=self._allocator.bound_ms)
+        keeper = asyncio.create_task(self._keep(lease))
+        raiser = asyncio.create_task(self._keep_bound())
+        try:
+            await asyncio.wait((keeper, raiser), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._term.end()
+            self.leader = ""
+            for task in (keeper, raiser):
+                task.cancel()
+            await asyncio.gather(keeper, raiser, return_exceptions=True)
+        _log.warning("this pump gives out no more timestamps", address=self._address)
+
+    async def _keep(self, lease: Lease) -> None:
+        """Renew; return when the lease is lost or has run out on our own clock."""
+        while self.leads:
+            await asyncio.sleep(lease.ttl_s / 6)
+            asked_s = self._boot_s()
+            try:
+                left_s = max(0.05, self._term.until_s - asked_s)
+                ttl_s = await asyncio.wait_for(lease.keep_alive(), left_s)
+            except LeaseExpired:
+                return
+            except (EtcdError, TimeoutError) as error:
+                _log.warning("the lease could not be renewed", error=str(error) or "no answer")
+                continue
+            if self.leads:  # a term that ended is not resumed: somebody else may have had one since
+                self._term.renewed(asked_s=asked_s, ttl_s=ttl_s)
+
+    async def _keep_bound(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._raise_wanted.wait(), POLL_S)
+            self._raise_wanted.clear()
+            try:
+                await self._raise_bound()
+            except EtcdError as error:
+                _log.warning("the bound could not be raised", error=error)
+                await asyncio.sleep(0.1)
+
+    async def _raise_bound(self) -> None:
+        """Store a higher bound if it is time, as the leader that we are in etcd's eyes; NotLeader's reason otherwise.
+
+        EtcdError leaves open whether it was stored: the next try reads it again.
+        """
+        wanted_ms = self._allocator.wanted_bound(self._clock_ms())
+        if wanted_ms is None:
+            return
+        stored = await self._etcd.get(BOUND_KEY)
+        if stored is None or _bound_ms(stored.value) < wanted_ms:
+            conditions = [
+                Compare(LEADER_KEY, mod_revision=self._leader_revision),
+                Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
+            ]
+            if await self._etcd.txn(conditions, [Put(BOUND_KEY, str(wanted_ms).encode())]) is None:
+                raise EtcdError("the leader's key or the bound is not what this pump wrote")
+        elif not await self._still_leader():
+            raise EtcdError("another pump leads")
+        self._allocator.granted(wanted_ms)
+        self._raised.set()
+
+    async def _still_leader(self) -> bool:
+        found = await self._etcd.get(LEADER_KEY)
+        return found is not None and found.mod_revision == self._leader_revision
+
+
+def _bound_ms(text: bytes) -> int:
+    """EtcdError if the key holds something else: starting at 0 then would take time back."""
+    if not text.isdigit():
+        raise EtcdError(f"etcd key {BOUND_KEY} holds {text[:50]!r}, which is no time in ms")
+    return int(text)

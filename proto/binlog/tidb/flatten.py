@@ -169,9 +169,9 @@ def _name_index(name: str, kind: FieldType) -> int | None:
 def _cast_enum(value: object, kind: FieldType) -> Datum:
     if isinstance(value, str):
         index = _name_index(value, kind)
-        if index is None:
+        if index is None and value:
             raise _unfit(value, kind)
-        return Uint(index + 1)
+        return Uint(0 if index is None else index + 1)  # "" is how the error value shows
     if not isinstance(value, int) or not 0 <= value <= len(kind.elems):
         raise _unfit(value, kind)
     return Uint(value)

@@ -1,0 +1,234 @@
+"""Inserts, updates and deletes as TiDB lays them out."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum, Duration, Uint, encode_value
+from binlog.tidb.flatten import flatten
+from binlog.tidb.row import (
+    decode_delete,
+    decode_insert,
+    decode_row,
+    decode_update,
+    encode_delete,
+    encode_insert,
+    encode_row,
+    encode_update,
+    needs_restored_data,
+    sort_key,
+)
+from binlog.tidb.row_v2 import encode_row_v2
+from binlog.tidb.table import ROWID
+from binlog.tidb.types import FieldType, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.tidb import tables
+from tests.unit.tidb.damage import survives
+from tests.unit.tidb.strategies import int64, rows
+
+Values = dict[int, Datum]
+names = st.none() | st.binary(max_size=30)
+
+
+@given(rows)
+def test_row_round_trip(values: Values) -> None:
+    data = encode_row(values)
+    decoded = decode_row(b"?" + data, 1)
+    assert {n: (type(v), v) for n, v in decoded.items()} == {n: (type(v), v) for n, v in values.items()}
+    assert list(decoded) == list(values)
+    survives(decode_row, data, rounds=20)
+    survives(decode_update, data + data, rounds=20)
+
+
+@given(rows, rows)
+def test_update_round_trip(old: Values, other: Values) -> None:
+    new = {n: other.get(n) for n in old}
+    data = encode_row(old) + encode_row(new) if old else b"\x00"
+    assert decode_update(data) == (old, new)
+
+
+def test_an_empty_row_is_one_zero_byte() -> None:
+    assert encode_row({}) == b"\x00"
+    assert decode_row(b"\x00") == {}
+    with pytest.raises(DecodeError, match="at least one byte"):
+        decode_row(b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ("0802", "insufficient"),
+        ("08020206", "insufficient"),
+        ("0802020661", "expected length: 3"),
+        ("0902", "column id was expected"),
+        ("08020802" * 2, "occurs twice"),
+        ("80", "column id was expected"),
+        ("0880", "insufficient"),
+    ],
+)
+def test_torn_rows(data: str, complaint: str) -> None:
+    with pytest.raises(DecodeError, match=complaint):
+        decode_row(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ("08020802", "corrupted cols num: 1 vs 0"),
+        ("0802080208040802" + "08020802", "corrupted cols num: 2 vs 1"),
+        ("08020802" * 3, "three times"),
+        ("", "corrupted cols num: 0 vs 0"),
+    ],
+)
+def test_updates_with_unequal_halves(data: str, complaint: str) -> None:
+    with pytest.raises(DecodeError, match=complaint):
+        decode_update(bytes.fromhex(data))
+
+
+@given(int64, names)
+def test_insert_with_an_int_key(number: int, name: bytes | None) -> None:
+    table = tables.handle_table()
+    data = encode_insert(table, {1: number, 2: name})
+    handle, row = decode_insert(table, data)
+    assert handle == (number,)
+    assert row == ({1: number} if name is None else {1: number, 2: name})
+    survives(lambda damaged: decode_insert(table, damaged), data, rounds=20)
+
+
+@given(st.integers(0, (1 << 64) - 1))
+def test_the_handle_of_an_unsigned_key_is_signed(number: int) -> None:
+    table = dataclasses.replace(tables.handle_table(), columns=(tables.column(1, "id", tables.UNSIGNED_KEY),))
+    data = encode_insert(table, {1: Uint(number)})
+    assert data[0] == 8
+    _, row = decode_insert(table, data)
+    assert (type(row[1]), row[1]) == (Uint, number)
+
+
+@given(int64, int64)
+def test_tables_without_a_key_have_a_rowid(number: int, rowid: int) -> None:
+    table = tables.keyless_table()
+    values: Values = {1: number, 2: b"x"}
+    data = encode_insert(table, values, rowid=rowid)
+    assert decode_insert(table, data) == ((rowid,), values | {ROWID: rowid})
+    assert encode_insert(table, values | {ROWID: rowid}) == data
+    with_id = values | {ROWID: rowid}
+    assert decode_delete(table, encode_delete(table, with_id)) == with_id
+    assert decode_update(encode_update(table, with_id, with_id)) == (with_id, with_id)
+
+
+def test_a_handle_is_needed() -> None:
+    with pytest.raises(ValueError, match="table n: _tidb_rowid is the row's handle"):
+        encode_insert(tables.keyless_table(), {1: 1})
+    with pytest.raises(ValueError, match="table t: id is the row's handle"):
+        encode_insert(tables.handle_table(), {2: b"x"})
+    with pytest.raises(DecodeError, match="handle"):
+        decode_insert(tables.handle_table(), encode_value(b"x") + b"\x00")
+
+
+def test_clustered_without_an_index() -> None:
+    table = dataclasses.replace(tables.clustered_table(tables.VARCHAR), indexes=())
+    with pytest.raises(DecodeError, match="Unsupported clustered index without primary key"):
+        decode_insert(table, b"\x00\x00")
+
+
+def test_a_clustered_string_under_a_collation_is_repeated_in_the_row() -> None:
+    """The handle has the sort key, so the row's value wins."""
+    table = tables.clustered_table(tables.VARCHAR)
+    data = encode_insert(table, {1: b"ab  ", 2: 1})
+    handle, row = decode_insert(table, data)
+    assert handle == (b"ab",)
+    assert row[1] == b"ab  "
+    ci = tables.clustered_table(tables.VARCHAR_CI)
+    handle, row = decode_insert(ci, encode_insert(ci, {1: b"ab", 2: 1}))
+    assert handle == (b"\x00A\x00B",)
+    assert row[1] == b"ab"
+
+
+@pytest.mark.parametrize("kind", [tables.VARBINARY, tables.DATETIME, tables.BIGINT])
+def test_other_clustered_columns_stand_in_the_handle_alone(kind: FieldType) -> None:
+    table = tables.clustered_table(kind)
+    value: Datum = b"ab " if kind is tables.VARBINARY else Uint(1 << 50) if kind is tables.DATETIME else 5
+    data = encode_insert(table, {1: value, 2: 1})
+    assert data == encode_value(value) + encode_row({2: 1})
+    assert decode_insert(table, data) == ((value,), {1: value, 2: 1})
+
+
+def test_old_collations_take_strings_from_the_handle() -> None:
+    table = tables.clustered_table(tables.VARCHAR)
+    data = encode_insert(table, {1: b"ab ", 2: 1}, new_collation=False)
+    assert data == encode_value(b"ab ") + encode_row({2: 1})
+    assert decode_insert(table, data)[1] == {1: b"ab ", 2: 1}
+
+
+def test_a_prefix_key_is_cut_and_the_row_has_the_rest() -> None:
+    table = tables.clustered_table(tables.VARCHAR, length=2)
+    data = encode_insert(table, {1: "äöü".encode(), 2: 1})
+    assert decode_insert(table, data) == (("äö".encode(),), {1: "äöü".encode(), 2: 1})
+    binary = tables.clustered_table(tables.VARBINARY, length=2)
+    handle, row = decode_insert(binary, encode_insert(binary, {1: b"abc", 2: 1}))
+    assert (handle, row[1]) == ((b"ab",), b"abc")
+    assert 1 not in decode_insert(binary, encode_value(b"ab") + encode_row({2: 1}))[1]
+
+
+def test_a_time_in_a_handle_is_a_duration() -> None:
+    table = tables.clustered_table(tables.TIME)
+    ns = flatten("-01:02:03", tables.TIME)
+    data = encode_insert(table, {1: ns, 2: 1})
+    handle, row = decode_insert(table, data)
+    assert data[0] == 7
+    assert type(handle[0]) is Duration
+    assert (type(row[1]), row[1]) == (int, ns)
+
+
+def test_which_columns_are_written() -> None:
+    table = tables.changing_table()
+    values: Values = {n: n for n in range(1, 8)}
+    assert list(decode_row(encode_insert(table, values), 2)) == [3, 4, 7]
+    assert list(decode_update(encode_update(table, values, values))[0]) == [1, 3, 4, 7]
+    assert list(decode_delete(table, encode_delete(table, values))) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_null_is_left_out_only_without_any_default() -> None:
+    table = tables.handle_table()
+    for default in ({"default": "x"}, {"origin_default": "x"}, {"default_bit": b"\x01"}):
+        name = tables.column(2, "name", tables.VARCHAR, **default)
+        other = dataclasses.replace(table, columns=(table.columns[0], name))
+        assert encode_insert(other, {1: 1}) == bytes.fromhex("0802080400")
+    assert encode_insert(table, {1: 1}) == bytes.fromhex("080200")
+
+
+def test_format_2_is_read_in_inserts_and_deletes() -> None:
+    table = tables.handle_table()
+    body = encode_row_v2({2: b"a", 99: 1})
+    assert decode_insert(table, b"\x08\x02" + body) == ((1,), {1: 1, 2: b"a"})
+    assert decode_delete(table, encode_row_v2({1: 1, 2: None})) == {1: 1, 2: None}
+    with pytest.raises(DecodeError):
+        decode_update(body)
+
+
+@pytest.mark.parametrize(
+    ("tp", "collate", "needed"),
+    [
+        (Tp.VARCHAR, "utf8mb4_bin", True),
+        (Tp.STRING, "utf8mb4_bin", False),
+        (Tp.STRING, "utf8mb4_general_ci", True),
+        (Tp.VARCHAR, "utf8mb4_0900_bin", False),
+        (Tp.VARCHAR, "binary", False),
+        (Tp.LONGLONG, "utf8mb4_general_ci", False),
+    ],
+)
+def test_restored_data(tp: Tp, collate: str, needed: bool) -> None:
+    key = tables.column(1, "k", FieldType(tp, collate=collate))
+    assert needs_restored_data(key) is needed
+    assert not needs_restored_data(key, new_collation=False)
+
+
+def test_sort_keys() -> None:
+    assert sort_key(b"ab  ", "utf8mb4_bin") == b"ab"
+    assert sort_key(b"ab  ", "utf8mb4_0900_bin") == b"ab  "
+    assert sort_key(b"aZ1", "utf8mb4_general_ci") == b"\x00A\x00Z\x001"
+    assert sort_key("é".encode(), "utf8mb4_general_ci") == "é".encode()

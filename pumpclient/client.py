@@ -91,7 +91,7 @@ class PumpsClient:
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
     ) -> PumpsClient:
-        """C-01. NoPump when none is registered; EtcdError, ConfigError and TimestampUnavailable as the contract has it."""
+        """C-01. NoPump when none is registered; EtcdError, ConfigError, TimestampUnavailable from what it asks."""
         section = upstream(pd_urls, tso_source=tso_source, pd_addr=pd_addr)
         etcd = connect_etcd(section.pd_urls, security)
         try:

@@ -68,6 +68,7 @@ class Watch:
                 async with asyncio.timeout(self._limits.detect_s):
                     await self._writer.detect_now.wait()
             self._writer.detect_now.clear()
+            self._writer.report_expired()
             await asyncio.sleep(max(0.0, last_s + self._limits.detect_soonest_s - time.monotonic()))
             last_s = time.monotonic()
             suspended = self._pool.suspended()

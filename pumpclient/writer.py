@@ -29,7 +29,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Spec 2.1. A commit is first retried after `commit_retry_first_s`, then after ever longer up to `commit_retry_s`."""
+    """Spec 2.1. A commit is retried after `commit_retry_first_s`, then ever later, up to `commit_retry_s` apart."""
 
     write_timeout_s: float = 15.0
     prewrite_retry_s: float = 0.1
@@ -93,8 +93,8 @@ class Writer:
         Raises PrewriteFailed, PayloadTooLarge or NoPump: then the transaction is over, and every pump that may
         hold a copy is being told so.
         """
+        self.report_expired()
         self.tracker.begin(start_ts, prewrite_key, now_s=time.monotonic())
-        self._report_expired()
         try:
             pump = await self._prewrite_somewhere(start_ts, payload)
         except BaseException:  # a cancelled caller, too, leaves copies behind
@@ -121,7 +121,8 @@ class Writer:
             last = f"{pump}: {answer.detail}"
             if time.monotonic() > end_s and tries > len(available):
                 break
-            if tried.issuperset(self._pool.available()):  # everybody failed once: now it is worth waiting
+            left = self._pool.available()
+            if left and tried.issuperset(left):  # everybody failed once: now it is worth waiting
                 await asyncio.sleep(self._limits.prewrite_retry_s)
         return await self._prewrite_anywhere(start_ts, payload, tries, last)
 
@@ -269,7 +270,8 @@ class Writer:
         member = self._pool.get(pump)
         return member is not None and member.state is not State.OFFLINE
 
-    def _report_expired(self) -> None:
+    def report_expired(self) -> None:
+        """Tell of transactions open for longer than their time; cheap when there are none (C-09)."""
         for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
             self.counts.expired += 1
             log.error("transaction has no commit or rollback", start_ts=found.start_ts, pump=found.pump)

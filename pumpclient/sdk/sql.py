@@ -97,7 +97,8 @@ def create_table(table: Table) -> str:
     lines += [key_sql(key) for key in table.keys]
     text = f"CREATE TABLE {name(table.name)} ({','.join(lines)})"
     if table.collate != "utf8mb4_bin":
-        text += f" DEFAULT CHARACTER SET = {table.collate.split('_', 1)[0].upper()} DEFAULT COLLATE = {table.collate.upper()}"
+        charset = table.collate.split("_", 1)[0]
+        text += f" DEFAULT CHARACTER SET = {charset.upper()} DEFAULT COLLATE = {table.collate.upper()}"
     if table.comment:
         text += f" COMMENT = {quoted(table.comment)}"
     return text + ";"

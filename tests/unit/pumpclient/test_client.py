@@ -1,0 +1,365 @@
+"""The client against stub pumps: where prewrites go, what follows them, and the failover rules of spec 2.4."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from binlog.envelope import BinlogType
+from binlog.node import State
+
+from pumpclient.errors import (
+    ClientClosed,
+    CommitTsChanged,
+    CommitUndelivered,
+    DuplicateTransaction,
+    NoPump,
+    PayloadTooLarge,
+    PrewriteFailed,
+    PumpClientError,
+    UnknownTransaction,
+)
+from tests.unit.pumpclient.conftest import FAST, Field, until
+from tests.unit.pumpclient.stub_pump import Fault
+
+KEY, VALUE = b"t\x80key", b"\x08\x01"
+BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", "plain"])
+
+
+@BOTH_WAYS
+async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
+    """Each pump commits exactly what it acknowledged, over either RPC."""
+    pumps = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
+    client = await field.client()
+    for start_ts in range(10, 70, 2):
+        acked = await client.write_prewrite(start_ts, KEY, VALUE)
+        await client.commit(start_ts, start_ts + 1)
+        assert field.pumps[acked].commits[start_ts] == start_ts + 1
+    assert [len(pump.commits) for pump in pumps] == [10, 10, 10]  # range: round robin
+    assert not any(pump.pending for pump in pumps)
+    assert client.open_transactions == 0
+    assert all((pump.plain_calls == 0) is extension for pump in pumps)
+
+
+async def test_hash_is_stable(field: Field) -> None:
+    for name in ("a", "b", "c"):
+        await field.add(name)
+    client = await field.client("hash")
+    for start_ts in range(9, 18):
+        assert await client.write_prewrite(start_ts, KEY, VALUE) == "abc"[start_ts % 3]
+
+
+async def test_unknown_strategy_means_range(field: Field) -> None:
+    await field.add("a")
+    client = await field.client("score")
+    assert await client.write_prewrite(5, KEY, VALUE) == "a"
+    with pytest.raises(PumpClientError, match="strategy score is not support"):
+        client.set_strategy("score")
+    client.set_strategy("hash")
+
+
+async def test_waiting_binlogs_share_a_message(field: Field) -> None:
+    """Natural batching: what queues while a message is under way goes in the next one."""
+    pump = await field.add("a")
+    client = await field.client()
+    await client.write_prewrite(1, KEY, VALUE)
+    await asyncio.gather(*(client.write_prewrite(ts, KEY, VALUE) for ts in range(2, 502)))
+    assert len(pump.pending) == 501
+    assert sum(pump.messages) == 501
+    assert len(pump.messages) < 10
+
+
+async def test_no_pump_registered(field: Field) -> None:
+    with pytest.raises(NoPump, match="no pump found in pd"):
+        await field.client()
+
+
+async def test_no_pump_online(field: Field) -> None:
+    pump = await field.add("a")
+    client = await field.client()
+    pump.state = State.PAUSED
+    await field.announce(pump)
+    await until(lambda: not client.available_pumps)
+    with pytest.raises(NoPump, match="1 registered"):
+        await client.write_prewrite(5, KEY, VALUE)
+    assert client.open_transactions == 0
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("fault", [Fault.REFUSE, Fault.REFUSE_TEXT, Fault.ERRMSG, Fault.LOSE_ANSWER, Fault.HANG])
+async def test_a_failing_pump_is_passed_over(field: Field, fault: Fault, extension: bool) -> None:
+    """C-10: any failure but `too large` moves on to the next pump; errmsg counts as a failure."""
+    bad, good = await field.add("a", extension=extension), await field.add("b", extension=extension)
+    client = await field.client()
+    bad.faults.append(fault)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    await client.commit(100, 101)
+    assert good.commits == {100: 101}
+
+
+@BOTH_WAYS
+async def test_too_large_is_not_retried(field: Field, extension: bool) -> None:
+    pumps = [await field.add(name, extension=extension) for name in ("a", "b")]
+    client = await field.client()
+    pumps[0].faults.append(Fault.TOO_LARGE)
+    with pytest.raises(PayloadTooLarge, match="larger than max"):
+        await client.write_prewrite(100, KEY, VALUE)
+    assert not pumps[1].received
+    assert client.open_transactions == 0
+
+
+async def test_every_pump_is_tried_and_then_the_fallback(field: Field) -> None:
+    """C-10 and C-13: past the timeout each pump has been tried, then once more over a fresh connection."""
+    pumps = [await field.add(name) for name in ("a", "b")]
+    client = await field.client(limits=replace(FAST, write_timeout_s=0.05))
+    for pump in pumps:
+        pump.faults.extend([Fault.REFUSE] * 1000)
+    with pytest.raises(PrewriteFailed, match=r"prewrite 100: write binlog failed after \d+ tries, the last error: b"):
+        await client.write_prewrite(100, KEY, VALUE)
+    assert client.counts.fallbacks == 1
+    assert all(pump.received for pump in pumps)
+
+
+async def test_fallback_reaches_a_pump_thought_unavailable(field: Field) -> None:
+    pump = await field.add("a")
+    client = await field.client(limits=replace(FAST, detect_s=60, detect_soonest_s=60))
+    pump.faults.extend([Fault.REFUSE] * 11)
+    await client.write_prewrite(100, KEY, VALUE)
+    assert client.counts.fallbacks == 1
+    assert client.available_pumps == ("a",)  # marked available again
+
+
+async def test_detection_honours_refusals(field: Field) -> None:
+    """C-05 fixed: a probe that is refused is no sign of life; one that is accepted brings the pump back."""
+    bad, _good = await field.add("a"), await field.add("b")
+    client = await field.client()
+    bad.state = State.PAUSING  # the registry does not say so yet
+    for start_ts in range(100, 140):
+        await client.write_prewrite(start_ts, KEY, VALUE)
+    assert client.available_pumps == ("b",)
+    probes = bad.plain_calls
+    await until(lambda: bad.plain_calls >= probes + 2)
+    assert client.available_pumps == ("b",)
+    bad.state = State.ONLINE
+    await until(lambda: client.available_pumps == ("a", "b"))
+
+
+async def test_restarted_pump_gets_its_commit(field: Field) -> None:
+    """A commit waits for the pump that has the prewrite, whatever the others offer."""
+    pump, other = await field.add("a"), await field.add("b")
+    client = await field.client("hash")
+    assert await client.write_prewrite(100, KEY, VALUE) == "a"
+    port = pump.port
+    await pump.stop()
+    commit = asyncio.create_task(client.commit(100, 101))
+    await until(lambda: client.counts.tries_failed >= 2)
+    assert not commit.done()
+    await pump.start(port)
+    await asyncio.wait_for(commit, 5)
+    assert pump.commits == {100: 101}
+    assert not other.commits
+
+
+async def test_undelivered_commit_is_reported(field: Field) -> None:
+    """C-11 is not silent: a named error, a callback and a count; a later try with the same commit_ts succeeds."""
+    pump = await field.add("a")
+    seen: list[CommitUndelivered] = []
+    client = await field.client(limits=replace(FAST, commit_budget_s=0.05), on_undelivered=seen.append)
+    await client.write_prewrite(100, KEY, VALUE)
+    pump.faults.extend([Fault.ERRMSG] * 1000)
+    with pytest.raises(CommitUndelivered, match="transaction 100: pump a did not take the commit 101") as caught:
+        await client.commit(100, 101)
+    assert seen == [caught.value]
+    assert client.counts.undelivered == 1
+    pump.faults.clear()
+    with pytest.raises(CommitTsChanged):
+        await client.commit(100, 102)
+    await client.commit(100, 101)
+    assert pump.commits == {100: 101}
+
+
+async def test_commit_goes_on_when_its_caller_is_cancelled(field: Field) -> None:
+    pump = await field.add("a")
+    client = await field.client()
+    await client.write_prewrite(100, KEY, VALUE)
+    pump.faults.extend([Fault.ERRMSG] * 3)
+    task = asyncio.create_task(client.commit(100, 101))
+    await until(lambda: client.counts.tries_failed)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: pump.commits == {100: 101})
+
+
+async def test_a_start_ts_belongs_to_one_transaction(field: Field) -> None:
+    await field.add("a")
+    client = await field.client()
+    await client.write_prewrite(100, KEY, VALUE)
+    with pytest.raises(DuplicateTransaction):
+        await client.write_prewrite(100, KEY, VALUE)
+    await client.rollback(100)
+    with pytest.raises(UnknownTransaction):
+        await client.commit(100, 101)
+
+
+async def test_closed_client_refuses(field: Field) -> None:
+    await field.add("a")
+    client = await field.client()
+    await client.close()
+    with pytest.raises(ClientClosed):
+        await client.write_prewrite(100, KEY, VALUE)
+
+
+# --- correctness rule 5: clean-up rollbacks ----------------------------------------------------------------------
+
+
+@BOTH_WAYS
+async def test_lost_answer_is_cleaned_up_after_the_commit_and_only_there(field: Field, extension: bool) -> None:
+    """The prewrite sits on two pumps; the one that did not acknowledge gets a rollback once the commit is stored."""
+    lost, acked, idle = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
+    client = await field.client()
+    lost.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    assert 100 in lost.pending
+    assert client.rollbacks_owed == 0
+    await asyncio.sleep(0.05)
+    assert not lost.of(BinlogType.ROLLBACK)  # not settled, so nothing is cleaned up
+    await client.commit(100, 101)
+    await until(lambda: not lost.pending and not client.rollbacks_owed)
+    assert [e.start_ts for e in lost.of(BinlogType.ROLLBACK)] == [100]
+    assert not acked.of(BinlogType.ROLLBACK)
+    assert not idle.received
+    assert acked.commits == {100: 101}
+
+
+async def test_rollback_overtakes_the_delayed_prewrite(field: Field) -> None:
+    """The copy arrives after its rollback: the tombstone refuses it, and nothing stays pending."""
+    late, acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    late.faults.append(Fault.DELAY)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    await client.commit(100, 101)
+    await until(lambda: late.tombstones == {100})
+    late.release()
+    assert not late.pending
+    assert acked.commits == {100: 101}
+
+
+async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
+    """A pump that is down owes an answer until it is back."""
+    lost, _acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    client._writer.cleaner._retry_s = 0.02
+    lost.faults.append(Fault.LOSE_ANSWER)
+    await client.write_prewrite(100, KEY, VALUE)
+    port = lost.port
+    await lost.stop()
+    await client.commit(100, 101)
+    await until(lambda: client.rollbacks_owed == 1)
+    await asyncio.sleep(0.1)
+    assert client.rollbacks_owed == 1
+    await lost.start(port)
+    await until(lambda: not client.rollbacks_owed)
+    assert not lost.pending
+
+
+async def test_the_pump_that_acknowledged_at_the_second_try_is_never_cleaned(field: Field) -> None:
+    """First answer lost, second try acknowledged, both on one pump: a rollback there would lose the transaction."""
+    pump = await field.add("a")
+    client = await field.client()
+    pump.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "a"
+    await client.commit(100, 101)
+    await asyncio.sleep(0.05)
+    assert not pump.of(BinlogType.ROLLBACK)
+    assert pump.commits == {100: 101}
+
+
+async def test_failed_prewrite_is_cleaned_everywhere(field: Field) -> None:
+    """No pump acknowledged: the transaction never commits, and every possible copy goes."""
+    pumps = [await field.add(name) for name in ("a", "b")]
+    client = await field.client(limits=replace(FAST, write_timeout_s=0.05))
+    for pump in pumps:
+        pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
+        pump.faults.extend([Fault.LOSE_ANSWER] * 1000)
+    with pytest.raises(PrewriteFailed):
+        await client.write_prewrite(100, KEY, VALUE)
+    await until(lambda: not client.rollbacks_owed)
+    assert all(not pump.pending and pump.tombstones == {100} for pump in pumps)
+
+
+async def test_cancelled_prewrite_is_cleaned(field: Field) -> None:
+    pump = await field.add("a")
+    client = await field.client(limits=replace(FAST, write_timeout_s=10))
+    pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
+    pump.faults.append(Fault.DELAY)
+    pump.faults.extend([Fault.HANG])
+    task = asyncio.create_task(client.write_prewrite(100, KEY, VALUE))
+    await until(lambda: len(pump.received) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.open_transactions == 0
+    assert client.rollbacks_owed == 1
+
+
+async def test_undelivered_commit_cleans_nothing(field: Field) -> None:
+    """Not settled: the copy elsewhere may be all that is left."""
+    lost, acked = await field.add("a"), await field.add("b")
+    client = await field.client(limits=replace(FAST, commit_budget_s=0.03))
+    lost.faults.append(Fault.LOSE_ANSWER)
+    await client.write_prewrite(100, KEY, VALUE)
+    await acked.stop()
+    with pytest.raises(CommitUndelivered):
+        await client.commit(100, 101)
+    assert client.rollbacks_owed == 0
+    assert 100 in lost.pending
+
+
+# --- the registry ------------------------------------------------------------------------------------------------
+
+
+async def test_watch_adds_removes_and_changes(field: Field) -> None:
+    """C-04: new pumps are used, pumps that leave `online` are not, deleted ones vanish, moved ones are redialled."""
+    first = await field.add("a")
+    client = await field.client()
+    second = await field.add("b")
+    await until(lambda: client.available_pumps == ("a", "b"))
+    first.state = State.PAUSING
+    await field.announce(first)
+    await until(lambda: client.available_pumps == ("b",))
+    await field.etcd.delete("/tidb-binlog/v1/pumps/a")
+    await field.etcd.delete("/tidb-binlog/v1/pumps/b")
+    await until(lambda: not client.available_pumps)
+    await field.announce(second)
+    await until(lambda: client.available_pumps == ("b",))
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    await second.stop()
+    await second.start()
+    await field.announce(second)
+    await client.commit(100, 101)  # at the new address
+    assert second.commits == {100: 101}
+
+
+async def test_a_broken_watch_lists_again(field: Field) -> None:
+    await field.add("a")
+    client = await field.client()
+    field.etcd.fail()
+    await asyncio.sleep(0.01)
+    field.etcd.recover()
+    await field.add("b")
+    await until(lambda: client.available_pumps == ("a", "b"))
+
+
+async def test_expired_transactions_are_reported_once(field: Field) -> None:
+    """C-09: an end that never comes is not a silent leak."""
+    await field.add("a")
+    seen: list[int] = []
+    client = await field.client(
+        limits=replace(FAST, open_ttl_s=0.0), on_expired=lambda found: seen.append(found.start_ts)
+    )
+    for start_ts in (100, 102, 104):
+        await client.write_prewrite(start_ts, KEY, VALUE)
+    assert seen == [100, 102]
+    assert client.counts.expired == 2

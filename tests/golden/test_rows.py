@@ -15,7 +15,7 @@ import pytest
 from binlog.pb import binlog_pb2
 from binlog.tidb.datum import Datum
 from binlog.tidb.default import missing_value
-from binlog.tidb.job import Job
+from binlog.tidb.job import ActionType, Job
 from binlog.tidb.mutation import DELETE, INSERT, UPDATE, PrewriteValue, parse_prewrite
 from binlog.tidb.row import (
     decode_delete,
@@ -57,6 +57,12 @@ class History:
             for table in tables if job.took_effect else ():
                 self.versions.setdefault(table.id, []).append((job.schema_version, table))
                 self.database[table.id] = job.schema_name
+
+    @property
+    def only_creates(self) -> bool:
+        """No DDL moves, drops or changes rows."""
+        own = [job for job in self.jobs if job.took_effect and job.schema_name != "mysql"]
+        return {job.type for job in own} <= {ActionType.CREATE_SCHEMA, ActionType.CREATE_TABLE, ActionType.DROP_SCHEMA}
 
     def at(self, table_id: int, version: int) -> TableInfo | None:
         found = [table for since, table in self.versions.get(table_id, ()) if since <= version]
@@ -180,12 +186,14 @@ def _recorded(value: object, tp: Tp) -> object:
 
 def test_what_is_left_is_what_tidb_held(capture: CaptureSet) -> None:
     history = History(capture)
+    if not history.only_creates:
+        pytest.skip("its DDL moves and changes rows: the drainer's own tests replay it")
     expected = capture.tables("expected")
     left: dict[int, list[Values]] = {}
     for written in rows_of(capture, history):
         table = written.table
-        if len(history.versions[table.id]) > 1 or f"{history.database[table.id]}.{table.name}" not in expected:
-            continue  # a DDL on the way moves or changes rows, which is the drainer's business
+        if f"{history.database[table.id]}.{table.name}" not in expected:
+            continue
         columns = [c for c in table.public_columns if not c.is_generated]
         images = [{c.id: v[c.id] if c.id in v else missing_value(c) for c in columns} for v in decode(written)]
         rows = left.setdefault(table.id, [])

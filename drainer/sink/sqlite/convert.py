@@ -1,0 +1,104 @@
+"""What a stored value becomes when MODIFY COLUMN changes its type, as TiDB does it upstream. Pure.
+
+Upstream has converted every row before the job ends, without a binlog; a conversion it refused has no job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+from binlog.tidb.types import FieldType
+
+from drainer.row.form import Family, family_of
+
+Value = int | float | str | bytes | None
+Convert = Callable[[Value], Value]
+
+_TEXTS = frozenset({Family.TEXT, Family.ENUM, Family.SET, Family.JSON})
+_NUMBERS = frozenset({Family.INT, Family.BIT, Family.DECIMAL, Family.FLOAT})
+_SQLITE_INTEGER_MAX = (1 << 63) - 1
+
+
+class CannotConvert(ValueError):
+    """This pair of types is not known here."""
+
+
+def converter(old: FieldType, new: FieldType) -> Convert | None:
+    """How a value changes; None when it stays as it is. Raises CannotConvert."""
+    source, target = family_of(old), family_of(new)
+    step = _step(source, target, old, new)
+    if step is None:
+        return None
+    return lambda value: None if value is None else step(value)
+
+
+def _step(source: Family, target: Family, old: FieldType, new: FieldType) -> Convert | None:
+    if target in _TEXTS and (source in _TEXTS or source not in (Family.BYTES, Family.BIT)):
+        return None if source in _TEXTS or source in _stored_as_text() else _text
+    if target is Family.BYTES:
+        return None if source is Family.BYTES else lambda value: str(value).encode()
+    if source is Family.BYTES and target in _TEXTS:
+        return lambda value: value.decode() if isinstance(value, bytes) else value
+    if target in (Family.INT, Family.BIT):
+        return None if source in (Family.INT, Family.BIT) else _numeric(source, target, _integer)
+    if target is Family.DECIMAL:
+        return _numeric(source, target, lambda value: _scaled(value, max(new.decimal, 0)))
+    if target is Family.FLOAT:
+        return None if source is Family.FLOAT else _numeric(source, target, lambda value: float(str(value)))
+    if target in (Family.DATE, Family.DATETIME) and source in (Family.DATE, Family.DATETIME):
+        if source is target and old.fsp == new.fsp:
+            return None
+        return _date if target is Family.DATE else lambda value: _datetime(str(value), new.fsp)
+    if source is target and (target is not Family.TIME or old.fsp == new.fsp):
+        return None
+    raise CannotConvert(f"{old.mysql_name} to {new.mysql_name}")
+
+
+def _stored_as_text() -> frozenset[Family]:
+    return frozenset({Family.DECIMAL, Family.DATE, Family.DATETIME, Family.TIME})
+
+
+def _numeric(source: Family, target: Family, step: Convert) -> Convert:
+    if source not in _NUMBERS and source is not Family.TEXT:
+        raise CannotConvert(f"{source.value} to {target.value}")
+    return step
+
+
+def _text(value: Value) -> Value:
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    return str(value)
+
+
+def _number(value: Value) -> Decimal:
+    try:
+        return Decimal(repr(value) if isinstance(value, float) else str(value).strip())
+    except InvalidOperation as error:
+        raise CannotConvert(f"{value!r} to a number") from error
+
+
+def _integer(value: Value) -> Value:
+    number = int(_number(value).to_integral_value(ROUND_HALF_UP))
+    return number if number <= _SQLITE_INTEGER_MAX else str(number)
+
+
+def _scaled(value: Value, scale: int) -> Value:
+    return format(_number(value).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP), "f")
+
+
+def _datetime(text: str, fsp: int) -> str:
+    """Another number of digits after the second, rounded."""
+    day, _, time = text.partition(" ")
+    whole, _, fraction = (time or "00:00:00").partition(".")
+    micros = round(int(fraction.ljust(6, "0")[:6] or 0) / 10 ** (6 - fsp)) * 10 ** (6 - fsp)
+    if micros >= 1_000_000:
+        up = datetime.fromisoformat(f"{day} {whole}") + timedelta(seconds=1)
+        day, whole, micros = up.strftime("%Y-%m-%d"), up.strftime("%H:%M:%S"), 0
+    digits = f".{micros:06d}"[: fsp + 1] if fsp else ""
+    return f"{day} {whole}{digits}"
+
+
+def _date(value: Value) -> Value:
+    return _datetime(str(value), 0)[:10]

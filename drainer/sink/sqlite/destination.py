@@ -1,0 +1,107 @@
+"""A SQLite file as a destination: rows, DDL and position of a step share one transaction, so a crash leaves
+nothing half-way. Written by the driver alone; there is nothing to spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from drainer.plan import SegmentWork
+from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Position, SlotResult, SpreadTarget
+from drainer.sink.sqlite import alter, position, rows
+from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.position import Feed
+from drainer.step import Ddl
+
+
+class SQLiteDestination:
+    """See protocol.Destination. Closed until `open`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: SQLiteFile | None = None
+        self._feed: Feed
+        self._epoch = 0
+        self._commit_ts = 0
+
+    @property
+    def name(self) -> str:
+        return f"sqlite:{self._path}"
+
+    @property
+    def dialect(self) -> Dialect:
+        return "sqlite"
+
+    @property
+    def spreads(self) -> bool:
+        return False
+
+    @property
+    def commit_ts(self) -> int:
+        return self._commit_ts
+
+    def open(self, identity: Identity, initial_ts: int) -> Position:
+        file = self._file = SQLiteFile(self._path)
+        feed = self._feed = Feed(identity)
+        with file.transaction() as connection:
+            position.create_tables(connection)
+            stored = position.read(connection, feed)
+            fresh = stored is None
+            if stored is None:
+                stored = position.create(connection, feed, initial_ts)
+            self._epoch = position.take_epoch(connection, feed, stored.epoch)
+        self._commit_ts = stored.commit_ts
+        return Position(stored.commit_ts, stored.schema_version, None, fresh)
+
+    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        with self._opened().transaction() as connection:
+            self._move(connection, work.after_ts, work.until_ts, schema_version)
+            written = rows.write(connection, work)
+        self._commit_ts = work.until_ts
+        return Applied(written, written)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        with self._opened().transaction() as connection:
+            self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
+            if not position.job_done(connection, self._feed, step.job.id):
+                alter.run(connection, step, may_exist=may_exist)
+                position.mark_job(connection, self._feed, step.job.id, step.commit_ts)
+        self._commit_ts = step.commit_ts
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        if commit_ts == self._commit_ts:
+            return
+        with self._opened().transaction() as connection:
+            self._move(connection, self._commit_ts, commit_ts, schema_version)
+        self._commit_ts = commit_ts
+
+    def job_done(self, job_id: int) -> bool:
+        return position.job_done(self._opened().connection, self._feed, job_id)
+
+    def begin(self, intent: Intent) -> SpreadTarget:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def close(self, *, clean: bool) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> SQLiteFile:
+        assert self._file is not None, "open() comes first"
+        return self._file
+
+    def _move(self, connection: object, after_ts: int, until_ts: int, schema_version: int) -> None:
+        position.move(
+            self._opened().connection,
+            self._feed,
+            epoch=self._epoch,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            schema_version=schema_version,
+        )

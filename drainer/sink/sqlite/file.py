@@ -1,0 +1,78 @@
+"""Opens the SQLite file, alone: a lock file beside it is held for as long as the process lives."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from binlog.crashpoint import crash_point
+
+from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld
+
+_BUSY_MS: Final = 30_000
+# Readers of the file may come and go; a writer that forces its way in is not ours to wait for.
+_SETTINGS: Final = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    f"PRAGMA busy_timeout={_BUSY_MS}",
+    "PRAGMA foreign_keys=OFF",
+)
+
+
+class SQLiteFile:
+    """The file and its lock. Open until `close`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = self._locked()
+        try:
+            self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            for setting in _SETTINGS:
+                self.connection.execute(setting)
+        except sqlite3.DatabaseError as error:
+            os.close(self._lock)
+            raise DestinationRefused(f"{path} cannot be used as an SQLite file: {error}") from error
+
+    def _locked(self) -> int:
+        """The kernel gives the lock back however the process ends. Raises LockHeld."""
+        beside = self.path.with_name(self.path.name + ".lock")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DestinationRefused(f"cannot make {beside}: {error}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise LockHeld(f"{self.path} is being written by another drainer (it holds {beside})") from error
+        return handle
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """BEGIN IMMEDIATE … COMMIT; rolls back when the body raises. Raises DestinationDown when the file is busy
+        for long or the disk refuses."""
+        try:
+            self.connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise DestinationDown(f"{self.path}: {error}") from error
+        try:
+            yield self.connection
+            crash_point("sink.before_commit")
+            self.connection.execute("COMMIT")
+        except BaseException as error:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise DestinationDown(f"{self.path}: {error}") from error
+            raise
+        crash_point("sink.after_commit")
+
+    def close(self) -> None:
+        self.connection.close()
+        os.close(self._lock)

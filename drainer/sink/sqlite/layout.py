@@ -1,0 +1,92 @@
+"""SQLite's side of a TableInfo: names, types, keys. Pure.
+
+One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". Columns are the public,
+not generated ones. Types have the affinity that leaves each value as it is given (drainer/row/form.py): a DECIMAL is
+text, and a BIGINT UNSIGNED has no affinity, because values above 2^63-1 come as text and must not become floats.
+Everything compares as bytes: upstream's collations are coarser, so no key conflicts here that did not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.index import IndexInfo
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+
+from drainer.row.layout import replicated
+
+
+def quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def table_name(schema: str, table: str) -> str:
+    """The SQLite table of an upstream table, not quoted."""
+    return f"{schema}.{table}"
+
+
+def affinity(kind: FieldType) -> str:
+    """The declared type; '' keeps a value exactly as it was bound."""
+    if kind.tp in INTEGERS:
+        return "" if kind.is_unsigned and kind.tp is Tp.LONGLONG else "INTEGER"
+    if kind.tp is Tp.BIT:
+        return "" if kind.flen >= 64 else "INTEGER"
+    if kind.tp in FLOATS:
+        return "REAL"
+    return "BLOB" if kind.tp in STRINGS and kind.charset == "binary" else "TEXT"
+
+
+def column_sql(column: ColumnInfo) -> str:
+    parts = [quote(column.name), affinity(column.type), "NOT NULL" if column.is_not_null else ""]
+    return " ".join(part for part in parts if part)
+
+
+def primary_key(table: TableInfo) -> tuple[str, ...]:
+    """Columns of the clustered primary key; empty where rows are not stored by it."""
+    index = table.primary_index()
+    if index is None or not (table.pk_is_handle or table.is_common_handle) or not _indexable(table, index):
+        return ()
+    if any(part.length >= 0 for part in index.columns):  # a prefix: an index on substr() stands for it
+        return ()
+    return tuple(table.columns[part.offset].name for part in index.columns)
+
+
+def create_table(name: str, table: TableInfo) -> str:
+    """CREATE TABLE without its indexes."""
+    parts = [column_sql(column) for column in replicated(table)]
+    key = primary_key(table)
+    if key:
+        parts.append("PRIMARY KEY (" + ", ".join(map(quote, key)) + ")")
+    return f"CREATE TABLE {quote(name)} (" + ", ".join(parts) + ")"
+
+
+def indexes(name: str, table: TableInfo) -> dict[str, str]:
+    """Index name → CREATE INDEX, for every public index that SQLite can have."""
+    found: dict[str, str] = {}
+    for index in _all_indexes(table):
+        if not _indexable(table, index) or (index.primary and primary_key(table)):
+            continue
+        index_name = f"{name}.{index.name}"
+        unique = "UNIQUE " if index.unique or index.primary else ""
+        columns = ", ".join(_part(table.columns[part.offset], part.length) for part in index.columns)
+        found[index_name] = f"CREATE {unique}INDEX {quote(index_name)} ON {quote(name)} ({columns})"
+    return found
+
+
+def _all_indexes(table: TableInfo) -> Sequence[IndexInfo]:
+    primary = table.primary_index()
+    others = [index for index in table.indexes if index.is_public and not index.primary]
+    return [primary, *others] if primary is not None and primary.is_public else others
+
+
+def _indexable(table: TableInfo, index: IndexInfo) -> bool:
+    """Not on a generated column, which SQLite's table has not."""
+    return not any(table.columns[part.offset].is_generated for part in index.columns)
+
+
+def _part(column: ColumnInfo, length: int) -> str:
+    name = quote(column.name)
+    whole = length < 0 or length == column.type.flen
+    return name if whole else f"substr({name}, 1, {length})"

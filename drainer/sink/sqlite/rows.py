@@ -1,0 +1,107 @@
+"""Rows into SQLite: net rows by key, ordered changes one by one. Runs inside its caller's transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from drainer.plan import Change, Folded, Kind, Row, SegmentWork, TableShape
+from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
+from drainer.sink.sqlite.layout import quote, table_name
+
+_UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")
+_MISSING: Final = re.compile(r"no such (table|column)|has no column named")
+_ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
+
+
+def write(connection: sqlite3.Connection, work: SegmentWork) -> int:
+    """All rows of a segment; returns how many. Raises UniqueConflict, RowMissing, RowsRefused."""
+    for change in work.ordered.changes:
+        with _named(change.shape, work.until_ts):
+            _one(connection, change)
+    for folded in work.folded:
+        with _named(folded.shape, work.until_ts):
+            _net(connection, folded)
+    return len(work.ordered.changes) + sum(len(folded.rows) for folded in work.folded)
+
+
+def _net(connection: sqlite3.Connection, folded: Folded) -> None:
+    """Every touched key goes, then what is alive comes: an untouched row is never evicted (rule 12)."""
+    shape = folded.shape
+    table = quote(table_name(shape.schema, shape.table))
+    keys = [_tuple(key) for row in folded.rows for key in row.stale]
+    rows = [_tuple(row.row) for row in folded.rows if row.row is not None]
+    keys += [tuple(row[at] for at in shape.key) for row in rows]
+    match = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.key)
+    connection.executemany(f"DELETE FROM {table} WHERE {match}", keys)
+    connection.executemany(_insert(shape), rows)
+
+
+def _insert(shape: TableShape) -> str:
+    names = ", ".join(map(quote, shape.columns))
+    marks = ", ".join("?" * len(shape.columns))
+    return f"INSERT INTO {quote(table_name(shape.schema, shape.table))} ({names}) VALUES ({marks})"
+
+
+def _one(connection: sqlite3.Connection, change: Change) -> None:
+    """One change of a table without a key: all columns compared as they are, NULL equal to NULL (rule 11)."""
+    shape = change.shape
+    if change.kind is Kind.INSERT:
+        connection.execute(_insert(shape), change.new or ())
+        return
+    table = quote(table_name(shape.schema, shape.table))
+    taken = {name.lower() for name in shape.columns}
+    rowid = next(name for name in _ROWID_NAMES if name not in taken)
+    match = " AND ".join(f"{quote(name)} IS ?" for name in shape.columns)
+    one = f"{rowid} = (SELECT {rowid} FROM {table} WHERE {match} LIMIT 1)"
+    if change.kind is Kind.DELETE:
+        changed = connection.execute(f"DELETE FROM {table} WHERE {one}", change.old or ()).rowcount
+    else:
+        sets = ", ".join(f"{quote(name)}=?" for name in shape.columns)
+        values = (*(change.new or ()), *(change.old or ()))
+        changed = connection.execute(f"UPDATE {table} SET {sets} WHERE {one}", values).rowcount
+    if changed != 1:
+        raise RowMissing(
+            f"{shape.schema}.{shape.table}: {change.kind.name} of commit_ts {change.commit_ts} matched {changed} rows "
+            f"instead of one: the file has no row {change.old!r:.300}, so it has diverged from upstream before this",
+            schema=shape.schema,
+            table=shape.table,
+        )
+
+
+@contextlib.contextmanager
+def _named(shape: TableShape, until_ts: int) -> Iterator[None]:
+    """Translate SQLite's errors, naming the table."""
+    place = f"{shape.schema}.{shape.table}"
+    try:
+        yield
+    except sqlite3.IntegrityError as error:
+        found = _UNIQUE.search(str(error))
+        if found is None:
+            raise RowsRefused(
+                f"{place}: a row up to commit_ts {until_ts} is refused: {error}",
+                schema=shape.schema,
+                table=shape.table,
+            ) from error
+        raise UniqueConflict(
+            f"{place}: unique key ({found.group(1)}) refuses a row up to commit_ts {until_ts}. Upstream has dropped "
+            f"this key or is dropping it, or the file has a row that upstream has not",
+            schema=shape.schema,
+            table=shape.table,
+            key=found.group(1),
+        ) from error
+    except (sqlite3.OperationalError, sqlite3.ProgrammingError, OverflowError) as error:
+        if isinstance(error, sqlite3.OperationalError) and not _MISSING.search(str(error)):
+            raise  # the file itself: busy, disk full
+        raise RowsRefused(
+            f"{place}: rows up to commit_ts {until_ts} are refused: {error}", schema=shape.schema, table=shape.table
+        ) from error
+
+
+def _tuple(value: Row | None) -> Sequence[object]:
+    if not isinstance(value, tuple):
+        raise TypeError(f"a row for SQLite must be a tuple, not {type(value).__name__}")
+    return value

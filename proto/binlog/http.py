@@ -91,10 +91,10 @@ class StatusServer:
 
     async def start(self) -> None:
         """Listen; ConfigError naming the address where that fails."""
-        self._runner = web.AppRunner(self._app, access_log=None)
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
         await self._runner.setup()
         context = self._security.ssl_context(server=True)
-        site = web.TCPSite(self._runner, self.host or None, self.port, ssl_context=context, shutdown_timeout=STOP_S)
+        site = web.TCPSite(self._runner, self.host or None, self.port, ssl_context=context)
         try:
             await site.start()
         except OSError as error:

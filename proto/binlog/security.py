@@ -76,10 +76,13 @@ class Security:
             raise ConfigError("security: a server needs ssl-cert and ssl-key beside ssl-ca")
         context = self._context(server)
         if server:
+            newest = context
 
             def renew(sock: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+                nonlocal newest
                 with contextlib.suppress(ConfigError):  # a pair being replaced: the old one serves until it is whole
-                    sock.context = self._context(server)
+                    newest = self._context(server)
+                sock.context = newest
 
             context.sni_callback = renew  # called for clients without SNI too
         return context

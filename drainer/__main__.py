@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from binlog import log
@@ -11,6 +12,9 @@ from binlog.errors import BinlogError
 
 from drainer.config import FLAGS, Config
 from drainer.daemon import run
+
+# Before the first channel: starting the JVM forks, and gRPC would complain; no child of ours goes on using a channel.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _log = log.get_logger("drainer")
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from binlog import tso
 from binlog.cluster import cluster_id
 from binlog.etcd import connect_etcd
 from binlog.http import StatusServer
@@ -23,6 +25,7 @@ from binlog.log import get_logger
 from binlog.node import State
 from binlog.published import PublishedJobs
 from binlog.registry import Registry
+from binlog.security import Security
 from binlog.timestamp import connect_timestamps
 
 from drainer.config import Config
@@ -88,14 +91,20 @@ async def _upstream(config: Config) -> AsyncIterator[Upstream]:
     etcd = connect_etcd(config.pd_urls, security)
     try:
         found = await cluster_id(etcd, config, security)
-        timestamps = await connect_timestamps(etcd, config, security)
-        try:
-            now_ts = await timestamps.get()
-        finally:
-            await timestamps.close()
-        yield Upstream(etcd, Registry(etcd), found, now_ts)
+        yield Upstream(etcd, Registry(etcd), found, await _now_ts(config, etcd, security))
     finally:
         await etcd.close()
+
+
+async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
+    """A TSO of now. Only a first start "from now on" needs a true one; the registry's updateTS is approximate."""
+    if config.initial_commit_ts >= 0:
+        return tso.compose(int(time.time() * 1000))
+    timestamps = await connect_timestamps(etcd, config, security)
+    try:
+        return await timestamps.get()
+    finally:
+        await timestamps.close()
 
 
 @contextlib.asynccontextmanager

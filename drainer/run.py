@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from binlog.errors import BinlogError
 from binlog.log import get_logger
 
 from drainer.config import Config
@@ -19,10 +18,6 @@ if TYPE_CHECKING:
     from drainer.spark.query import Query, SparkFeed
 
 _log = get_logger(__name__)
-
-
-class QueryFailed(BinlogError):
-    """Spark gave up on its query; the text is Spark's, more is in spark.log."""
 
 
 class SparkRun:
@@ -98,7 +93,7 @@ class SparkRun:
         self._scheduler.applied()
 
     def _query_ended(self, error: BaseException | None) -> None:
-        self._fail(QueryFailed(str(error).splitlines()[0]) if error is not None else None)
+        self._fail(error)
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""

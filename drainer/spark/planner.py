@@ -16,7 +16,6 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Protocol, cast
@@ -43,15 +42,13 @@ class PlannerGone(BinlogError):
     """The driver does not answer any more, or answered with an error (its text)."""
 
 
-@dataclass(slots=True)
 class PlannerServer:
     """Serves one Planner until `close`; every connection has a thread. An error in the planner goes to
     `on_error` and to the reader, whose query then fails."""
 
-    planner: Planner
-    on_error: Callable[[BaseException], None]
-
-    def __post_init__(self) -> None:
+    def __init__(self, planner: Planner, on_error: Callable[[BaseException], None]) -> None:
+        self._planner = planner
+        self._on_error = on_error
         self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-")
         self.key = secrets.token_hex(16)
         self.address = str(Path(self._directory.name) / "socket")
@@ -84,15 +81,15 @@ class PlannerServer:
                 try:
                     answer = self._answer(question, *numbers)
                 except Exception as error:  # noqa: BLE001  whatever it is, the daemon must hear of it and stop
-                    self.on_error(error)
+                    self._on_error(error)
                     connection.send(("error", f"{type(error).__name__}: {error}"))
                 else:
                     connection.send(("ok", answer))
 
     def _answer(self, question: str, start_ts: int, until_ts: int) -> int | Tasks:
         if question == "next":
-            return self.planner.next_until(start_ts)
-        return self.planner.tasks(start_ts, until_ts)
+            return self._planner.next_until(start_ts)
+        return self._planner.tasks(start_ts, until_ts)
 
 
 class PlannerLine:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from binlog.errors import BinlogError
 from binlog.log import get_logger
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +19,17 @@ from drainer.sink.protocol import Dialect, Intent, SlotResult
 from drainer.spark import spread
 
 _log = get_logger(__name__)
+
+
+class QueryFailed(BinlogError):
+    """Spark gave up on its query; the text is the innermost reason found, more is in spark.log."""
+
+
+def reason_of(text: str) -> str:
+    """The line that matters in Spark's many: the last error of a Python traceback, else the first line."""
+    head = text.partition("=== Streaming Query ===")[0]
+    found = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused): .*$", head, re.MULTILINE)
+    return found[-1] if found else head.strip().splitlines()[0]
 
 
 class SparkFeed:
@@ -65,7 +78,7 @@ class Query:
             try:
                 self._query.awaitTermination()
             except PySparkException as error:
-                ended(error)
+                ended(QueryFailed(reason_of(str(error))))
             else:
                 ended(None)
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +25,7 @@ INSTALL_JAVA = "install a Java runtime 17 or later (Debian: apt-get install open
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tidb-binlog drainer",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     # One plan for every batch: nothing to adapt, and adapting costs a job's round trip.
     "spark.sql.adaptive.enabled": "false",
     # Offset and commit logs without the rename dance of the default: 65 to 14 ms each. What survives a power cut does
@@ -84,6 +85,8 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     `conf` adds to SETTINGS or overrides them. Raises SparkUnavailable.
     """
     check_java()
+    # Nothing of ours goes through pandas; pyspark only checks that it is there.
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     # Workers run `python3` from PATH unless told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +94,6 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     log4j.write_text(_LOG4J)
     settings = dict(SETTINGS)
     settings["spark.master"] = with_retries(master)
-    settings["spark.local.dir"] = conf.get("spark.local.dir", tempfile.gettempdir())
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
     settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"

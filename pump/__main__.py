@@ -19,20 +19,25 @@ _log = log.get_logger("pump")
 
 async def _run(config: PumpConfig) -> int:
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
+    signalled = asyncio.Event()
     for number in SIGNALS:
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, signalled.set)
     pump = Pump(config)
+    stopping = asyncio.ensure_future(signalled.wait())
+    starting = asyncio.ensure_future(pump.start())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return 0
     try:
-        await pump.start()
-    except ConfigError as error:
-        _log.error("pump cannot start", error=error)
-        return 1
+        await starting
     except (BinlogError, OSError) as error:
         _log.error("pump cannot start", error=error)
-        return 2
-    await stopping.wait()
-    await pump.stop()
+        return 1 if isinstance(error, ConfigError) else 2
+    requested = asyncio.ensure_future(pump.requested())
+    await asyncio.wait((requested, stopping), return_when=asyncio.FIRST_COMPLETED)
+    await pump.stop(requested.result() if requested.done() else "pause")
     return 0
 
 

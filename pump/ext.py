@@ -98,7 +98,7 @@ class ExtService:
         state = self._state()
         resolved_ts = await self._store.resolver.refresh()
         response: Any = pb.WatermarkResp(
-            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, purged_ts=self._store.index.purged_ts()
+            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, purged_ts=self._store.purged_ts
         )
         if request.batch_bytes_max and request.after_ts < resolved_ts:
             limits = Limits(
@@ -125,7 +125,7 @@ class ExtService:
             state=self._state(),
             resolved_ts=store.resolved_ts,
             max_commit_ts=store.index.largest_complete(),
-            purged_ts=store.index.purged_ts(),
+            purged_ts=store.purged_ts,
             pending_count=store.pending_count,
             late_commit_count=store.counters.late_commits,
             late_commit_ts=store.counters.late_ts,

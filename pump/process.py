@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from binlog.cluster import cluster_id
-from binlog.errors import BinlogError, EtcdError, RegistryConflict
+from binlog.errors import BinlogError
 from binlog.etcd import connect_etcd
 from binlog.fields import split_host_port
+from binlog.http import StatusServer
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.node import Event, State
@@ -31,14 +32,20 @@ from pump.election import Election
 from pump.errors import NotifyFailed
 from pump.ext import ExtService
 from pump.fake import write_fakes
+from pump.gauges import expose
+from pump.gc import GarbageCollector
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
 from pump.notify import notify_drainers
+from pump.orphans import Orphans
 from pump.service import Gate, PumpService
+from pump.status import StatusPages
 from pump.store import Store, StoreOptions
 from pump.tso_service import TsoService
 
-GRACE_S = 10.0
+GRACE_S = 1.0  # for calls under way; streams that live as long as their client are cut off
+SPACE_INTERVAL_S = 3.0
+PASSED_POLL_S = 1.0
 
 _log = get_logger("pump")
 
@@ -59,6 +66,7 @@ class Pump:
         self._given_etcd = etcd
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._requested: asyncio.Queue[str] = asyncio.Queue()
         self.election: Election | None = None  # where timestamps are our own
 
     async def start(self) -> None:
@@ -66,6 +74,7 @@ class Pump:
         try:
             await self._start()
         except BaseException:
+            await cancel(*self._tasks)
             await self._stack.aclose()
             raise
 
@@ -82,7 +91,7 @@ class Pump:
         self.registry = Registry(etcd)
         self.cluster_id = await cluster_id(etcd, config, security)
         source = await choose_source(etcd, config, security)
-        timestamps = await connect_timestamps(etcd, config, security)
+        self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
         self.store = await self._open_store(directory, timestamps)
         self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
@@ -94,6 +103,7 @@ class Pump:
         await self._notify(now_ts)
         self.gate.closed = ""
         self._begin()
+        await self._serve_status()
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
 
     async def _open_store(self, directory: Path, timestamps: TimestampSource) -> Store:
@@ -145,37 +155,98 @@ class Pump:
 
     def _begin(self) -> None:
         config = self._config
+        security = config.security.security()
+        expose(self.store)
+        self.collector = GarbageCollector(self.store, self.registry, config.gc)
+        orphans = Orphans(
+            self.store,
+            self.registry,
+            security,
+            node_id=self.node.node_id,
+            cluster_id=self.cluster_id,
+            age_s=config.pending_warn,
+        )
         self._spawn(self.node.heartbeat(config.heartbeat_interval or 2), "heartbeat")
         self._spawn(self.node.watch(), "registry watch")
+        self._spawn(self.collector.run(), "garbage collection")
+        self._spawn(orphans.run(), "old prewrites")
+        self._spawn(self._watch_space(), "free space")
         if config.gen_binlog_interval:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
+
+    async def _serve_status(self) -> None:
+        if not self._config.status_listen:
+            return
+        pages = StatusPages(
+            self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
+        )
+        server = StatusServer(
+            self._config.status_listen,
+            pages.routes(),
+            actions=pages.actions(),
+            security=self._config.security.security(),
+        )
+        await server.start()
+        self._stack.push_async_callback(server.close)
+        _log.info("status is served", addr=server.addr)
+
+    async def _watch_space(self) -> None:
+        while True:
+            await asyncio.sleep(SPACE_INTERVAL_S)
+            was_full = self.store.space.full
+            try:
+                await asyncio.to_thread(self.store.space.refresh)
+            except OSError as error:
+                _log.error("the free space of data-dir is unknown", error=error)
+            if self.store.space.full and not was_full:
+                _log.warning("no available space: writes are refused", available=self.store.space.available_bytes)
+
+    async def requested(self) -> str:
+        """Wait until a stop is asked for over HTTP; "pause" or "close"."""
+        return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))
 
-    async def stop(self) -> None:
-        """The stop order. A pump that still holds pending prewrites stays `pausing` (correctness rule 1)."""
+    async def stop(self, action: str = "pause") -> None:
+        """The stop order. A pump that still holds pending prewrites stays `pausing` (correctness rule 1).
+
+        `close`: leave for good, once every drainer has passed what is here (P-LC-09).
+        """
         try:
-            await self._leave()
-        except (RegistryConflict, EtcdError) as error:
+            await self._leave(Event.CLOSE if action == "close" else Event.PAUSE)
+        except BinlogError as error:
             _log.warning("the registry does not say that this pump has stopped", error=error)
         self.gate.closed = "the pump is stopping"
         await cancel(*self._tasks)
+        await self.timestamps.close()
         await self._stack.aclose()
-        _log.info("pump has stopped", node_id=self.node.node_id)
+        _log.info("pump has stopped", node_id=self.node.node_id, state=self.node.state)
 
-    async def _leave(self) -> None:
+    async def _leave(self, event: Event) -> None:
         if self.node.usurped:
             return
-        await self.node.move(Event.PAUSE)
+        await self.node.move(event)
         if not await self.store.drained(self._config.drain_wait):
             _log.warning(
-                "prewrites are still pending: the pump stays pausing and holds drainers back",
+                "prewrites are still pending: the pump keeps its state and holds drainers back",
+                state=self.node.state,
                 pending=self.store.pending_count,
             )
             return
-        try:
+        if event is Event.CLOSE:
+            await self._passed(await self.store.write_fake())
+        else:
             await self.store.resolver.refresh()
-        except BinlogError as error:
-            _log.warning("the final resolved ts is an older one", error=error)
         await self.node.move(Event.DRAINED)
+
+    async def _passed(self, ts: int) -> None:
+        """Wait until every drainer in use has applied everything up to `ts`."""
+        while True:
+            drainers = [record.status for record in (await self.registry.list("drainers")).nodes]
+            behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
+            if not behind:
+                return
+            _log.info("waiting for drainers before going offline", drainers=behind)
+            await asyncio.sleep(PASSED_POLL_S)
+            await self.store.write_fake()

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.edge import Service
 from pump.errors import Stopping
+from pump.gauges import LOSS, RPC_SECONDS
 from pump.store import Store
 
 PULL_BYTES_MAX = 1 << 20
@@ -64,10 +65,12 @@ class PumpService:
         self._gate.check(request.clusterID)
         began_s = time.monotonic()
         (refused,) = await self._store.write([request.payload], refuse_prewrites=self._gate.refuses_prewrites())
+        took_s = time.monotonic() - began_s
+        RPC_SECONDS.labels("WriteBinlog", "succ" if refused is None else "fail").observe(took_s)
         if refused is not None:
+            LOSS.inc()
             _log.warning("write refused", error=refused, bytes=len(request.payload))
             raise refused
-        took_s = time.monotonic() - began_s
         if took_s >= self._slow_write_s:
             _log.warning("slow write", seconds=round(took_s, 3), bytes=len(request.payload))
         return b""

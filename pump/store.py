@@ -313,7 +313,15 @@ class Store:
         commit_ts = self.index.outcome(start_ts) or 0
         return commit_ts if commit_ts and self.index.complete(commit_ts) is not None else 0
 
+    @property
+    def purged_ts(self) -> int:
+        """Binlogs at or below may be gone."""
+        return self.index.purged_ts()
+
     # Pending
+
+    def is_pending(self, start_ts: int) -> bool:
+        return start_ts in self._pending
 
     @property
     def pending_count(self) -> int:

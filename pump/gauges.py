@@ -1,0 +1,42 @@
+"""Metrics of a pump (`1.12`)."""
+
+from __future__ import annotations
+
+import time
+
+from binlog import tso
+from binlog.metrics import counter, exponential, gauge, histogram
+
+from pump.store import Store
+
+RPC_SECONDS = histogram(
+    "pump_rpc_duration_seconds", "Duration of calls", ["method", "label"], buckets=exponential(0.00005, 2, 18)
+)
+LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
+
+_MAX_COMMIT = gauge("pump_storage_max_commit_ts", "Resolved ts, physical ms")
+_GC = gauge("pump_storage_gc_ts", "Purge point, physical ms")
+_SIZE = gauge("pump_storage_storage_size_bytes", "The disk of data-dir", ["type"])
+_PENDING = gauge("pump_pending_count", "Prewrites without an outcome")
+_PENDING_AGE = gauge("pump_pending_oldest_seconds", "Age of the oldest of them")
+_LATE = gauge("pump_late_commit_count", "Commits that arrived at or below a resolved ts already given out")
+_DAMAGE = gauge("pump_damaged_count", "Damaged places found in the value log at start")
+_BROKEN = gauge("pump_log_broken", "1 after a write or sync of the value log failed")
+
+
+def _oldest_age_s(store: Store) -> float:
+    oldest = store.pending(1)
+    return time.monotonic() - oldest[0].since_s if oldest else 0.0
+
+
+def expose(store: Store) -> None:
+    """Let the gauges read this store when they are scraped."""
+    _MAX_COMMIT.set_function(lambda: tso.physical_ms(store.resolved_ts))
+    _GC.set_function(lambda: tso.physical_ms(store.purged_ts))
+    _SIZE.labels("capacity").set_function(lambda: store.space.capacity_bytes)
+    _SIZE.labels("available").set_function(lambda: store.space.available_bytes)
+    _PENDING.set_function(lambda: store.pending_count)
+    _PENDING_AGE.set_function(lambda: _oldest_age_s(store))
+    _LATE.set_function(lambda: store.counters.late_commits)
+    _DAMAGE.set_function(lambda: len(store.damage))
+    _BROKEN.set_function(lambda: 1 if store.log.broken else 0)

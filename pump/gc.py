@@ -1,0 +1,84 @@
+"""Removing what is old (`1.10`), but nothing a registered drainer has not passed (correctness rule 20)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+from binlog import tso
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+
+from pump.keys import COMPLETE, OUTCOME, TS
+from pump.store import Store
+
+INTERVAL_S = 3600.0
+SLACK_MS = 600_000  # deleted this much later than the purge point says
+
+_log = get_logger("pump.gc")
+
+
+def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timedelta, resolved_ts: int) -> int:
+    """Binlogs at or below it may go: as old as the retention says, resolved, and passed by every drainer in use."""
+    by_age = tso.compose(max(0, now_ms - int(retention.total_seconds() * 1000)))
+    passed = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
+    return min([by_age, resolved_ts, *passed])
+
+
+class GarbageCollector:
+    """`run` for ever, or `collect` now; one at a time."""
+
+    def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
+        self._store = store
+        self._registry = registry
+        self._retention = retention
+        self._working = asyncio.Lock()
+
+    @property
+    def working(self) -> bool:
+        return self._working.locked()
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            try:
+                await self.collect()
+            except (BinlogError, OSError) as error:
+                _log.error("garbage collection failed", error=error)
+
+    async def collect(self) -> int:
+        """The purge point after it. First the point is stored, then files and keys go (P-GC-03, P-GC-04)."""
+        async with self._working:
+            drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
+            point = purge_point(
+                drainers,
+                now_ms=int(time.time() * 1000),
+                retention=self._retention,
+                resolved_ts=self._store.resolved_ts,
+            )
+            before = self._store.index.purged_ts()
+            if point > before:
+                await asyncio.to_thread(self._store.index.save_purged, point)
+                _log.info("purge point moved", purged_ts=point, before=before)
+            point = max(point, before)
+            await asyncio.to_thread(self._remove, tso.compose(max(0, tso.physical_ms(point) - SLACK_MS)))
+            return point
+
+    def _remove(self, until_ts: int) -> None:
+        """Whole files whose every binlog, and every commit that needs them, is old; then keys."""
+        store = self._store
+        needs = store.index.needs()
+        files = store.log.files()
+        for file in files[:-1]:
+            if max(file.max_ts, needs.get(file.fid, 0)) > until_ts:
+                continue
+            store.log.remove(file.fid)
+            store.index.delete_need(file.fid)
+            _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
+        for prefix in (TS, COMPLETE, OUTCOME):
+            while store.index.delete_until(prefix, until_ts):
+                pass

@@ -1,0 +1,117 @@
+"""Old pending prewrites: ask the other pumps whether the transaction is theirs, and tell people about the rest (`1.8`).
+
+A prewrite can be durable here although its answer was lost, and then be written again to another pump, with its
+commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing
+(correctness rule 5). What nobody knows stays pending until `binlogctl` settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from binlog.channel import open_channel
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+from binlog.node import NodeStatus, State
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.registry import Registry
+from binlog.security import Security
+from grpc import aio
+
+from pump.pending import Pending
+from pump.store import Store
+
+INTERVAL_S = 5.0
+ASK_TIMEOUT_S = 5.0
+ASKED_MAX = 1000
+SAY_INTERVAL_S = 60.0
+SHOWN_MAX = 5
+
+_log = get_logger("pump.orphans")
+
+
+class Orphans:
+    """`run` for ever; `look` once."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        security: Security | None,
+        *,
+        node_id: str,
+        cluster_id: int,
+        age_s: float,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._security = security
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._age_s = age_s
+        self._said_s = float("-inf")
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(min(INTERVAL_S, self._age_s))
+            try:
+                await self.look()
+            except BinlogError as error:
+                _log.warning("old prewrites could not be asked about", error=error)
+
+    async def look(self) -> int:
+        """How many old prewrites are left."""
+        old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
+        if not old:
+            return 0
+        others = [
+            record.status
+            for record in (await self._registry.list("pumps")).nodes
+            if record.status.node_id != self._node_id and record.status.state is not State.OFFLINE
+        ]
+        asked = [entry.start_ts for entry in old]
+        answers = await asyncio.gather(*(self._ask(status, asked) for status in others))
+        for status, commits in zip(others, answers, strict=True):
+            for entry, commit_ts in zip(old, commits, strict=False):
+                if commit_ts and self._store.is_pending(entry.start_ts):
+                    await self._settle(entry, commit_ts, status)
+        left = [entry for entry in old if self._store.is_pending(entry.start_ts)]
+        self._say(left)
+        return len(left)
+
+    async def _ask(self, status: NodeStatus, start_ts: Sequence[int]) -> Sequence[int]:
+        """Commit ts parallel to `start_ts`; empty if the pump does not answer."""
+        channel = open_channel(status.host, self._security)
+        try:
+            request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
+            call: Any = channel.unary_unary("/binlog.ext.PumpExt/Outcome")
+            answer = await call(request.SerializeToString(), timeout=ASK_TIMEOUT_S)
+            return list(pb.OutcomeResp.FromString(answer).commit_ts)
+        except aio.AioRpcError as error:
+            _log.info("a pump does not tell outcomes", pump=status.node_id, code=error.code().name)
+            return ()
+        finally:
+            await channel.close()
+
+    async def _settle(self, entry: Pending, commit_ts: int, status: NodeStatus) -> None:
+        _log.info(
+            "a pending prewrite is a copy: its transaction is on another pump",
+            start_ts=entry.start_ts,
+            commit_ts=commit_ts,
+            pump=status.node_id,
+        )
+        await self._store.settle(entry.start_ts, 0)
+
+    def _say(self, left: Sequence[Pending]) -> None:
+        now_s = time.monotonic()
+        if not left or now_s - self._said_s < SAY_INTERVAL_S:
+            return
+        self._said_s = now_s
+        _log.warning(
+            "prewrites are pending for long and hold the resolved ts back; binlogctl settle ends one",
+            count=len(left),
+            oldest=[f"{e.start_ts} for {int(now_s - e.since_s)} s" for e in left[:SHOWN_MAX]],
+        )

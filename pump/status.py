@@ -1,0 +1,138 @@
+"""What a pump tells over HTTP (`1.11`), at status-addr. Upstream has these paths on the gRPC port."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from binlog.envelope import scan
+from binlog.errors import BinlogError
+from binlog.http import Action, Page, Request, Response, json_response, text_response
+from binlog.node import NodeStatus, State
+from binlog.pb import binlog_pb2
+from binlog.registry import Registry
+from binlog.version import release
+
+from pump.gc import GarbageCollector
+from pump.node import Node
+from pump.resolver import Timestamps
+from pump.store import Store
+
+PENDING_SHOWN = 20
+OK, WRONG, FAILED = 200, 1, 3  # upstream's codes inside its JSON
+
+
+class StatusPages:
+    """Handlers for binlog.http. `stop` is called with "pause" or "close"."""
+
+    def __init__(
+        self,
+        store: Store,
+        node: Node,
+        registry: Registry,
+        timestamps: Timestamps,
+        collector: GarbageCollector,
+        stop: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._node = node
+        self._registry = registry
+        self._timestamps = timestamps
+        self._collector = collector
+        self._stop = stop
+
+    def routes(self) -> dict[str, Page]:
+        return {"/status": self.status, "/drainers": self.drainers}
+
+    def actions(self) -> dict[str, Action]:
+        return {
+            "PUT /state/{node_id}/{action}": self.change_state,
+            "GET /debug/binlog/{ts}": self.show_binlog,
+            "POST /debug/gc/trigger": self.trigger_gc,
+        }
+
+    async def status(self) -> Response:
+        """Upstream's document of all pumps; under "pump" what this one knows of itself."""
+        try:
+            pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
+            now_ts, problem = await self._timestamps.get(), ""
+        except BinlogError as error:
+            pumps, now_ts, problem = {}, 0, str(error)
+        document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
+        return json_response({**document, "pump": self._own()}, newline=True)
+
+    def _own(self) -> dict[str, Any]:
+        store, now_s = self._store, time.monotonic()
+        return {
+            "nodeId": self._node.node_id,
+            "state": str(self._node.state),
+            "usurped": self._node.usurped,
+            "version": release(),
+            "resolvedTS": store.resolved_ts,
+            "purgedTS": store.purged_ts,
+            "logBytes": store.log.size,
+            "logBroken": store.log.broken,
+            "damage": [str(error) for error in store.damage[:PENDING_SHOWN]],
+            "pendingCount": store.pending_count,
+            "pending": [
+                {
+                    "startTS": entry.start_ts,
+                    "ageSeconds": round(now_s - entry.since_s, 1),
+                    "ddlJobID": entry.ddl_job_id,
+                    "prewriteKey": entry.prewrite_key.hex(),
+                }
+                for entry in store.pending(PENDING_SHOWN)
+            ],
+            "lateCommitCount": store.counters.late_commits,
+            "lateCommitTS": list(store.counters.late_ts),
+        }
+
+    async def drainers(self) -> Response:
+        try:
+            listing = await self._registry.list("drainers")
+        except BinlogError:
+            return json_response("can't provide service")
+        return json_response([_document(record.status) for record in listing.nodes] or None)
+
+    async def change_state(self, request: Request) -> Response:
+        """Pause or close this pump; the answer comes first."""
+        node_id, action = request.path["node_id"], request.path["action"]
+        if node_id != self._node.node_id:
+            return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)
+        if self._node.state is not State.ONLINE:
+            return _result(f"this pump's state is {self._node.state}, apply {action} failed!", FAILED)
+        if action not in ("pause", "close"):
+            return _result(f"invalide action {action}", FAILED)
+        self._stop(action)
+        return _result(f"apply action {action} success!", OK)
+
+    async def show_binlog(self, request: Request) -> Response:
+        """The record under a ts, as text."""
+        text = request.path["ts"]
+        if not text.isdigit() or int(text) >= 1 << 63:
+            return text_response(f"invalid parameter ts: {text}")
+        payload = self._store.read_at(int(text))
+        if payload is None:
+            return text_response(f"no binlog is stored under {text}")
+        shown = binlog_pb2.Binlog.FromString(payload)
+        parts = [str(shown)]
+        if scan(payload).value_end:
+            value = binlog_pb2.PrewriteValue.FromString(shown.prewrite_value)
+            parts.append(f"\n\n PrewriteValue: \n{value}")
+        return text_response("".join(parts))
+
+    async def trigger_gc(self, _request: Request) -> Response:
+        if self._collector.working:
+            return text_response("gc is working\n")
+        await self._collector.collect()
+        return text_response("trigger gc success\n")
+
+
+def _document(status: NodeStatus) -> Any:
+    return json.loads(status.to_json())
+
+
+def _result(message: str, code: int) -> Response:
+    return json_response({"message": message, "code": code, "data": None}, indent=2)

@@ -222,3 +222,19 @@ def test_types_that_do_not_go_in() -> None:
         encode_json({1: 2})
     with pytest.raises(ValueError, match="64 bits"):
         encode_json(1 << 64)
+
+
+def test_keys_outside_their_object() -> None:
+    data = bytearray(encode_json({"key": 1}))
+    data[9:13] = struct.pack("<I", 1000)
+    with pytest.raises(DecodeError, match="a key outside its object"):
+        decode_text(bytes(data))
+
+
+def test_keys_that_overlap() -> None:
+    """Thousands of keys of 64 KiB in one place would be gigabytes of text."""
+    data = bytearray(encode_json({chr(n): None for n in range(48, 100)}))
+    for entry in range(9, 9 + 6 * 52, 6):
+        data[entry : entry + 6] = struct.pack("<IH", 8, 500)
+    with pytest.raises(DecodeError, match="overlap"):
+        decode_text(bytes(data))

@@ -15,13 +15,15 @@ class Outcome(Enum):
     """What one try established.
 
     ACKED: durable. REFUSED: the pump said no before storing anything. TOO_LARGE: so would every pump.
-    NOT_SENT: it never heard of it. UNKNOWN: a copy may be there.
+    CONFLICT: it contradicts what the pump has stored, and always will. NOT_SENT: it never heard of it.
+    UNKNOWN: a copy may be there.
     """
 
     ACKED = "acked"
     NOT_SENT = "not sent"
     REFUSED = "refused"
     TOO_LARGE = "too large"
+    CONFLICT = "conflict"
     UNKNOWN = "unknown"
 
 
@@ -72,7 +74,6 @@ REFUSALS = frozenset(
     {
         INVALID_ARGUMENT,
         NOT_FOUND,
-        ALREADY_EXISTS,
         PERMISSION_DENIED,
         FAILED_PRECONDITION,
         ABORTED,
@@ -96,6 +97,8 @@ def classify(code: int, message: str) -> Answer:
         return Answer(Outcome.REFUSED, detail)
     if code == RESOURCE_EXHAUSTED:
         return Answer(Outcome.TOO_LARGE, detail)
+    if code == ALREADY_EXISTS:
+        return Answer(Outcome.CONFLICT, detail)
     return Answer(Outcome.REFUSED if code in REFUSALS else Outcome.UNKNOWN, detail)
 
 

@@ -17,9 +17,9 @@ import grpc
 import grpc.aio
 from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
 
-from pumpclient.answer import ACKED, UNIMPLEMENTED, Answer, classify, lost, not_sent
+from pumpclient.answer import ACKED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Answer, classify, lost, not_sent
 
-MESSAGE_BYTES_MAX = 1 << 20  # soft: one larger binlog still goes, alone
+MESSAGE_BYTES_MAX = 1 << 20  # a larger binlog does not belong here: it goes by a call of its own
 MESSAGE_COUNT_MAX = 2048
 IN_FLIGHT_MAX = 2  # one is being synced by the pump while the next is on its way
 
@@ -33,7 +33,11 @@ class Waiting:
 
 
 class BatchWriter:
-    """One WriteBatch stream. `unsupported` turns true when the pump does not know the extension."""
+    """One WriteBatch stream.
+
+    `unsupported` turns true when the pump does not know the extension, `oversized` when it does not take messages
+    of this size; either way single calls are what is left.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int) -> None:
         self._cluster_id = cluster_id
@@ -45,6 +49,7 @@ class BatchWriter:
         self._task: asyncio.Task[None] | None = None
         self.ended = False
         self.unsupported = False
+        self.oversized = False
 
     def write(self, payload: bytes) -> asyncio.Future[Answer]:
         """Queue one binlog; the future gets its answer, whatever happens to the stream."""
@@ -82,10 +87,12 @@ class BatchWriter:
             self._end(why)
 
     def _ending(self, code: grpc.StatusCode, detail: str | None) -> Answer:
+        """A status that ends a stream says nothing of what was on its way, unless nothing can have been taken."""
         number = int(code.value[0])
         self.unsupported = number == UNIMPLEMENTED
+        self.oversized = number == RESOURCE_EXHAUSTED
         answer = classify(number, detail or "")
-        return lost("the stream ended") if answer.acked else answer
+        return answer if self.unsupported else lost(f"the stream ended: {answer.detail or 'OK'}")
 
     async def _send(self, call: grpc.aio.StreamStreamCall) -> None:  # type: ignore[type-arg]  # runtime class is bare
         while True:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from binlog.log import get_logger
 
-from pumpclient.answer import Answer
+from pumpclient.answer import Answer, Outcome
 from pumpclient.payload import rollback_payload
 from pumpclient.tracker import CleanUp
 
@@ -69,7 +69,10 @@ class Cleaner:
             if queue and queue[0][0] == start_ts:
                 queue.popleft()
             self.answered += 1
-            if not answer.acked:
+            if answer.outcome is Outcome.CONFLICT:
+                # It holds a commit of this transaction: the two differ, and a drainer drops the second (rule 19).
+                log.error("a copy that was to be rolled back is committed", pump=pump, start_ts=start_ts)
+            elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
         del self._owed[pump], self._tasks[pump]
 

@@ -67,7 +67,7 @@ class PumpsClient:
             pool=self._pool,
             selector=_selector(strategy),
             limits=self._limits,
-            credentials=security.grpc_channel_credentials() if security else None,
+            security=security,
             use_extension=use_extension,
             on_undelivered=on_undelivered,
             on_expired=on_expired,

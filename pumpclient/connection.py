@@ -10,10 +10,12 @@ import asyncio
 
 import grpc
 import grpc.aio
+from binlog.channel import open_channel
 from binlog.pb import pump_pb2, pump_pb2_grpc
+from binlog.security import Security
 
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
-from pumpclient.batch import BatchWriter
+from pumpclient.batch import MESSAGE_BYTES_MAX, BatchWriter
 
 CONNECT_TIMEOUT_S = 3.0
 
@@ -28,13 +30,6 @@ OPTIONS = (
 )
 
 
-def open_channel(host: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    """A channel to host:port, with TLS when there are credentials."""
-    if credentials is None:
-        return grpc.aio.insecure_channel(host, options=OPTIONS)
-    return grpc.aio.secure_channel(host, credentials, options=OPTIONS)
-
-
 class Connection:
     """Writes to one pump. `write` and `probe` never raise for what the pump or the network does: they answer."""
 
@@ -44,13 +39,13 @@ class Connection:
         *,
         cluster_id: int,
         timeout_s: float,
-        credentials: grpc.ChannelCredentials | None = None,
+        security: Security | None = None,
         use_extension: bool = True,
     ) -> None:
         self.host = host
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
-        self._credentials = credentials
+        self._security = security
         self._use_extension = use_extension
         self._channel: grpc.aio.Channel | None = None
         self._batch: BatchWriter | None = None
@@ -63,7 +58,7 @@ class Connection:
         channel = self._channel or await self._dial()
         if channel is None:
             return not_sent(f"UNAVAILABLE: no connection to {self.host}")
-        if self.has_extension:
+        if self.has_extension and len(payload) <= MESSAGE_BYTES_MAX:
             answer = await self._write_batched(channel, payload)
             if answer is not None:
                 return answer
@@ -96,7 +91,7 @@ class Connection:
         async with self._dialling:
             if self._channel is not None:
                 return self._channel
-            channel = open_channel(self.host, self._credentials)
+            channel = open_channel(self.host, self._security, OPTIONS)
             try:
                 async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
                     stands = await _connected(channel)
@@ -122,10 +117,11 @@ class Connection:
         except TimeoutError:
             self._drop(channel)
             return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
-        if batch.unsupported:
+        if batch.unsupported or batch.oversized:
             self.has_extension = False
+        if batch.unsupported:
             return None
-        if answer.outcome is Outcome.UNKNOWN and batch.ended:
+        if answer.outcome is Outcome.UNKNOWN and batch.ended and not batch.oversized:
             self._drop(channel)
         return answer
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import grpc
 from binlog.log import get_logger
 from binlog.node import State
+from binlog.security import Security
 
 from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.cleanup import Cleaner
@@ -64,7 +64,7 @@ class Writer:
         pool: Pool,
         selector: Selector,
         limits: Limits,
-        credentials: grpc.ChannelCredentials | None = None,
+        security: Security | None = None,
         use_extension: bool = True,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
@@ -74,7 +74,7 @@ class Writer:
         self._pool = pool
         self.selector = selector
         self._limits = limits
-        self._credentials = credentials
+        self._security = security
         self._use_extension = use_extension
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired
@@ -200,8 +200,8 @@ class Writer:
             if answer.acked:
                 self.cleaner.add(self.tracker.settled(start_ts))
                 return
-            if time.monotonic() >= end_s:
-                break
+            if time.monotonic() >= end_s or answer.outcome is Outcome.CONFLICT:
+                break  # a conflict stays one: somebody has settled the transaction in another way
             if tries in (1, 10, 100):
                 log.warning("a transaction's end is not taken yet", start_ts=start_ts, pump=pump, detail=answer.detail)
             await asyncio.sleep(pause_s)
@@ -261,7 +261,7 @@ class Writer:
                 member.host,
                 cluster_id=self._cluster_id,
                 timeout_s=self._limits.write_timeout_s,
-                credentials=self._credentials,
+                security=self._security,
                 use_extension=self._use_extension,
             )
         return connection

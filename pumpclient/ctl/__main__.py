@@ -1,0 +1,78 @@
+"""`binlogctl -cmd pumps -pd-urls …`: exit code 0, 1 when the command failed, 2 for a bad command line (K-03)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+
+from binlog.errors import BinlogError
+from binlog.log import get_logger, setup
+from binlog.version import version_text
+
+from pumpclient.ctl import meta, nodes, settle
+from pumpclient.ctl.options import Options, UsageError, parse, usage
+from pumpclient.ctl.session import CommandError, Session, open_session
+
+Command = Callable[[Session], Awaitable[None]]
+
+log = get_logger("binlogctl")
+
+
+async def _not_yet(session: Session) -> None:
+    cmd = session.options.cmd
+    what = cmd.split("-")[1]
+    raise CommandError(f"{cmd} is not supported yet: send SIGTERM to the {what}, which pauses it cleanly")
+
+
+async def _no_encryption(session: Session) -> None:
+    raise CommandError("encrypt is not supported yet")
+
+
+COMMANDS: Mapping[str, Command] = {
+    "pumps": lambda session: nodes.query(session, "pumps"),
+    "drainers": lambda session: nodes.query(session, "drainers"),
+    "update-pump": lambda session: nodes.update(session, "pumps"),
+    "update-drainer": lambda session: nodes.update(session, "drainers"),
+    "generate_meta": meta.generate_meta,
+    "inspect": settle.inspect,
+    "settle": settle.settle,
+    "pause-pump": _not_yet,
+    "pause-drainer": _not_yet,
+    "offline-pump": _not_yet,
+    "offline-drainer": _not_yet,
+    "encrypt": _no_encryption,
+}
+
+
+async def run(options: Options) -> None:
+    """BinlogError says why it failed."""
+    command = COMMANDS.get(options.cmd)
+    if command is None:
+        raise CommandError(f"cmd {options.cmd} not supported")
+    try:
+        async with open_session(options) as session:
+            await command(session)
+    except ValueError as error:  # settings that pydantic or a URL parser refuses
+        raise CommandError(f"-pd-urls {options.pd_urls}: {error}") from error
+
+
+def main(argv: list[str] | None = None) -> None:
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv)
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n{usage(tuple(COMMANDS))}\n")
+        raise SystemExit(2) from None
+    if options.help or options.version:
+        sys.stdout.write((usage(tuple(COMMANDS)) if options.help else version_text()) + "\n")
+        raise SystemExit(0)
+    setup()
+    try:
+        asyncio.run(run(options))
+    except BinlogError as error:
+        log.critical("fail to execute command", cmd=options.cmd, error=str(error))
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

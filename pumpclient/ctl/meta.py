@@ -1,0 +1,66 @@
+"""generate_meta: a position of now, as the file a drainer can start from.
+
+Upstream appends time lines that make the file invalid TOML; here they are comments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.log import get_logger
+from binlog.timestamp import connect_timestamps
+from binlog.tso import physical_ms
+
+from pumpclient.ctl.session import CommandError, Session
+
+log = get_logger("binlogctl")
+
+SAVEPOINT = "savepoint"
+
+
+def parse_zone(text: str) -> tzinfo:
+    """`+08:00`, `Asia/Shanghai`, `UTC`. CommandError for anything else."""
+    offset = re.fullmatch(r"([+-])(\d{1,2}):(\d{2})", text)
+    if offset:
+        delta = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        return timezone(-delta if offset[1] == "-" else delta)
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise CommandError(f"time zone {text!r} is neither an offset like +08:00 nor a known name") from error
+
+
+def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
+    """Valid TOML: the position, and for people its time."""
+    moment = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
+    lines = [f"commitTS = {commit_ts}"]
+    if zone is not None:
+        lines += [f"# {moment:%Y-%m-%d %H:%M:%S %z} UTC", f"# {moment.astimezone(zone):%Y-%m-%d %H:%M:%S %z}"]
+    return "\n".join(lines) + "\n"
+
+
+def write_savepoint(directory: Path, text: str) -> Path:
+    """Whole or not at all (K-12): a new file is written and renamed."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / SAVEPOINT
+    new = path.with_suffix(".tmp")
+    new.write_text(text)
+    new.chmod(0o600)
+    new.replace(path)
+    return path
+
+
+async def generate_meta(session: Session) -> None:
+    zone = parse_zone(session.options.time_zone) if session.options.time_zone else None
+    timestamps = await connect_timestamps(session.etcd, session.section, session.security)
+    try:
+        commit_ts = await timestamps.get()
+    finally:
+        await timestamps.close()
+    text = savepoint_text(commit_ts, zone)
+    path = await asyncio.to_thread(write_savepoint, Path(session.options.data_dir), text)
+    log.info("save meta", meta=f"commitTS: {commit_ts}", path=str(path))

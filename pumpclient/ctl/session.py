@@ -1,0 +1,83 @@
+"""What the commands work with: the registry, the published jobs, and the pumps' extension service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+from binlog.channel import open_channel
+from binlog.cluster import cluster_id
+from binlog.errors import BinlogError
+from binlog.etcd import connect_etcd
+from binlog.fields import UpstreamSection
+from binlog.kv import Etcd
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.pb import pump_ext_pb2_grpc
+from binlog.registry import Registry
+from binlog.security import Security
+
+from pumpclient.client import upstream
+from pumpclient.ctl.options import Options
+
+RPC_TIMEOUT_S = 10.0
+
+
+class CommandError(BinlogError):
+    """A command that cannot be carried out; the text is all an operator gets to see."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of binlogctl against one cluster."""
+
+    options: Options
+    section: UpstreamSection
+    etcd: Etcd
+    registry: Registry
+    security: Security | None
+
+    async def cluster_id(self) -> int:
+        return await cluster_id(self.etcd, self.section, self.security)
+
+    async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
+        """CommandError when the pump does not answer, or is a Go pump."""
+        request = pb.InspectReq(cluster_id=await self.cluster_id(), pending_max=pending_max)
+        return await self._call(host, "Inspect", request)  # type: ignore[no-any-return]
+
+    async def settle(self, host: str, start_ts: int, commit_ts: int) -> pb.SettleResp:
+        request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
+        return await self._call(host, "Settle", request)  # type: ignore[no-any-return]
+
+    async def outcome(self, host: str, start_ts: Sequence[int]) -> Sequence[int]:
+        """The commit_ts under which the pump serves each, 0 for those it does not serve."""
+        request = pb.OutcomeReq(cluster_id=await self.cluster_id(), start_ts=start_ts)
+        answer = await self._call(host, "Outcome", request)
+        return list(answer.commit_ts)
+
+    async def _call(self, host: str, method: str, request: Any) -> Any:
+        async with open_channel(host, self.security) as channel:
+            stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+            try:
+                return await getattr(stub, method)(request, timeout=RPC_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    raise CommandError(f"{host} is not one of our pumps: it has no {method}") from error
+                raise CommandError(f"{method} at {host}: {error.code().name}: {error.details()}") from error
+
+
+@contextlib.asynccontextmanager
+async def open_session(options: Options) -> AsyncIterator[Session]:
+    """ConfigError and ValueError for settings that cannot be."""
+    security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
+    if security is not None:
+        security.verify()
+    section = upstream(options.pd_urls, tso_source=options.tso_source, pd_addr=options.pd_addr)
+    etcd = connect_etcd(section.pd_urls, security)
+    try:
+        yield Session(options, section, etcd, Registry(etcd), security)
+    finally:
+        await etcd.close()

@@ -1,0 +1,175 @@
+"""settle and inspect: prewrites whose writer is gone.
+
+A pending prewrite holds back its pump's resolved ts, and with it every drainer. Whether its transaction was committed
+only its writer knew, so a person decides, with two aids: a DDL whose job is published was committed, at the job's
+FinishedTS, and a pump that serves a commit for the start_ts shows that the transaction was settled elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from binlog.log import get_logger
+from binlog.node import NodeStatus, State
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.published import PublishedJobs
+from binlog.tidb.job import Job
+from binlog.tso import format_local
+
+from pumpclient.ctl.session import CommandError, Session
+
+log = get_logger("binlogctl")
+
+
+async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
+    """FinishedTS of a published job; None when there is no such job. 0 is no job's id."""
+    if ddl_job_id == 0:
+        return None
+    for _, text in await PublishedJobs(session.etcd).all():
+        job = Job.from_json(text)
+        if job.id == ddl_job_id:
+            return job.finished_ts
+    return None
+
+
+async def _pumps(session: Session) -> Sequence[NodeStatus]:
+    listing = await session.registry.list("pumps")
+    wanted = session.options.node_id
+    found = [r.status for r in listing.nodes if not wanted or r.status.node_id == wanted]
+    if wanted and not found:
+        raise CommandError(f"there is no pump {wanted}")
+    return [status for status in found if wanted or status.state is not State.OFFLINE]
+
+
+async def inspect(session: Session) -> None:
+    """State, positions and pending prewrites of every pump that answers; an error at the end when one did not."""
+    silent: list[str] = []
+    answers: dict[str, pb.InspectResp] = {}
+    for status in await _pumps(session):
+        try:
+            answer = await session.inspect(status.host, session.options.pending_max)
+        except CommandError as error:
+            log.error("pump does not answer", node_id=status.node_id, state=status.state.value, error=str(error))
+            silent.append(status.node_id)
+            continue
+        answers[status.host] = answer
+        log.info("inspect", **_facts(answer))
+    for host, answer in answers.items():
+        elsewhere = await _committed_elsewhere(session, answer, [other for other in answers if other != host])
+        for pending in answer.pending:
+            await _show(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0))
+    if silent:
+        raise CommandError(f"no answer from {', '.join(silent)}")
+
+
+def _facts(answer: pb.InspectResp) -> dict[str, object]:
+    return {
+        "node_id": answer.node_id,
+        "state": answer.state,
+        "version": answer.version,
+        "resolved_ts": answer.resolved_ts,
+        "resolved": format_local(answer.resolved_ts),
+        "max_commit_ts": answer.max_commit_ts,
+        "purged_ts": answer.purged_ts,
+        "pending": answer.pending_count,
+        "late_commits": answer.late_commit_count,
+        "late_commit_ts": list(answer.late_commit_ts),
+    }
+
+
+async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others: Sequence[str]) -> dict[int, int]:
+    """start_ts -> commit_ts of pending prewrites whose commit another pump serves: copies whose clean-up was lost."""
+    wanted = [pending.start_ts for pending in answer.pending]
+    found: dict[int, int] = {}
+    for host in others if wanted else ():
+        for start_ts, commit_ts in zip(wanted, await session.outcome(host, wanted), strict=True):
+            if commit_ts:
+                found[start_ts] = commit_ts
+    return found
+
+
+async def _show(session: Session, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0) -> None:
+    key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
+    facts: dict[str, object] = {
+        "node_id": node_id,
+        "start_ts": pending.start_ts,
+        "started": format_local(pending.start_ts),
+        "age_s": round(pending.age_ms / 1000, 1),
+        "bytes": pending.bytes,
+        "key": key.hex(),
+    }
+    if pending.ddl_job_id:
+        commit_ts = await published_commit_ts(session, pending.ddl_job_id)
+        facts["ddl_job_id"] = pending.ddl_job_id
+        facts["settle_with"] = (
+            "-rollback (its job is not published)" if commit_ts is None else f"-commit-ts {commit_ts}"
+        )
+    if elsewhere:
+        facts["settle_with"] = f"-rollback (another pump has its commit at {elsewhere})"
+    log.info("pending prewrite", **facts)
+
+
+async def settle(session: Session) -> None:
+    """With -start-ts: end that prewrite on -node-id. Without: list what is pending."""
+    options = session.options
+    if not options.start_ts:
+        if options.commit_ts or options.rollback:
+            raise CommandError("which prewrite? give -start-ts")
+        await inspect(session)
+        return
+    _check_decision(session)
+    if not options.node_id:
+        raise CommandError("which pump? give -node-id")
+    status = (await _pumps(session))[0]
+    pending = await _find(session, status)
+    await _check_published(session, pending)
+    await _confirm(session, pending)
+    await session.settle(status.host, options.start_ts, options.commit_ts)
+    how = f"committed at {options.commit_ts}" if options.commit_ts else "rolled back"
+    log.info("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
+
+
+def _check_decision(session: Session) -> None:
+    options = session.options
+    if bool(options.commit_ts) == options.rollback:
+        raise CommandError("say how: -commit-ts N, or -rollback")
+    if options.commit_ts and options.commit_ts <= options.start_ts:
+        raise CommandError(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
+
+
+async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
+    answer = await session.inspect(status.host, pending_max=10_000)
+    for pending in answer.pending:
+        if pending.start_ts == session.options.start_ts:
+            return pending
+    raise CommandError(f"pump {status.node_id} has no pending prewrite {session.options.start_ts}")
+
+
+async def _check_published(session: Session, pending: pb.PendingPrewrite) -> None:
+    """A DDL is committed exactly when its job is published, and at the job's FinishedTS."""
+    options = session.options
+    if not pending.ddl_job_id or options.force:
+        return
+    commit_ts = await published_commit_ts(session, pending.ddl_job_id)
+    if (commit_ts or 0) != options.commit_ts:
+        right = f"-commit-ts {commit_ts}" if commit_ts else "-rollback: its job was never published"
+        raise CommandError(
+            f"prewrite {pending.start_ts} is DDL job {pending.ddl_job_id}; settle it with {right} (or -force)"
+        )
+
+
+async def _confirm(session: Session, pending: pb.PendingPrewrite) -> None:
+    """A person types the start_ts; a script says -yes."""
+    options = session.options
+    if options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError("settling decides a transaction for good: say -yes")
+    await _show(session, options.node_id, pending)
+    sys.stderr.write(f"This cannot be undone. Type {options.start_ts} to go on: ")
+    sys.stderr.flush()
+    typed = await asyncio.to_thread(sys.stdin.readline)
+    if typed.strip() != str(options.start_ts):
+        raise CommandError("not confirmed, nothing was done")

@@ -1,7 +1,8 @@
 """A batch's net rows cut into slots, as bytes for a shuffle, and back (rules 10 and 16).
 
 Blob: the byte BLOB_VERSION, then marshal of (tables, ordered, change count, source bytes), where a table is (shape,
-net states) and an ordered change is (shape's index, kind, old, new, commit_ts, sequence). Marshal is the quickest
+net states) and an ordered change is (shape's index, kind, old, new, commit_ts, start_ts,
+sequence). Marshal is the quickest
 there is in Python, and both ends run the same interpreter in one batch; nothing is kept.
 
 The parts of a batch may be cut anywhere: one key's changes can be spread over several, and a transaction that two
@@ -13,9 +14,10 @@ from __future__ import annotations
 import marshal
 from collections.abc import Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 from drainer.order.errors import BlobError, KeyCollision
-from drainer.order.slot import ORDERED_SLOT, slot_of
+from drainer.order.slot import ORDERED_SLOT, table_seed
 from drainer.order.table import INSERT, NetState
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 
@@ -27,11 +29,12 @@ MATCHES = tuple(Match)
 def pack_slots(
     slots: int,
     tables: Sequence[tuple[TableShape, list[NetState]]],
-    ordered: Sequence[Change],
+    ordered: Sequence[tuple[int, Change]],
     change_count: int,
     source_bytes: int,
 ) -> dict[int, bytes]:
-    """Slot → blob. The counts are those of the whole part and stand in one of its blobs."""
+    """Slot → blob. `ordered`: (start_ts, change), for commit_ts alone does not tell transactions apart (X-15: TiDB
+    computes some instead of asking PD). The counts are those of the whole part and stand in one of its blobs."""
     parts: dict[int, tuple[list[Any], list[Any]]] = {}
     for shape, states in tables:
         table = _shape_fields(shape)
@@ -46,12 +49,12 @@ def pack_slots(
     return blobs
 
 
-def _by_slot(table_id: int, states: list[NetState], slots: int) -> dict[int, list[tuple[object, ...]]]:
-    """Marshal takes plain tuples only."""
-    found: dict[int, list[tuple[object, ...]]] = {}
+def _by_slot(table_id: int, states: list[NetState], slots: int) -> dict[int, list[NetState]]:
+    seed = table_seed(table_id)
+    chosen: list[list[NetState]] = [[] for _ in range(slots)]
     for state in states:
-        found.setdefault(slot_of(table_id, state[0], slots), []).append(tuple(state))
-    return found
+        chosen[crc32(state[0], seed) % slots].append(state)  # slot_of, without its calls
+    return {slot: found for slot, found in enumerate(chosen) if found}
 
 
 def _shape_fields(shape: TableShape) -> tuple[object, ...]:
@@ -68,14 +71,17 @@ def _shape_fields(shape: TableShape) -> tuple[object, ...]:
 
 
 def _shape(fields: tuple[Any, ...]) -> TableShape:
-    return TableShape(*fields[:7], match=tuple(MATCHES[m] for m in fields[7]))
+    table_id, schema, table, columns, key, why_ordered, secondary_unique, match = fields
+    matches = tuple(MATCHES[m] for m in match)
+    return TableShape(table_id, schema, table, columns, key, why_ordered, secondary_unique, matches)
 
 
-def _pack_ordered(changes: Sequence[Change]) -> list[Any]:
+def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
     """[shapes, changes]"""
     shapes: dict[TableShape, int] = {}
     packed = [
-        (shapes.setdefault(c.shape, len(shapes)), int(c.kind), c.old, c.new, c.commit_ts, c.sequence) for c in changes
+        (shapes.setdefault(c.shape, len(shapes)), int(c.kind), c.old, c.new, c.commit_ts, start_ts, c.sequence)
+        for start_ts, c in changes
     ]
     return [[_shape_fields(s) for s in shapes], packed]
 
@@ -104,7 +110,7 @@ def _load(blob: bytes) -> tuple[Any, ...]:
 class _Merge:
     def __init__(self) -> None:
         self._tables: dict[int, tuple[tuple[Any, ...], dict[bytes, tuple[Any, ...]]]] = {}
-        self._changes: dict[tuple[int, int], Change] = {}
+        self._changes: dict[tuple[int, int, int], Change] = {}
         self._change_count = 0
         self._source_bytes = 0
 
@@ -122,9 +128,9 @@ class _Merge:
                 known[state[0]] = state if other is None else self._one(fields, other, state)
         if ordered:
             shapes = [_shape(fields) for fields in ordered[0]]
-            for place, kind, old, new, commit_ts, sequence in ordered[1]:
+            for place, kind, old, new, commit_ts, start_ts, sequence in ordered[1]:
                 change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
-                self._changes[commit_ts, sequence] = change
+                self._changes[commit_ts, start_ts, sequence] = change
 
     @staticmethod
     def _one(fields: tuple[Any, ...], a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

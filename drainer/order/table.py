@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
-from drainer.plan import Key, Kind, Row, TableShape
-from drainer.row.codec import Codec, Images
+from drainer.plan import Key, Kind, NetRow, Row, TableShape
+from drainer.row.codec import Codec
 from drainer.row.key import identity
-from drainer.row.program import UNUSUAL
+from drainer.row.program import UNUSUAL, Images
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
 # Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, row (None: dead), image of the
 # key as last written (None: the key itself), images written before that one.
-State = tuple[int, int, int, int, int, "Row | None", Images, tuple[Images, ...]]
+State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...]]"
 
 
-class NetState(NamedTuple):
-    """One key's net state, ready to travel: what `NetRow` needs and what merging with another part needs.
-
-    `image`: the key of a live row as written, where that can differ from row to row; else None.
-    """
-
-    identity: bytes
-    first: int
-    first_ts: int
-    first_sequence: int
-    last_ts: int
-    last_sequence: int
-    row: Row | None
-    image: Key | None
-    stale: tuple[Key, ...]
+# One key's net state, ready to travel and to be merged with that of another part of the batch: identity, first kind,
+# its commit_ts and sequence, the last commit_ts and sequence, row, image of the key as last written (None: it follows
+# from the identity), images to delete.
+NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...]]"
+KINDS = tuple(Kind)
 
 
 class TableFold:
@@ -75,7 +65,7 @@ class TableFold:
             return
         last = self.states.get(key)
         if last is None:
-            stale = () if old_image == image else (old_image,)
+            stale = _with((), old_image)
             self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
             return
         if last[5] is None:
@@ -105,32 +95,40 @@ class TableFold:
             self.collided = True
         self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
 
-    def net(self) -> list[NetState]:
-        """Every key's state, by identity."""
-        found = [self._net(key, *state) for key, state in self.states.items()]
+    def net_rows(self) -> list[NetRow]:
+        """Every key's net row, by identity."""
+        key_row, kinds = self.key_row, KINDS
+        found: list[NetRow] = []
+        for key, (first, _, _, _, _, row, image, stale) in self.states.items():
+            if image is not None:
+                gone = self._stale(row, image, stale)
+            elif row is None:
+                gone = (key_row(key if isinstance(key, tuple) else (key,)),)
+            else:
+                gone = ()
+            found.append(NetRow(identity(key), kinds[first], row, gone))
         found.sort()
         return found
 
-    def _net(
-        self,
-        key: object,
-        first: int,
-        first_ts: int,
-        first_sequence: int,
-        last_ts: int,
-        last_sequence: int,
-        row: Row | None,
-        image: Images,
-        stale: tuple[Images, ...],
-    ) -> NetState:
-        name = identity(key)
-        if image is None:
-            gone = () if row is not None else (self.key_row(key if isinstance(key, tuple) else (key,)),)
-            return NetState(name, first, first_ts, first_sequence, last_ts, last_sequence, row, None, gone)
-        written = self.key_row(image)
-        others = [self.key_row(i) for i in stale if i is not None and i != image]
-        gone = (*others, written) if row is None else tuple(others)
-        return NetState(name, first, first_ts, first_sequence, last_ts, last_sequence, row, written, gone)
+    def net_states(self) -> list[NetState]:
+        """Every key's state, in no order; see blob.py for what it is."""
+        key_row = self.key_row
+        found: list[NetState] = []
+        for key, (first, first_ts, first_sequence, ts, sequence, row, image, stale) in self.states.items():
+            written = None
+            if image is not None:
+                gone, written = self._stale(row, image, stale), key_row(image)
+            elif row is None:
+                gone = (key_row(key if isinstance(key, tuple) else (key,)),)
+            else:
+                gone = ()
+            found.append((identity(key), first, first_ts, first_sequence, ts, sequence, row, written, gone))
+        return found
+
+    def _stale(self, row: Row | None, image: tuple[object, ...], stale: tuple[Images, ...]) -> tuple[Key, ...]:
+        """All images to delete: not the one that is about to be written."""
+        others = tuple([self.key_row(other) for other in stale if other is not None and other != image])
+        return others if row is not None else (*others, self.key_row(image))
 
 
 def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:

@@ -8,24 +8,42 @@ from typing import NoReturn
 from binlog.errors import DecodeError
 from binlog.tidb.types import Tp
 
-from drainer.plan import Key, Literals, Match, Row, TableShape
-from drainer.row.form import Cell, Dialect, Family, Form
-from drainer.row.general import Cells, GeneralReader
+from drainer.plan import Key, Kind, Literals, Match, TableShape
+from drainer.row.form import Dialect, Family, Form
+from drainer.row.general import GeneralReader
 from drainer.row.key import normal
 from drainer.row.layout import Layout, layout_of
-from drainer.row.program import UNUSUAL, Program, cell_programs, fold_programs
+from drainer.row.program import (
+    UNUSUAL,
+    CellPrograms,
+    Cells,
+    Deleted,
+    FoldPrograms,
+    Inserted,
+    Updated,
+    cell_programs,
+    fold_programs,
+)
 from drainer.row.text import row_text
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 
-Images = tuple[object, ...] | None
+
+def _general_way(b: bytes, p: int, end: int) -> None:
+    """Stands for a program that a table has not."""
+
+
+_NO_FOLD = FoldPrograms(_general_way, _general_way, _general_way)
+_NO_CELLS = CellPrograms(_general_way, _general_way, _general_way)
 
 
 @lru_cache(maxsize=2048)
-def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, tuple[Program, Program, Program]]:
+def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, FoldPrograms, CellPrograms]:
     layout = layout_of(at, dialect)
-    programs = fold_programs(layout) if layout.key.columns else cell_programs(layout)
-    return layout, GeneralReader(layout), programs
+    reader = GeneralReader(layout)
+    if layout.key.columns:
+        return layout, reader, fold_programs(layout), _NO_CELLS
+    return layout, reader, _NO_FOLD, cell_programs(layout)
 
 
 class Codec:
@@ -36,8 +54,8 @@ class Codec:
     """
 
     def __init__(self, at: TableAt, schema_version: int, view: SchemaView, dialect: Dialect) -> None:
-        self.layout, self._general, programs = _compiled(at, dialect)
-        self.insert_program, self.update_program, self.delete_program = programs
+        self.layout, self._general, self.programs, self._cell_programs = _compiled(at, dialect)
+        self.insert_program, self.update_program, self.delete_program = self.programs
         self.dialect = dialect
         self.shape = shape_of(at, self.layout)
         self._at = at
@@ -48,22 +66,21 @@ class Codec:
 
     # The general way, for the fold: what a program returned None for.
 
-    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images, Row]:
-        return self._folded(self._cells("insert", b[p:end], commit_ts)[0], commit_ts)
+    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> Inserted:
+        return self._folded(self._cells(Kind.INSERT, b[p:end], commit_ts)[0], commit_ts)
 
-    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images, object, Images, Row]:
-        old, new = self._cells("update", b[p:end], commit_ts)
-        key, image = self._key(old, commit_ts)
-        return (key, image, *self._folded(new, commit_ts))
+    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> Updated:
+        old, new = self._cells(Kind.UPDATE, b[p:end], commit_ts)
+        return (*self._key(old, commit_ts), *self._folded(new, commit_ts))
 
-    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[object, Images]:
-        return self._key(self._cells("delete", b[p:end], commit_ts)[0], commit_ts)
+    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> Deleted:
+        return self._key(self._cells(Kind.DELETE, b[p:end], commit_ts)[0], commit_ts)
 
-    def _folded(self, cells: Cells, commit_ts: int) -> tuple[object, Images, Row]:
+    def _folded(self, cells: Cells, commit_ts: int) -> Inserted:
         key, image = self._key(cells, commit_ts)
         return key, image, row_text(self._forms, cells) if self.dialect == "mysql" else cells
 
-    def _key(self, cells: Cells, commit_ts: int) -> tuple[object, Images]:
+    def _key(self, cells: Cells, commit_ts: int) -> Deleted:
         key = self.layout.key
         image = tuple([cells[n] for n in key.columns])
         if None in image:
@@ -73,24 +90,25 @@ class Codec:
 
     # Whole rows, for what must stay in order.
 
-    def cells(self, kind: str, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
-        """Cells of an insert or delete (one tuple) or an update (old, new), the fast way where the table has it."""
-        if self.shape.foldable:
-            return self._cells(kind, row, commit_ts)
-        program = getattr(self, f"{kind}_program")
+    def cells(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+        """Cells of an insert or delete (one tuple) or an update (old, new), the quick way where the table has it."""
+        programs = self._cell_programs
         try:
-            found = program(row, 0, len(row))
+            if kind is Kind.UPDATE:
+                both = programs.update(row, 0, len(row))
+                if both is not None:
+                    return both
+            else:
+                program = programs.insert if kind is Kind.INSERT else programs.delete
+                one = program(row, 0, len(row))
+                if one is not None:
+                    return (one,)
         except UNUSUAL:
-            found = None
-        if found is None:
-            return self._cells(kind, row, commit_ts)
-        return found if kind == "update" else (found,)
+            pass
+        return self._cells(kind, row, commit_ts)
 
     def literals(self, cells: Cells) -> Literals:
         return tuple([form.literal(cell) for form, cell in zip(self._forms, cells, strict=True)])
-
-    def key_values(self, cells: Cells, columns: tuple[int, ...]) -> Cells:
-        return tuple([cells[n] for n in columns])
 
     def key_row(self, image: Cells) -> Key:
         """The key's cells as a destination matches them: `(1,'a')`, or a tuple."""
@@ -98,7 +116,7 @@ class Codec:
             return image
         return row_text(tuple(self._forms[n] for n in self.layout.key.columns), image)
 
-    def _cells(self, kind: str, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+    def _cells(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
         reader = self._general
 
         def check(column_id: int) -> None:
@@ -111,9 +129,9 @@ class Codec:
                 )
 
         try:
-            if kind == "insert":
+            if kind is Kind.INSERT:
                 return (reader.insert(row, check, self._lax),)
-            if kind == "update":
+            if kind is Kind.UPDATE:
                 return reader.update(row, check, self._lax)
             return (reader.delete(row, check, self._lax),)
         except DecodeError as err:
@@ -144,8 +162,3 @@ def _match(form: Form) -> Match:
     if form.family is Family.FLOAT and form.kind.tp is Tp.FLOAT:
         return Match.EXACT_FLOAT
     return Match.JSON if form.family is Family.JSON else Match.PLAIN
-
-
-def show_cell(cell: Cell) -> str:
-    """For messages."""
-    return cell.decode(errors="backslashreplace") if isinstance(cell, bytes) else str(cell)

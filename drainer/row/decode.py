@@ -1,4 +1,7 @@
-"""Binlogs to row changes under one view of the schema. `order.fold.FoldBuilder` is the quick way for tables that fold."""
+"""Binlogs to row changes under one view of the schema.
+
+`order.fold.FoldBuilder` is the quick way for tables that fold.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,8 @@ from collections.abc import Iterable, Iterator
 from drainer.plan import Change, Kind, Literals
 from drainer.row.codec import Codec
 from drainer.row.form import Dialect
-from drainer.row.transaction import Scanned, rows, scan, start_of
+from drainer.row.transaction import Scanned, rows, scan, start_ts_of
 from drainer.schema.view import Gone, SchemaView
-
-KIND_NAMES = {Kind.INSERT: "insert", Kind.UPDATE: "update", Kind.DELETE: "delete"}
 
 
 class Decoder:
@@ -44,15 +45,16 @@ class Decoder:
 
     def changes_of(self, found: Scanned, only: frozenset[int] | None = None) -> Iterator[Change]:
         """One transaction's changes; `only`: of these tables (TableShape.table_id)."""
+        commit_ts = found[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
-            codec = self.codec(table_id, version, found.commit_ts)
+            codec = self.codec(table_id, version, commit_ts)
             if codec is not None and (only is None or codec.shape.table_id in only):
-                yield change_of(codec, kind, row, found.commit_ts, sequence)
+                yield change_of(codec, kind, row, commit_ts, sequence)
 
 
 def change_of(codec: Codec, kind: Kind, row: bytes, commit_ts: int, sequence: int) -> Change:
     """One row as a Change with literals."""
-    cells = codec.cells(KIND_NAMES[kind], row, commit_ts)
+    cells = codec.cells(kind, row, commit_ts)
     old: Literals | None = None if kind is Kind.INSERT else codec.literals(cells[0])
     new: Literals | None = None if kind is Kind.DELETE else codec.literals(cells[-1])
     return Change(codec.shape, kind, old, new, commit_ts, sequence)
@@ -62,11 +64,12 @@ def in_order(found: list[Scanned]) -> list[Scanned]:
     """Upstream's order, whatever order the pumps were read in, and each transaction once: one that was sent to two
     pumps has the same start_ts and commit_ts on both (rule 19)."""
     found.sort()
+    if len({one[0] for one in found}) == len(found):
+        return found
     kept: list[Scanned] = []
     last_ts, last_payload = 0, b""
     for one in found:
-        if one.commit_ts == last_ts and start_of(one.payload) == start_of(last_payload):
-            continue
-        last_ts, last_payload = one.commit_ts, one.payload
-        kept.append(one)
+        if one[0] != last_ts or start_ts_of(one[1]) != start_ts_of(last_payload):
+            kept.append(one)
+        last_ts, last_payload = one[0], one[1]
     return kept

@@ -11,8 +11,8 @@ from binlog.tidb.table import ROWID
 
 from drainer.row.form import Cell
 from drainer.row.layout import Layout, Target
+from drainer.row.program import Cells
 
-Cells = tuple[Cell, ...]
 # (column id) → nothing; raises UnknownColumn for an id that no TableInfo explains.
 CheckColumn = Callable[[int], None]
 

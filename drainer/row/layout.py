@@ -107,7 +107,7 @@ def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:
             target = place.get(column.id, -1) if part.length == -1 else -1
             found.append(HandlePart(column.type, family_of(column.type), target, False))
         return tuple(found)
-    column = at.handle_column
-    if column is None:
+    key = at.handle_column
+    if key is None:
         return (HandlePart(None, Family.INT, -1, False),)
-    return (HandlePart(None, Family.INT, place.get(column.id, -1), column.is_unsigned),)
+    return (HandlePart(None, Family.INT, place.get(key.id, -1), key.is_unsigned),)

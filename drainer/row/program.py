@@ -19,6 +19,7 @@ import struct
 from binascii import hexlify
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from binlog.errors import DecodeError
 from binlog.tidb.decimal import cut_decimal, decode_decimal_text, decode_digits
@@ -28,7 +29,8 @@ from binlog.tidb.time import duration_text
 from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_uvarint, decode_varint, encode_varint
 
-from drainer.row.form import Family
+from drainer.plan import Row
+from drainer.row.form import Cell, Family
 from drainer.row.key import Same, trim_fraction, trim_fraction_text
 from drainer.row.layout import HandlePart, Layout, Stored
 from drainer.row.scalar import is_utf8
@@ -36,7 +38,24 @@ from drainer.row.source import Source, decimal_prefix, flag_of, read_signed, rea
 from drainer.row.text import Templates
 
 UNUSUAL = (IndexError, ValueError, DecodeError)
-Program = Callable[[bytes, int, int], "tuple[object, ...] | None"]
+Images: TypeAlias = "tuple[object, ...] | None"
+Inserted: TypeAlias = "tuple[object, Images, Row]"
+Updated: TypeAlias = "tuple[object, Images, object, Images, Row]"
+Deleted: TypeAlias = "tuple[object, Images]"
+Cells: TypeAlias = "tuple[Cell, ...]"
+
+
+class FoldPrograms(NamedTuple):
+    insert: Callable[[bytes, int, int], Inserted | None]
+    update: Callable[[bytes, int, int], Updated | None]
+    delete: Callable[[bytes, int, int], Deleted | None]
+
+
+class CellPrograms(NamedTuple):
+    insert: Callable[[bytes, int, int], Cells | None]
+    update: Callable[[bytes, int, int], tuple[Cells, Cells] | None]
+    delete: Callable[[bytes, int, int], Cells | None]
+
 
 _NAMES: dict[str, object] = {
     "uvarint": decode_uvarint,
@@ -221,14 +240,13 @@ class Writer:
             add('if row.count(b"\'") != n or b"\\\\" in row or not (row.isascii() or is_utf8(row)):')
             add(f"    row = careful({cells}, m)")
 
-    def compile(self, name: str) -> Program:
+    def compile(self, name: str) -> Any:
         """The function whose lines were written."""
         text = f"def {name}(b, p, end):\n" + "\n".join(self.source.lines) + "\n"
         scope: dict[str, object] = {**_NAMES, **self.source.names}
         code = compile(text, f"<{name} of table {self.layout.table_id}>", "exec")
         exec(code, scope)  # noqa: S102  the source is made here, of column ids, flags and layouts alone
-        found: Program = scope[name]  # type: ignore[assignment]
-        return found
+        return scope[name]
 
 
 def _value_prefix(kind: FieldType, family: Family) -> bytes:
@@ -237,8 +255,8 @@ def _value_prefix(kind: FieldType, family: Family) -> bytes:
     return flag + decimal_prefix(kind) if family is Family.DECIMAL else flag
 
 
-def fold_programs(layout: Layout) -> tuple[Program, Program, Program]:
-    """(insert, update, delete) for a table that folds."""
+def fold_programs(layout: Layout) -> FoldPrograms:
+    """For a table that folds."""
     insert = Writer(layout, fold=True)
     insert.insert()
     insert.row()
@@ -250,11 +268,11 @@ def fold_programs(layout: Layout) -> tuple[Program, Program, Program]:
     delete = Writer(layout, fold=True)
     delete.delete()
     delete.source.add("return {}, {}".format(*delete.key_of("c")))
-    return insert.compile("insert"), update.compile("update"), delete.compile("delete")
+    return FoldPrograms(insert.compile("insert"), update.compile("update"), delete.compile("delete"))
 
 
-def cell_programs(layout: Layout) -> tuple[Program, Program, Program]:
-    """(insert, update, delete) that give cells of whole rows."""
+def cell_programs(layout: Layout) -> CellPrograms:
+    """For whole rows."""
     insert, update, delete = (Writer(layout, fold=False) for _ in range(3))
     insert.insert()
     insert.source.add(f"return {insert.cells('c')}")
@@ -262,4 +280,4 @@ def cell_programs(layout: Layout) -> tuple[Program, Program, Program]:
     update.source.add(f"return {update.cells('o')}, {update.cells('c')}")
     delete.delete()
     delete.source.add(f"return {delete.cells('c')}")
-    return insert.compile("insert"), update.compile("update"), delete.compile("delete")
+    return CellPrograms(insert.compile("insert"), update.compile("update"), delete.compile("delete"))

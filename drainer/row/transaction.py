@@ -1,12 +1,13 @@
-"""Where the rows lie in a served binlog. A transaction of one row, as TiDB writes it, is read in place; any other by the
-general readers. This is the drainer's hottest code.
+"""Where the rows lie in a served binlog: the drainer's hottest code.
+
+A transaction of one row, as TiDB writes it, is read in place; any other by the general readers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import NamedTuple
+from typing import TypeAlias
 
 from binlog import envelope
 from binlog.errors import DecodeError
@@ -15,9 +16,9 @@ from binlog.tidb.varint import decode_uvarint
 
 from drainer.plan import Kind
 
-# tag 1, tp, tag 2, nine bytes of start_ts, tag 3, nine bytes of commit_ts, tag 4, length of the key: every TSO since
-# 1971 has nine bytes, every key of TiDB less than 128.
-_HEAD = Struct("<BBBQBBQBBB")
+# tag 1 and tp | tag 2 | eight bytes of start_ts | its ninth and tag 3 | eight bytes of commit_ts | its ninth and
+# tag 4 | length of the key. Every TSO since 1971 has nine bytes; a served binlog is a commit and repeats the key (X-01).
+_HEAD = Struct("<HBQHQHB")
 _HEAD_BYTES = _HEAD.size
 _TAIL = b"\x38\x00\x40\x00"  # no DDL job
 _MORE = 0x8080808080808080
@@ -28,29 +29,29 @@ _KINDS = {mutation.INSERT: Kind.INSERT, mutation.UPDATE: Kind.UPDATE, mutation.D
 KIND_OF_TAG = {INSERTED: Kind.INSERT, UPDATED: Kind.UPDATE, DELETED: Kind.DELETE}
 
 
-class Scanned(NamedTuple):
-    """One served binlog. `tag` INSERTED, UPDATED or DELETED: it is one row, payload[at:end]. `tag` 0: its rows, any
-    number, are in the PrewriteValue payload[at:end], read them with `rows`. Sorts into upstream's order."""
-
-    commit_ts: int
-    payload: bytes
-    tag: int
-    schema_version: int
-    table_id: int
-    at: int
-    end: int
+# One served binlog: (commit_ts, payload, tag, schema_version, table_id, at, end). Tag INSERTED, UPDATED or DELETED: it
+# is one row, payload[at:end]. Tag 0: its rows, any number, are in the PrewriteValue payload[at:end]: read them with
+# `rows`. A plain tuple, for there is one a transaction; it sorts into upstream's order.
+Scanned: TypeAlias = "tuple[int, bytes, int, int, int, int, int]"
 
 
 def scan(payload: bytes) -> Scanned:
     """DecodeError when the payload is no binlog."""
     if len(payload) > _HEAD_BYTES:
-        tag1, tp, tag2, start, first, tag3, commit, last, tag4, size = _HEAD.unpack_from(payload)
-        usual = tag1 == 8 and tag2 == 16 and tag3 == 24 and tag4 == 34 and start & commit & _MORE == _MORE
-        if usual and tp < 128 and first < 128 and last < 128 and size < 128:
-            commit ^= _MORE
+        tag1, tag2, start, tag3, commit, tag4, size = _HEAD.unpack_from(payload)
+        # In order: tp is COMMIT, a varint's last byte and the next tag, twice, and both TSOs go on for eight bytes.
+        if (
+            tag1 == 0x0108
+            and tag2 == 0x10
+            and tag3 & 0xFF80 == 0x1800
+            and tag4 & 0xFF80 == 0x2200
+            and size < 128
+            and start & commit & _MORE == _MORE
+        ):
+            # 7-bit groups moved together in three steps.
             commit = (commit & 0x007F007F007F007F) | ((commit & 0x7F007F007F007F00) >> 1)
             commit = (commit & 0x00003FFF00003FFF) | ((commit & 0x3FFF00003FFF0000) >> 2)
-            commit = (commit & 0x0FFFFFFF) | ((commit & 0x0FFFFFFF00000000) >> 4) | (last << 56)
+            commit = (commit & 0x0FFFFFFF) | ((commit & 0x0FFFFFFF00000000) >> 4) | ((tag4 & 0x7F) << 56)
             try:
                 found = _single(payload, _HEAD_BYTES + size, commit)
             except (IndexError, DecodeError):
@@ -59,52 +60,57 @@ def scan(payload: bytes) -> Scanned:
                 return found
     whole = envelope.scan(payload)
     if whole.ddl_job_id:
-        return Scanned(whole.commit_ts, payload, 0, 0, 0, 0, 0)
-    return Scanned(whole.commit_ts, payload, 0, whole.schema_version, 0, whole.value_at, whole.value_end)
+        return whole.commit_ts, payload, 0, 0, 0, 0, 0
+    return whole.commit_ts, payload, 0, whole.schema_version, 0, whole.value_at, whole.value_end
 
 
 def _single(b: bytes, at: int, commit_ts: int) -> Scanned | None:
-    """The one row of a transaction whose PrewriteValue's tag is at `at`; None for every other shape."""
+    """The one row of a transaction whose PrewriteValue's tag is at `at`; None for every other shape.
+
+    Varints of one and two bytes are read in line: a call costs as much as all the rest.
+    """
     if b[at] != 0x2A:
         return None
     size = b[at + 1]
     at += 2
     if size > 127:
-        size, at = decode_uvarint(b, at - 1)
+        more = b[at]
+        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
     end = at + size
     if b[at] != 8 or b[end:] != _TAIL:
         return None
     version = b[at + 1]
     at += 2
     if version > 127:
-        version, at = decode_uvarint(b, at - 1)
+        more = b[at]
+        version, at = (version + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
     if b[at] != 0x12:
         return None
     size = b[at + 1]
     at += 2
     if size > 127:
-        size, at = decode_uvarint(b, at - 1)
+        more = b[at]
+        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
     if at + size != end or b[at] != 8:
         return None
     table_id = b[at + 1]
     at += 2
     if table_id > 127:
-        table_id, at = decode_uvarint(b, at - 1)
+        more = b[at]
+        table_id, at = (table_id + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
     tag = b[at]
     size = b[at + 1]
     at += 2
     if size > 127:
-        size, at = decode_uvarint(b, at - 1)
+        more = b[at]
+        size, at = (size + (more << 7) - 128, at + 1) if more < 128 else decode_uvarint(b, at - 1)
     stop = at + size
     if stop + 2 != end or b[stop:end] != _SINGLE.get(tag):
         return None
-    return Scanned(commit_ts, b, tag, version, table_id, at, stop)
+    return commit_ts, b, tag, version, table_id, at, stop
 
 
-def start_of(payload: bytes) -> object:
-    """Equal for two binlogs of one transaction, whose commit_ts is known to be equal."""
-    if payload[2:3] == b"\x10" and payload[12:13] == b"\x18":
-        return payload[3:12]
+def start_ts_of(payload: bytes) -> int:
     return envelope.scan(payload).start_ts
 
 
@@ -113,17 +119,17 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
 
     DecodeError naming the commit_ts where the PrewriteValue is damaged.
     """
-    if found.tag:
-        row = found.payload[found.at : found.end]
-        yield found.schema_version, found.table_id, KIND_OF_TAG[found.tag], row
+    commit_ts, payload, tag, version, table_id, at, end = found
+    if tag:
+        yield version, table_id, KIND_OF_TAG[tag], payload[at:end]
         return
-    if found.at == found.end:
+    if at == end:
         return
     try:
-        prewrite = mutation.parse_prewrite(found.payload[found.at : found.end])
+        prewrite = mutation.parse_prewrite(payload[at:end])
     except DecodeError as err:
-        what = f"binlog of commit_ts {found.commit_ts}: {err.what}"
+        what = f"binlog of commit_ts {commit_ts}: {err.what}"
         raise DecodeError(what, offset=err.offset, detail=err.detail) from None
     version = prewrite.schema_version
-    for table_id, kind, row in prewrite.rows():
-        yield version, table_id, _KINDS[kind], row
+    for number, kind, row in prewrite.rows():
+        yield version, number, _KINDS[kind], row

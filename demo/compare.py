@@ -32,7 +32,7 @@ class Comparison:
         return not self.problem and self.written == self.found == self.equal
 
 
-def canonical(value: Value) -> Value:
+def canonical(value: Value, fsp: int = 0) -> Value:
     """A written value in the form the drainer keeps it in SQLite: times, decimals and JSON as text."""
     match value:
         case bool():
@@ -40,8 +40,8 @@ def canonical(value: Value) -> Value:
         case Decimal():
             return format(value, "f")
         case datetime():
-            text = value.replace(tzinfo=None).isoformat(sep=" ")
-            return text
+            text = value.strftime("%Y-%m-%d %H:%M:%S.%f")
+            return text[: 20 + fsp] if fsp else text[:19]
         case date():
             return value.isoformat()
         case timedelta():
@@ -63,7 +63,7 @@ def compare_table(database: Path, schema: str, model: TableModel) -> Comparison:
     for row in model.all_rows():
         values = [row.get(c) for c in model.columns]
         json_columns |= {i for i, v in enumerate(values) if isinstance(v, dict | list)}
-        written[tuple(canonical(v) for v in values)] += 1
+        written[tuple(canonical(v, model.fsp.get(c, 0)) for c, v in zip(model.columns, values, strict=True))] += 1
     quoted = f'"{schema}.{model.name}"'
     # Qualified: SQLite takes a bare "name" that is no column for a string.
     names = ",".join(f'{quoted}."{c}"' for c in model.columns)

@@ -12,11 +12,15 @@ RowDict = dict[str, Value]
 
 @dataclass
 class TableModel:
-    """One table. `key` names the columns that identify a row; without them rows are counted, not replaced."""
+    """One table. `key` names the columns that identify a row; without them rows are counted, not replaced.
+
+    `fsp`: digits of a second's fraction that a time column keeps, 0 where it is not named.
+    """
 
     name: str
     columns: list[str]
     key: tuple[str, ...]
+    fsp: dict[str, int] = field(default_factory=dict)
     rows: dict[tuple[Value, ...], RowDict] = field(default_factory=dict)
     loose: list[RowDict] = field(default_factory=list)
     defaults: RowDict = field(default_factory=dict)

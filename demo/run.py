@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pumpclient.sdk import Service
-
 from demo.compare import Comparison, compare_table
 from demo.processes import DemoError, Program, drainer_program, etcd_program, pump_program
 from demo.screen import Moment, Screen
 from demo.shop import SCHEMA, Shop
+from pumpclient.sdk import Service
 
 PRODUCTS = 60
 CRASH_DOWN_S = 4.0

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from binlog.tidb.types import Tp
+
+from demo.model import RowDict, TableModel
 from pumpclient.sdk import (
     JSON,
     BigInt,
@@ -29,8 +32,6 @@ from pumpclient.sdk import (
     Transaction,
     VarChar,
 )
-
-from demo.model import RowDict, TableModel
 
 SCHEMA = "shop"
 STATUSES = ("new", "paid", "shipped")
@@ -119,13 +120,14 @@ class Shop:
             self._handles[table.name] = handle
             columns = [column.name for column in table.columns]
             key = tuple(c.name for c in table.columns if c.primary_key)
-            self.models[table.name] = TableModel(table.name, columns, key)
+            fsp = {c.name: c.type.decimal for c in table.columns if c.type.tp in (Tp.DATETIME, Tp.TIMESTAMP)}
+            self.models[table.name] = TableModel(table.name, columns, key, fsp)
         for shelf in range(products):
             row: RowDict = {
                 "id": self._id(),
                 "shelf": shelf,
                 "name": f"product {shelf} \N{SNOWMAN}",
-                "price": Decimal(self._rng.randint(100, 99_999)) / 100,
+                "price": Decimal(self._rng.randint(100, 99_999)).scaleb(-2),
                 "stock": 1_000_000,
             }
             async with self._writing("products") as write:
@@ -177,7 +179,7 @@ class Shop:
         order_id, now = self._id(), datetime.now(UTC).replace(tzinfo=None)
         ids = self._rng.sample(list(self.models["products"].rows), self._rng.randint(1, 4))
         async with self._locked(("products", int(str(i[0]))) for i in ids), self._writing("order") as write:
-            total = Decimal(0)
+            total = Decimal("0.00")
             for line, identity in enumerate(ids, 1):
                 product = self.models["products"].rows[identity]
                 quantity, price = self._rng.randint(1, 5), product["price"]

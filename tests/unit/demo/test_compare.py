@@ -19,7 +19,7 @@ ROWS = [
 
 
 def model(key: tuple[str, ...] = ("id",)) -> TableModel:
-    found = TableModel("t", ["id", "name", "price", "at", "doc"], key)
+    found = TableModel("t", ["id", "name", "price", "at", "doc"], key, fsp={"at": 3})
     for row in ROWS:
         found.insert(dict(row))
     return found
@@ -33,8 +33,8 @@ def database(tmp_path: Path) -> Path:
         connection.executemany(
             'INSERT INTO "shop.t" VALUES (?,?,?,?,?)',
             [
-                (1, "a", "1.50", "2026-01-02 03:04:05", '{"a": null, "b": [1]}'),
-                (2, None, "10.00", "2026-01-02 00:00:00", None),
+                (1, "a", "1.50", "2026-01-02 03:04:05.000", '{"a": null, "b": [1]}'),
+                (2, None, "10.00", "2026-01-02 00:00:00.000", None),
             ],
         )
     return path

@@ -36,6 +36,11 @@ class DdlRewrite(Section):
     commit_ts: int | None = Field(None, description="the commit_ts of its binlog")
     sql: str | tuple[str, ...] = Field("", description="text to run instead; empty: nothing runs")
 
+    def statements(self) -> tuple[str, ...]:
+        if isinstance(self.sql, str):
+            return (self.sql,) if self.sql else ()
+        return self.sql
+
 
 class SchemaSection(Section):
     """`[schema]`: where DDL jobs come from, beside those that embedding services publish in etcd."""
@@ -54,7 +59,7 @@ class DestinationSection(Section):
     user: str = Field("root")
     password: str = Field("", repr=False)
     params: dict[str, str] = Field(default_factory=dict, description="session variables")
-    security: SecuritySection = Field(default_factory=SecuritySection)
+    security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     path: str = Field("", description="the file of a sqlite destination")
 
 
@@ -75,7 +80,7 @@ class SyncerSection(Section):
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="text to run instead of single DDLs")
-    to: DestinationSection = Field(default_factory=DestinationSection)
+    to: DestinationSection = Field(default_factory=lambda: DestinationSection.model_validate({}))
 
     def filter(self) -> Filter:
         return Filter.create(
@@ -131,10 +136,10 @@ class Config(UpstreamSection):
     until_now: bool = Field(False, description="drain what is there and exit")
     inline_bytes_max: ByteSize = Field(2 << 20, description="binlogs of one batch that goes through the driver")
     batch_bytes_max: ByteSize = Field(32 << 20, description="binlogs of one batch that is spread over executors")
-    security: SecuritySection = Field(default_factory=SecuritySection)
-    schema_: SchemaSection = Field(default_factory=SchemaSection, alias="schema")
-    syncer: SyncerSection = Field(default_factory=SyncerSection)
-    spark: SparkSection = Field(default_factory=SparkSection)
+    security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
+    schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
+    syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
+    spark: SparkSection = Field(default_factory=lambda: SparkSection.model_validate({}))
 
     def identity(self) -> str:
         """The node id, made from host name and port where none is given."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -182,12 +183,22 @@ class Pipeline:
             if self._stop.is_set():
                 raise Stopped("stopped before the batch began")
             self._check_start(plan)
+            begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
             if plan.mode is Mode.SPREAD:
                 self._spread(plan, feed)
             else:
                 self._inline(plan, feed)
             self.progress.batches[plan.mode] += 1
+            _log.debug(
+                "batch applied",
+                mode=plan.mode,
+                source_bytes=plan.batch_bytes,
+                tasks=len(plan.tasks),
+                rows=self.progress.rows - rows,
+                seconds=round(time.monotonic() - begin_s, 3),
+                until_ts=plan.until_ts,
+            )
 
     def advance(self, commit_ts: int) -> None:
         """Nothing lies up to `commit_ts`: move the position there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog.errors import ConfigError
 from binlog.security import Security
@@ -26,7 +26,7 @@ class SourceOptions:
     packed: bool = False
     planner: str = ""
     planner_key: str = ""
-    security: Security = Security()
+    security: Security = field(default_factory=Security)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:

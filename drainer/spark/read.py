@@ -15,7 +15,7 @@ from drainer.pumps.pull import payloads, pull
 
 
 @dataclass(frozen=True)
-class PullTask(InputPartition):
+class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
     """One task's ranges, pulled one after another. Picklable; holds no connection."""
 
     ranges: tuple[PumpRange, ...]

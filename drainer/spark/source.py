@@ -43,7 +43,7 @@ PACKED_SCHEMA = "pump string, seq int, blob binary"
 Batches = Iterator["RecordBatch"]
 
 
-class BinlogSource(DataSource):
+class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow pyspark
     """Names the readers; they do the work."""
 
     @classmethod

@@ -47,11 +47,13 @@ class ErrorInTask(Exception):
 
 def unwrap(error: PySparkException) -> BaseException:
     """The error of ours that a task raised, or the one of Spark."""
+    as_it_came: BaseException = error
     found = _MARK.search(str(error))
     if found is None:
-        return error
+        return as_it_came
     kind, args, state = pickle.loads(base64.b64decode(found.group(1)))  # noqa: S301  written by our own task
-    ours: BinlogError = kind.__new__(kind)
+    ours = kind.__new__(kind)
+    assert isinstance(ours, BinlogError)
     ours.args = args
     vars(ours).update(state)
     return ours

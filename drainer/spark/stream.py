@@ -18,7 +18,7 @@ Offset = dict[str, int]
 PIECES = 2
 
 
-class PlannedReader(DataSourceStreamReader):
+class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
     """The drainer's own: its coordinator decides where a batch ends and who pulls what."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -52,7 +52,7 @@ class PlannedReader(DataSourceStreamReader):
         return self._line
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # mypy does not follow pyspark
     """The source on its own: it asks the pumps itself."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._pumps
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
     """`spark.read.format("binlog")`: everything in (start-ts, end-ts]."""
 
     def __init__(self, options: SourceOptions) -> None:

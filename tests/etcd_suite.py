@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from binlog.errors import EtcdError, LeaseExpired
+from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 from binlog.kv import KV, Compare, Etcd, Event, EventKind, Put
 
 WAIT_S = 10.0
@@ -153,3 +153,15 @@ class EtcdSuite:
         await store.put(f"{self.root}/a", b"2")
         await lease.revoke()
         assert await store.get(f"{self.root}/a") is not None
+
+    async def test_close_ends_a_watch_with_an_error(self, store: Etcd) -> None:
+        """Not with a cancellation, which its owner would take for its own."""
+        revision = await store.put(f"{self.root}/a", b"1")
+        watch = store.watch(self.root, revision=revision)
+        await store.put(f"{self.root}/a", b"2")
+        await take(watch, 1)
+        waiting = asyncio.ensure_future(take(watch, 1))
+        await asyncio.sleep(0)
+        await store.close()
+        with pytest.raises(WatchBroken):
+            await waiting

@@ -11,7 +11,8 @@ somebody else's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,9 +137,11 @@ class GrpcEtcd:
         create = rpc.WatchCreateRequest(key=prefix.encode(), range_end=_prefix_end(prefix), start_revision=revision + 1)
         call = endpoint.watches.Watch(metadata=_HAS_LEADER)
         try:
-            await call.write(rpc.WatchRequest(create_request=create))
+            with _closing_is_an_error(f"watch of {prefix}"):
+                await call.write(rpc.WatchRequest(create_request=create))
             while True:
-                response = await call.read()
+                with _closing_is_an_error(f"watch of {prefix}"):
+                    response = await call.read()
                 if response is aio.EOF:
                     raise WatchBroken(f"watch of {prefix}: {endpoint.url} ended it: {await call.details()}")
                 if response.compact_revision:
@@ -214,7 +217,8 @@ class GrpcEtcd:
     async def _write(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
         endpoint = await self._connected(what)
         try:
-            return await call(endpoint)
+            with _closing_is_an_error(what):
+                return await call(endpoint)
         except aio.AioRpcError as error:
             raise self._failed(what, endpoint, error) from error
 
@@ -223,10 +227,25 @@ class GrpcEtcd:
         for _ in self._endpoints:
             endpoint = await self._connected(what)
             try:
-                return await call(endpoint)
-            except (aio.AioRpcError, EtcdError) as error:
+                with _closing_is_an_error(what):
+                    return await call(endpoint)
+            except WatchBroken:
+                raise
+            except (aio.AioRpcError, asyncio.InvalidStateError, EtcdError) as error:
                 failure = self._failed(what, endpoint, error)
         raise failure
+
+
+@contextlib.contextmanager
+def _closing_is_an_error(what: str) -> Iterator[None]:
+    """`close` cancels calls under way; to their owners, whom nobody cancelled, that must not look like cancellation."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise WatchBroken(f"{what}: the client was closed") from None
 
 
 def _why(endpoint: _Endpoint, error: Exception) -> str:

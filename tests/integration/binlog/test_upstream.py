@@ -1,0 +1,48 @@
+"""A plain etcd is told apart from a PD, and the cluster's id and source live in it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from binlog.cluster import cluster_id
+from binlog.config import UpstreamSection
+from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
+from binlog.etcd import connect_etcd
+from binlog.stub.pd import StubPD
+from binlog.timestamp import connect_timestamps
+from binlog.upstream import LEADER_KEY
+
+from tests.support import Etcd
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_plain_etcd_means_own_timestamps(etcd: Etcd) -> None:
+    """Programs that start together agree on one id; timestamps come once a pump is elected."""
+    clients = [connect_etcd([etcd.endpoint]) for _ in range(4)]
+    await clients[0].get("/ready")
+    cfg = UpstreamSection(pd_urls=(etcd.endpoint,))
+    ids = set(await asyncio.gather(*(cluster_id(client, cfg) for client in clients)))
+    assert len(ids) == 1
+    source = await connect_timestamps(clients[0], cfg, wait_s=0.2)
+    with pytest.raises(TimestampUnavailable, match="no pump is elected"):
+        await source.get()
+    elected = await StubPD.start(cluster_id=ids.pop())
+    await clients[1].put(LEADER_KEY, elected.addr.encode())
+    assert await source.get() < await source.get()
+    await source.close()
+    for client in clients:
+        await client.close()
+    await elected.close()
+
+
+async def test_a_pd_beside_a_cluster_with_own_timestamps_is_refused(etcd: Etcd) -> None:
+    client = connect_etcd([etcd.endpoint])
+    await client.get("/ready")
+    await cluster_id(client, UpstreamSection(pd_urls=(etcd.endpoint,)))
+    pd = await StubPD.start()
+    with pytest.raises(TimestampSourceMismatch, match=r'timestamps from "own".*PD answers'):
+        await connect_timestamps(client, UpstreamSection(pd_urls=(etcd.endpoint,), pd_addr=pd.addr))
+    await pd.close()
+    await client.close()

@@ -44,9 +44,10 @@ async def choose_source(etcd: Etcd, cfg: UpstreamSection, security: Security | N
         recorded = await _recorded(etcd)
         _log.info("the source of timestamps is recorded", key=SOURCE_KEY, source=recorded, wanted=wanted)
     if recorded != wanted:
-        seen = (
-            f'tso-source is "{cfg.tso_source}"' if cfg.tso_source != "auto" else f"what answers at pd-urls is {wanted}"
-        )
+        seen = f'tso-source is "{cfg.tso_source}"'
+        if cfg.tso_source == "auto":
+            where = ", ".join(pd_addresses(cfg))
+            seen = f"a PD answers at {where}" if wanted == "pd" else f"what answers at {where} is no PD"
         raise TimestampSourceMismatch(
             f'this cluster takes its timestamps from "{recorded}" (etcd key {SOURCE_KEY}), but {seen}. Two sources in '
             f"one cluster lose transactions: configure every pump, drainer and writer alike; to move a cluster for "

@@ -42,7 +42,7 @@ async def test_a_pd_beside_a_cluster_with_own_timestamps_is_refused(etcd: Etcd) 
     await client.get("/ready")
     await cluster_id(client, UpstreamSection(pd_urls=(etcd.endpoint,)))
     pd = await StubPD.start()
-    with pytest.raises(TimestampSourceMismatch, match=r'timestamps from "own".*PD answers'):
+    with pytest.raises(TimestampSourceMismatch, match=r'timestamps from "own".*but a PD answers at'):
         await connect_timestamps(client, UpstreamSection(pd_urls=(etcd.endpoint,), pd_addr=pd.addr))
     await pd.close()
     await client.close()

@@ -1,7 +1,7 @@
 """etcd in one process, for unit tests and for embedding everything in one program.
 
 It keeps revisions, history for watches, compaction and leases as etcd does; the suite in
-tests/unit/binlog/test_etcd_contract.py runs on it and on a real etcd.
+tests/etcd_suite.py runs on it and on a real etcd.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ OPTIONAL: Final = (
     ("allow_auto_random_explicit_insert", "1"),
     ("tidb_placement_mode", "'ignore'"),
     ("innodb_lock_wait_timeout", "50"),
+    ("check_constraint_checks", "0"),  # TiDB parses CHECK and, by default, does not enforce it
 )
 
 DEADLOCK: Final = 1213

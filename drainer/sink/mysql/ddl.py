@@ -10,12 +10,15 @@ changefeed's lock, so that nothing of a predecessor can still be running when it
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import structlog
 from binlog.crashpoint import crash_point
 from binlog.tidb.job import ActionType
+from binlog.tidb.types import Tp
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql import fingerprint, position
@@ -31,7 +34,20 @@ _log = structlog.get_logger(__name__)
 
 # D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
+# Errors that say the destination is already as this kind of job leaves it: the thing to drop is not there, the
+# database to create is. Nothing is skipped that could still have an effect.
+_ALREADY: Final[Mapping[int, frozenset[int]]] = {
+    ActionType.CREATE_SCHEMA: frozenset({1007}),
+    ActionType.DROP_SCHEMA: frozenset({1008}),
+    ActionType.DROP_TABLE: frozenset({1051}),
+    ActionType.DROP_VIEW: frozenset({1051, 4092}),
+    ActionType.DROP_SEQUENCE: frozenset({1051, 4091}),
+    ActionType.DROP_INDEX: frozenset({1091, 1176}),
+    ActionType.DROP_COLUMN: frozenset({1091}),
+    ActionType.DROP_FOREIGN_KEY: frozenset({1091}),
+}
 _KEPT_JOBS: Final = 1000
 
 
@@ -48,6 +64,7 @@ class Plan:
     schemas: tuple[str, ...]
     tables: tuple[tuple[str, str], ...]
     may_exist: bool
+    clock: str = ""
     statement: int = 0
     before: Fingerprint | None = None
 
@@ -141,17 +158,15 @@ class DdlRunner:
         )
 
     def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
-        info = step.after
-        defaults = Defaults(info.charset, info.collate) if info else Defaults()
-        if step.job.db_info is not None and info is None:
-            defaults = Defaults(step.job.db_info.charset, step.job.db_info.collate)
+        defaults = _defaults(step)
         dialect = Dialect(self._driver.session().flavour, self._known_collations())
         sql: list[str] = []
         for text in step.sql:
             rewritten = rewrite(text, defaults, dialect)
             for note in rewritten.notes:
                 _log.warning("DDL changed for the destination", job=step.job.id, note=note)
-            sql.append(rewritten.sql)
+            if rewritten.sql:
+                sql.append(rewritten.sql)
         names = step.touched_names
         return Plan(
             job_id=step.job.id,
@@ -163,6 +178,7 @@ class DdlRunner:
             schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
             tables=names,
             may_exist=may_exist,
+            clock=_clock(step),
         )
 
     def _run_from(self, plan: Plan) -> None:
@@ -184,20 +200,28 @@ class DdlRunner:
         try:
             if plan.use:
                 session.execute(b"USE " + quote(plan.use))
+            if plan.clock:
+                session.execute(b"SET timestamp=UNIX_TIMESTAMP(" + session.literal(plan.clock) + b")")
             session.execute(text.encode())
+            self._report_warnings(session, plan)
         except ServerError as error:
-            if plan.may_exist and error.code in IGNORABLE:
-                _log.warning("DDL was already in the destination's first copy", job=plan.job_id, error=str(error))
+            if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
+                _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
                 return
             self._forget(plan.job_id)
             raise DdlFailed(
                 f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {error}\n"
                 f"  statement: {text}\n"
                 f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
-                f"  [[ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
+                f"  [[syncer.ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
                 job_id=plan.job_id,
                 commit_ts=plan.commit_ts,
             ) from error
+        finally:
+            if plan.clock:
+                session.execute(b"SET timestamp=DEFAULT")
+
+    def _report_warnings(self, session: Session, plan: Plan) -> None:
         if session.warning_count:
             for level, code, message in session.warnings():
                 _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
@@ -279,3 +303,28 @@ class DdlRunner:
                     _log.debug("no full collation names", error=str(error))
             self._collations = frozenset(known)
         return self._collations
+
+
+def _defaults(step: Ddl) -> Defaults:
+    info, database = step.after, step.job.db_info
+    if info is None:
+        return Defaults(database.charset, database.collate) if database is not None else Defaults()
+    stamps = tuple(
+        (column.name.lower(), column.default)
+        for column in info.columns
+        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and _INSTANT.fullmatch(column.default)
+    )
+    return Defaults(info.charset, info.collate, stamps)
+
+
+def _clock(step: Ddl) -> str:
+    """When upstream ran an ADD COLUMN … DEFAULT CURRENT_TIMESTAMP, in UTC; '' for any other job. Rows that were there
+    before hold that instant, and not the one at which the destination gets to it."""
+    if step.before is None or step.after is None:
+        return ""
+    known = step.before.columns_by_id
+    for column in step.after.columns:
+        moving = isinstance(column.default, str) and column.default.upper().startswith("CURRENT_TIMESTAMP")
+        if moving and column.id not in known and isinstance(column.origin_default, str):
+            return column.origin_default if _INSTANT.fullmatch(column.origin_default) else ""
+    return ""

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from drainer.schema.sqltext import Token, tokens
+from drainer.sink.mysql import mariadb
+from drainer.sink.mysql.comments import without_tidb_clauses
+from drainer.sink.mysql.placed import Edit, Placed, edited, element, place
 
 # TiDB's default collation of each character set (what a text means that names only the set).
 TIDB_DEFAULTS: Final = {
@@ -32,10 +34,12 @@ SUBSTITUTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Character set and collation of what the job made, from its TableInfo or DBInfo; '' where there is none."""
+    """What the job made, from its TableInfo or DBInfo: character set and collation, '' where there is none, and the
+    defaults of its TIMESTAMP columns (column in lower case, UTC text), which the text gives in the writer's zone."""
 
     charset: str = ""
     collate: str = ""
+    timestamps: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,125 +58,81 @@ class Rewritten:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Edit:
-    start: int
-    end: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A token, how many parentheses it stands in, and whether the innermost belongs to a call such as CAST( … )."""
-
-    token: Token
-    depth: int
-    in_call: bool
-
-
 def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
-    """Spell out collations, replace those the destination lacks, and MariaDB's words for index visibility."""
-    placed = _place(sql)
+    """Spell out collations and UTC defaults, replace collations the destination lacks, and speak MariaDB's dialect.
+
+    The text is '' when nothing is left that the destination could do."""
     notes: list[str] = []
+    text = sql if dialect.flavour == "tidb" else without_tidb_clauses(sql)
+    if dialect.flavour == "mariadb":
+        cut = mariadb.without_expression_indexes(text, place(text), notes)
+        if cut == "":
+            return Rewritten("", tuple(notes))
+        text = text if cut is None else cut
+    placed = place(text)
     edits = [
         *_explicit_collations(placed, defaults, dialect, notes),
         *_known_collations(placed, dialect, notes),
-        *_visibility(placed, dialect),
-        *_own_defaults(placed, sql, defaults, dialect, notes),
+        *_own_defaults(placed, defaults, dialect, notes),
+        *_utc_defaults(placed, dict(defaults.timestamps)),
     ]
-    text = sql
-    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end), reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.end :]
-    return Rewritten(text, tuple(notes))
+    if dialect.flavour == "mariadb":
+        edits += mariadb.edits(placed)
+    return Rewritten(edited(text, edits), tuple(notes))
 
 
-def _place(sql: str) -> list[_Placed]:
-    placed: list[_Placed] = []
-    calls: list[bool] = []
-    last: Token | None = None
-    for token in tokens(sql):
-        if token.kind == "mark" and token.value == ")" and calls:
-            calls.pop()
-        placed.append(_Placed(token, len(calls), bool(calls and calls[-1])))
-        if token.kind == "mark" and token.value == "(":
-            calls.append(last is not None and last.is_word("CAST", "CONVERT", "AS", "CHECK", "DEFAULT"))
-        last = token
-    return placed
-
-
-def _is_mark(placed: _Placed, mark: str) -> bool:
-    return placed.token.kind == "mark" and placed.token.value == mark
-
-
-def _value_after(placed: Sequence[_Placed], at: int) -> int | None:
+def _value_after(placed: Sequence[Placed], at: int) -> int | None:
     """Index of the name after an optional `=`, None when there is none."""
-    if at < len(placed) and _is_mark(placed[at], "="):
+    if at < len(placed) and placed[at].is_mark("="):
         at += 1
     if at < len(placed) and (placed[at].token.is_name or placed[at].token.kind == "text"):
         return at
     return None
 
 
-def _charset_at(placed: Sequence[_Placed], at: int) -> int | None:
+def _charset_at(placed: Sequence[Placed], at: int) -> int | None:
     """Index of the character set's name when CHARSET or CHARACTER SET begins at `at`."""
     token = placed[at].token
     if token.is_word("CHARSET"):
         return _value_after(placed, at + 1)
-    if token.is_word("CHARACTER") and at + 1 < len(placed) and placed[at + 1].token.is_word("SET"):
+    if token.is_word("CHARACTER") and at + 1 < len(placed) and placed[at + 1].is_word("SET"):
         return _value_after(placed, at + 2)
     return None
 
 
-def _element(placed: Sequence[_Placed], at: int) -> range:
-    """The list element `at` belongs to: up to the commas around it in its own parentheses."""
-    depth = placed[at].depth
-
-    def boundary(index: int) -> bool:
-        other = placed[index]
-        return other.depth < depth or (other.depth == depth and _is_mark(other, ","))
-
-    start = at
-    while start > 0 and not boundary(start - 1):
-        start -= 1
-    end = at
-    while end + 1 < len(placed) and not boundary(end + 1):
-        end += 1
-    return range(start, end + 1)
-
-
 def _explicit_collations(
-    placed: Sequence[_Placed], defaults: Defaults, dialect: Dialect, notes: list[str]
-) -> list[_Edit]:
+    placed: Sequence[Placed], defaults: Defaults, dialect: Dialect, notes: list[str]
+) -> list[Edit]:
     """A character set without a collation gets the one it has upstream."""
-    edits: list[_Edit] = []
+    edits: list[Edit] = []
     for at in range(len(placed)):
         value = _charset_at(placed, at)
         if value is None or placed[at].in_call:
             continue
         depth = placed[at].depth
-        element = (placed[other] for other in _element(placed, at))
-        if any(other.depth == depth and other.token.is_word("COLLATE") for other in element):
+        around = (placed[other] for other in element(placed, at))
+        if any(other.depth == depth and other.is_word("COLLATE") for other in around):
             continue
         charset = placed[value].token.value.strip("'\"").lower()
         same = defaults.charset.lower() == charset
         collate = defaults.collate if same and defaults.collate else TIDB_DEFAULTS.get(charset, "")
         if collate:
             end = placed[value].token.end
-            edits.append(_Edit(end, end, f" COLLATE {_nearest(collate, dialect, notes)}"))
+            edits.append(Edit(end, end, f" COLLATE {_nearest(collate, dialect, notes)}"))
     return edits
 
 
-def _known_collations(placed: Sequence[_Placed], dialect: Dialect, notes: list[str]) -> list[_Edit]:
-    edits: list[_Edit] = []
+def _known_collations(placed: Sequence[Placed], dialect: Dialect, notes: list[str]) -> list[Edit]:
+    edits: list[Edit] = []
     for at, here in enumerate(placed):
-        value = _value_after(placed, at + 1) if here.token.is_word("COLLATE") else None
+        value = _value_after(placed, at + 1) if here.is_word("COLLATE") else None
         if value is None:
             continue
         token = placed[value].token
         written = token.value.strip("'\"")
         nearest = _nearest(written, dialect, notes)
         if nearest != written:
-            edits.append(_Edit(token.start, token.end, nearest))
+            edits.append(Edit(token.start, token.end, nearest))
     return edits
 
 
@@ -187,51 +147,63 @@ def _nearest(collate: str, dialect: Dialect, notes: list[str]) -> str:
     return collate  # the server's own error will name it
 
 
-def _visibility(placed: Sequence[_Placed], dialect: Dialect) -> list[_Edit]:
-    """MariaDB calls an invisible index an ignored one."""
-    if dialect.flavour != "mariadb":
-        return []
-    words = {"INVISIBLE": "IGNORED", "VISIBLE": "NOT IGNORED"}
-    return [
-        _Edit(here.token.start, here.token.end, words[here.token.value.upper()])
-        for here in placed
-        if here.token.is_word(*words) and not here.in_call
-    ]
-
-
-def _own_defaults(
-    placed: Sequence[_Placed], sql: str, defaults: Defaults, dialect: Dialect, notes: list[str]
-) -> list[_Edit]:
+def _own_defaults(placed: Sequence[Placed], defaults: Defaults, dialect: Dialect, notes: list[str]) -> list[Edit]:
     """CREATE TABLE and CREATE DATABASE say what they leave to the server's defaults."""
-    if not defaults.charset or not placed or not placed[0].token.is_word("CREATE"):
+    if not defaults.charset or not placed or not placed[0].is_word("CREATE"):
         return []
-    kind = next((p.token.value.upper() for p in placed[1:5] if p.token.is_word("TABLE", "DATABASE", "SCHEMA")), "")
+    kind = next((p.token.value.upper() for p in placed[1:5] if p.is_word("TABLE", "DATABASE", "SCHEMA")), "")
     if not kind:
         return []
     place = _end_of_definitions(placed) if kind == "TABLE" else _end_of_statement(placed)
     outside = [at for at, here in enumerate(placed) if here.depth == 0]
-    stated = any(placed[at].token.is_word("COLLATE") or _charset_at(placed, at) is not None for at in outside)
+    stated = any(placed[at].is_word("COLLATE") or _charset_at(placed, at) is not None for at in outside)
     if place is None or stated:
         return []
     collate = defaults.collate or TIDB_DEFAULTS.get(defaults.charset.lower(), "")
     text = f" DEFAULT CHARACTER SET {defaults.charset}"
     if collate:
         text += f" COLLATE {_nearest(collate, dialect, notes)}"
-    return [_Edit(place, place, text)]
+    return [Edit(place, place, text)]
 
 
-def _end_of_definitions(placed: Sequence[_Placed]) -> int | None:
+def _end_of_definitions(placed: Sequence[Placed]) -> int | None:
     """Where the table's options begin: after the definitions' parenthesis. None for CREATE TABLE … LIKE."""
     for at, here in enumerate(placed):
-        if here.token.is_word("LIKE") and here.depth <= 1:
+        if here.is_word("LIKE") and here.depth <= 1:
             before = placed[at - 1]
-            if here.depth == 0 or _is_mark(before, "("):
+            if here.depth == 0 or before.is_mark("("):
                 return None
-        if here.depth == 0 and _is_mark(here, ")"):
+        if here.depth == 0 and here.is_mark(")"):
             return here.token.end
     return None
 
 
-def _end_of_statement(placed: Sequence[_Placed]) -> int:
+def _end_of_statement(placed: Sequence[Placed]) -> int:
     last = placed[-1]
-    return last.token.start if _is_mark(last, ";") else last.token.end
+    return last.token.start if last.is_mark(";") else last.token.end
+
+
+def _utc_defaults(placed: Sequence[Placed], timestamps: dict[str, str]) -> list[Edit]:
+    """DEFAULT 'text' of TIMESTAMP columns, as the TableInfo has it: in UTC, which is the session's zone here."""
+    edits: list[Edit] = []
+    for at, here in enumerate(placed):
+        if not here.is_word("DEFAULT") or here.in_call:
+            continue
+        value = at + 1
+        if value < len(placed) and placed[value].token.value.startswith("_"):  # an introducer such as _UTF8MB4
+            value += 1
+        column = _column_of(placed, at)
+        if value < len(placed) and placed[value].token.kind == "text" and column in timestamps:
+            token = placed[value].token
+            edits.append(Edit(token.start, token.end, f"'{timestamps[column]}'"))
+    return edits
+
+
+def _column_of(placed: Sequence[Placed], at: int) -> str:
+    """The TIMESTAMP column whose definition, or ALTER COLUMN … SET, the DEFAULT at `at` belongs to."""
+    if at >= 2 and placed[at - 1].is_word("SET"):
+        return placed[at - 2].token.value.lower()
+    for other in element(placed, at):
+        if other and placed[other].is_word("TIMESTAMP") and placed[other].depth == placed[at].depth:
+            return placed[other - 1].token.value.lower()
+    return ""

@@ -53,7 +53,7 @@ def _failed(step: Ddl, detail: str) -> DdlFailed:
         f"DDL job {step.job.id} (commit_ts {step.commit_ts}) failed in SQLite: {detail}\n"
         f"  statement: {step.query}\n"
         f"  to leave it out, after having done by hand what it should do, add to the configuration:\n"
-        f"  [[ddl-rewrite]]\n  job-id = {step.job.id}\n  sql = []",
+        f"  [[syncer.ddl-rewrite]]\n  job-id = {step.job.id}\n  sql = []",
         job_id=step.job.id,
         commit_ts=step.commit_ts,
     )

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from binlog.log import get_logger
 
+from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome
 from pumpclient.payload import rollback_payload
 from pumpclient.tracker import CleanUp
@@ -50,6 +51,7 @@ class Cleaner:
             if len(queue) >= self._owed_max:
                 self._abandon(pump, queue.popleft()[0], "too many rollbacks wait for this pump")
             queue.append((work.start_ts, work.prewrite_key))
+            metrics.ROLLBACKS_OWED.inc()
             if pump not in self._tasks:
                 task = asyncio.create_task(self._serve(pump), name=f"pumpclient-cleanup-{pump}")
                 self._tasks[pump] = task
@@ -69,6 +71,7 @@ class Cleaner:
             if queue and queue[0][0] == start_ts:
                 queue.popleft()
             self.answered += 1
+            metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
                 # It holds a commit of this transaction: the two differ, and a drainer drops the second (rule 19).
                 log.error("a copy that was to be rolled back is committed", pump=pump, start_ts=start_ts)
@@ -78,6 +81,7 @@ class Cleaner:
 
     def _abandon(self, pump: str, start_ts: int, why: str) -> None:
         self.abandoned += 1
+        metrics.ROLLBACKS_OWED.dec()
         log.error("clean-up rollback given up: settle it by hand", pump=pump, start_ts=start_ts, why=why)
 
     async def drained(self) -> None:

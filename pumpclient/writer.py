@@ -15,6 +15,7 @@ from binlog.log import get_logger
 from binlog.node import State
 from binlog.security import Security
 
+from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
@@ -211,6 +212,7 @@ class Writer:
     def _undelivered(self, error: CommitUndelivered) -> None:
         self.tracker.undelivered(error.start_ts)
         self.counts.undelivered += 1
+        metrics.UNDELIVERED.inc()
         log.error("transaction left pending", start_ts=error.start_ts, commit_ts=error.commit_ts, pump=error.pump)
         if self._on_undelivered is not None:
             self._on_undelivered(error)
@@ -229,6 +231,7 @@ class Writer:
                 log.info("pump is available again", pump=pump)
         elif answer.outcome is not Outcome.TOO_LARGE:
             self.counts.tries_failed += 1
+            metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
             if self._pool.failed(pump):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
                 if not self._pool.available():
@@ -274,6 +277,7 @@ class Writer:
         """Tell of transactions open for longer than their time; cheap when there are none (C-09)."""
         for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
             self.counts.expired += 1
+            metrics.EXPIRED.inc()
             log.error("transaction has no commit or rollback", start_ts=found.start_ts, pump=found.pump)
             if self._on_expired is not None:
                 self._on_expired(found)

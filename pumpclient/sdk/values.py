@@ -107,7 +107,7 @@ def _decimal(kind: FieldType) -> Encoder:
             raise ValueError("NaN and infinity are no values")
         if kind.is_unsigned and number < 0:
             raise ValueError("the column is unsigned")
-        if abs(number) >= top:
+        if number.copy_abs() >= top:  # abs() would round to the context
             raise ValueError(f"out of range of DECIMAL({precision},{scale})")
         text = _fixed(number, scale)
         return tidb_decimal.Decimal(text, precision, scale)

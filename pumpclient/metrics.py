@@ -1,0 +1,12 @@
+"""What a writing process counts. Upstream's client has no metrics of its own (spec 2.1); these are ours."""
+
+from __future__ import annotations
+
+from binlog.metrics import counter, gauge
+
+UNDELIVERED = counter(
+    "pump_client_undelivered_total", "Commits and rollbacks that no pump took within the budget: pending prewrites"
+)
+EXPIRED = counter("pump_client_expired_total", "Prewrites whose commit or rollback was never asked for")
+TRIES_FAILED = counter("pump_client_tries_failed_total", "Writes to one pump that were not acknowledged", ["outcome"])
+ROLLBACKS_OWED = gauge("pump_client_rollbacks_owed", "Clean-up rollbacks that their pump has not answered yet")

@@ -1,0 +1,116 @@
+"""DDL text where no recording has the case."""
+
+from __future__ import annotations
+
+import pytest
+from pumpclient.sdk import sql
+from pumpclient.sdk import types as t
+from pumpclient.sdk.errors import BadDeclaration, ValueRejected
+from pumpclient.sdk.table import NOW, Column, Index, Table
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (Column("c", t.VarChar(20), default='it\'s \\ "q"'), "`c` VARCHAR(20) DEFAULT _UTF8MB4'it''s \\\\ \"q\"'"),
+        (Column("c", t.Bit(4), default=10), "`c` BIT(4) DEFAULT b'1010'"),
+        (Column("c", t.Double(), default=-1.5), "`c` DOUBLE DEFAULT -1.5"),
+        (Column("c", t.NumericType(10, 3), default="3.14"), "`c` DECIMAL(10,3) DEFAULT 3.140"),
+        (Column("c", t.Date(), default="2020-02-02"), "`c` DATE DEFAULT _UTF8MB4'2020-02-02'"),
+        (Column("c", t.Binary(4), default=b"ab"), "`c` BINARY(4) DEFAULT _UTF8MB4'ab'"),
+        (Column("c", t.VarBinary(4), default=b"\xff"), "`c` VARBINARY(4) DEFAULT x'ff'"),
+        (Column("c", t.Enum("x", "y"), default="y"), "`c` ENUM('x','y') DEFAULT _UTF8MB4'y'"),
+        (
+            Column("c", t.Set("p", "q"), nullable=False, default="p,q"),
+            "`c` SET('p','q') NOT NULL DEFAULT _UTF8MB4'p,q'",
+        ),
+        (Column("c", t.Timestamp(), default=NOW), "`c` TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP()"),
+        (Column("c", t.DateTime(6), default=NOW), "`c` DATETIME(6) DEFAULT CURRENT_TIMESTAMP(6)"),
+        (Column("c", t.Int(), default=None), "`c` INT"),
+        (Column("c", t.Bool(), default=True), "`c` TINYINT(1) DEFAULT 1"),
+        (Column("c`d", t.Int(unsigned=True), comment="it's"), "`c``d` INT UNSIGNED COMMENT 'it''s'"),
+        (Column("c", t.Char(3, collate="ascii_bin")), "`c` CHAR(3) CHARACTER SET ASCII"),
+        (
+            Column("c", t.MediumText(collate="utf8_general_ci")),
+            "`c` MEDIUMTEXT CHARACTER SET UTF8 COLLATE utf8_general_ci",
+        ),
+        (Column("c", t.LongBlob()), "`c` LONGBLOB"),
+        (Column("c", t.Year(), default=2020), "`c` YEAR DEFAULT 2020"),
+        (Column("c", t.Time(2), default="-12:34:56.78"), "`c` TIME(2) DEFAULT _UTF8MB4'-12:34:56.78'"),
+    ],
+)
+def test_columns(column: Column, text: str) -> None:
+    assert sql.column_sql("t", column) == text
+
+
+def test_statements() -> None:
+    assert sql.create_database("a`b", "utf8mb4_bin") == "CREATE DATABASE `a``b`;"
+    text = "CREATE DATABASE `d` CHARACTER SET = utf8mb4 COLLATE = utf8mb4_general_ci;"
+    assert sql.create_database("d", "utf8mb4_general_ci") == text
+    assert sql.drop_database("d") == "DROP DATABASE `d`;"
+    assert sql.truncate_table("t") == "TRUNCATE TABLE `t`;"
+    assert sql.drop_table("t") == "DROP TABLE `t`;"
+    assert sql.rename_table("a", "b", old_schema="s", new_schema="s") == "RENAME TABLE `a` TO `b`;"
+    assert sql.rename_table("a", "b", old_schema="s", new_schema="r") == "RENAME TABLE `s`.`a` TO `r`.`b`;"
+    changes = [
+        sql.drop_key("k"),
+        sql.drop_column("c"),
+        sql.add_column("t", Column("e", t.Int()), position="FIRST"),
+        sql.add_key(Index.over("u", ["a", ("b", 3)], unique=True)),
+    ]
+    assert sql.alter_table("t", changes) == (
+        "ALTER TABLE `t` DROP INDEX `k`, DROP COLUMN `c`, ADD COLUMN `e` INT FIRST, ADD UNIQUE `u`(`a`, `b`(3));"
+    )
+
+
+def test_table_options() -> None:
+    table = Table("t", Column("a", t.Int()), collate="utf8mb4_general_ci", comment="a 'b'")
+    assert sql.create_table(table) == (
+        "CREATE TABLE `t` (`a` INT) DEFAULT CHARACTER SET = UTF8MB4 DEFAULT COLLATE = UTF8MB4_GENERAL_CI "
+        "COMMENT = 'a ''b''';"
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        (Column("c", t.JSON(), default={}), BadDeclaration),
+        (Column("c", t.Text(), default="x"), BadDeclaration),
+        (Column("c", t.Date(), default=NOW), BadDeclaration),
+        (Column("c", t.TinyInt(), default=300), ValueRejected),
+        (Column("c", t.Enum("a"), default="b"), ValueRejected),
+    ],
+)
+def test_impossible_defaults(column: Column, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"t\.c"):
+        sql.create_table(Table("t", column))
+
+
+@pytest.mark.parametrize(
+    ("declare", "why"),
+    [
+        (lambda: Table("t"), "has no columns"),
+        (lambda: Table("", Column("a", t.Int())), "table name ''"),
+        (lambda: Table("x" * 65, Column("a", t.Int())), "1 to 64 characters"),
+        (lambda: Table("t", Column("a", t.Int()), Column("A", t.Int())), "column 'A' occurs twice"),
+        (lambda: Table("t", Column("a", t.Int()), unique={"k": ["b"]}), "key k, column b: there is no such column"),
+        (lambda: Table("t", Column("a", t.Int()), unique={"k": ["a", "a"]}), "occurs twice"),
+        (lambda: Table("t", Column("a", t.Int()), unique=[["a"]], indexes={"A": ["a"]}), "index 'A' occurs twice"),
+        (lambda: Table("t", Column("a", t.Int()), unique={"k": [("a", 3)]}), "no length of a prefix"),
+        (lambda: Table("t", Column("a", t.Text()), unique={"k": ["a"]}), "needs the length of a prefix"),
+        (lambda: Table("t", Column("a", t.JSON()), unique={"k": ["a"]}), "JSON cannot be in a key"),
+        (lambda: Table("t", Column("a", t.Int(), primary_key=True, nullable=True)), "cannot be nullable"),
+        (lambda: Table("t", Column("a", t.Int(), nullable=False, default=None)), "default NULL"),
+        (lambda: Table("t", Column("a ", t.Int())), "no space at the end"),
+        (lambda: Table("t", Column("a", t.Int()), unique=["a"]), "a key is a list of columns"),
+    ],
+)
+def test_impossible_tables(declare: object, why: str) -> None:
+    with pytest.raises(BadDeclaration) as caught:
+        declare()  # type: ignore[operator]
+    assert why in str(caught.value)
+
+
+def test_unnamed_keys_take_the_name_of_their_first_column() -> None:
+    table = Table("t", Column("a", t.Int()), Column("b", t.Int()), unique=[["a"], ["a", "b"], ["b"]])
+    assert [key.name for key in table.keys] == ["a", "a_2", "b"]

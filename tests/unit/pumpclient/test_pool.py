@@ -1,0 +1,79 @@
+"""Which pumps are available (C-03 to C-06, C-14)."""
+
+from __future__ import annotations
+
+from binlog.node import NodeStatus, State
+from pumpclient.pool import ERRORS_MAX, Pool
+
+
+def status(node_id: str, state: State = State.ONLINE, host: str = "h:1") -> NodeStatus:
+    return NodeStatus(node_id, host, state)
+
+
+def test_only_online_pumps_are_available_in_the_order_of_ids() -> None:
+    pool = Pool()
+    for node_id, state in (("c", State.ONLINE), ("a", State.ONLINE), ("b", State.PAUSED), ("d", State.OFFLINE)):
+        assert pool.put(status(node_id, state)) is False
+    assert pool.available() == ("a", "c")
+    assert pool.online() == ("a", "c")
+    assert len(pool) == 4
+
+
+def test_eleven_errors_in_a_row_make_it_unavailable() -> None:
+    pool = Pool()
+    pool.put(status("a"))
+    assert [pool.failed("a") for _ in range(ERRORS_MAX + 2)] == [False] * ERRORS_MAX + [True, False]
+    assert pool.available() == ()
+    assert pool.suspended() == pool.online() == ("a",)
+    assert pool.succeeded("a") is True
+    assert pool.available() == ("a",)
+
+
+def test_a_success_clears_the_count() -> None:
+    pool = Pool()
+    pool.put(status("a"))
+    for _ in range(5):
+        for _ in range(ERRORS_MAX):
+            pool.failed("a")
+        assert pool.succeeded("a") is False
+    assert pool.available() == ("a",)
+
+
+def test_heartbeats_change_nothing() -> None:
+    """The record is written every two seconds; only state and address matter."""
+    pool = Pool()
+    pool.put(status("a"))
+    for _ in range(ERRORS_MAX + 1):
+        pool.failed("a")
+    assert pool.put(NodeStatus("a", "h:1", State.ONLINE, max_commit_ts=99, update_ts=77)) is False
+    assert pool.available() == ()
+
+
+def test_a_new_state_or_address_is_a_fresh_start() -> None:
+    pool = Pool()
+    pool.put(status("a"))
+    for _ in range(ERRORS_MAX + 1):
+        pool.failed("a")
+    assert pool.put(status("a", host="h:2")) is True
+    assert pool.available() == ("a",)
+    assert pool.put(status("a", State.PAUSING, "h:2")) is True
+    assert pool.available() == ()
+    assert pool.put(status("a", State.ONLINE, "h:2")) is True
+    assert pool.available() == ("a",)
+
+
+def test_a_listing_replaces_everything() -> None:
+    pool = Pool()
+    for node_id in "abc":
+        pool.put(status(node_id))
+    stale = pool.replace_all([status("b"), status("c", State.PAUSED), status("d")])
+    assert stale == {"a", "c"}
+    assert pool.available() == ("b", "d")
+    assert pool.get("a") is None
+
+
+def test_strangers_are_ignored() -> None:
+    pool = Pool()
+    assert pool.failed("x") is False
+    assert pool.succeeded("x") is False
+    assert pool.remove("x") is False

@@ -19,6 +19,7 @@ def parse(argv: list[str]) -> Options:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.split("\n\n")[0] if __doc__ else None)
     parser.add_argument("--seconds", type=float, default=45.0, help="how long the shop writes (default 45)")
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
+    parser.add_argument("--rate", type=float, default=400.0, help="transactions a second, about (default 400)")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
     parser.add_argument(
         "--directory", type=Path, default=Path("demo-data"), help="emptied at start (default demo-data)"
@@ -27,9 +28,11 @@ def parse(argv: list[str]) -> Options:
     args = parser.parse_args(argv)
     if args.seconds <= 0:
         parser.error(f"--seconds must be above 0, not {args.seconds}")
+    if args.rate <= 0:
+        parser.error(f"--rate must be above 0, not {args.rate}")
     if args.writers < 1:
         parser.error(f"--writers must be at least 1, not {args.writers}")
-    return Options(args.directory, args.seconds, args.writers, args.seed, crash=not args.no_crash)
+    return Options(args.directory, args.seconds, args.writers, args.rate, args.seed, crash=not args.no_crash)
 
 
 def main() -> int:

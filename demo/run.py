@@ -11,7 +11,10 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from binlog import log
 
 from demo.compare import Comparison, compare_table
 from demo.processes import DemoError, Program, drainer_program, etcd_program, pump_program
@@ -29,6 +32,7 @@ class Options:
     directory: Path
     seconds: float
     writers: int
+    rate: float
     seed: int
     crash: bool
 
@@ -69,16 +73,17 @@ async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
     drainer, status_addr = drainer_program(directory, url, database)
     pumps = [pump_program(directory, f"pump-{n}", url) for n in (1, 2)]
     chain = Chain(etcd, url, pumps, drainer, status_addr, database)
+    log.setup("info", str(directory / "writer.log"))
     try:
         screen.say("starting etcd and two pumps")
         etcd.start()
         for pump in pumps:
             pump.start()
         for pump in pumps:
-            await asyncio.to_thread(pump.wait_ready, lambda p=pump: p.said("pump is serving") > 0, "serving")
+            await asyncio.to_thread(pump.wait_ready, partial(_serving, pump), "serving")
         screen.say("starting the drainer on Spark")
         drainer.start()
-        await asyncio.to_thread(drainer.wait_ready, lambda: bool(chain.status()), "status page")
+        await asyncio.to_thread(drainer.wait_ready, lambda: drainer.said("drainer is running") > 0, "running")
         yield chain
     finally:
         drainer.kill()
@@ -87,8 +92,12 @@ async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
         etcd.kill()
 
 
+def _serving(pump: Program) -> bool:
+    return pump.said("pump is serving") > 0
+
+
 async def write(shop: Shop, options: Options, until: float) -> None:
-    """`options.writers` tasks pick actions at random until the clock says stop."""
+    """`options.writers` tasks pick actions at random, `options.rate` a second in all, until the clock says stop."""
     rng = random.Random(options.seed)
     actions: list[tuple[Callable[[], Awaitable[None]], int]] = [
         (shop.register, 3),
@@ -98,11 +107,15 @@ async def write(shop: Shop, options: Options, until: float) -> None:
         (shop.swap_shelves, 2),
         (shop.log_visit, 2),
     ]
+    pause_s = options.writers / options.rate
     choices, weights = [a for a, _ in actions], [w for _, w in actions]
 
     async def writer() -> None:
-        while time.monotonic() < until:
+        due = time.monotonic() + rng.uniform(0, pause_s)
+        while due < until:
+            await asyncio.sleep(due - time.monotonic())
             await rng.choices(choices, weights)[0]()
+            due = max(due + pause_s, time.monotonic() - 1)  # catches up after a stall, but not without bound
 
     async with asyncio.TaskGroup() as group:
         for _ in range(options.writers):
@@ -171,6 +184,8 @@ async def run(options: Options, screen: Screen) -> bool:
         async with await Service.connect(chain.etcd_url) as service:
             shop = Shop(service, random.Random(options.seed))
             await shop.create(PRODUCTS)
+            screen.say("waiting for the first tables downstream")
+            await caught_up(chain, shop.counts.last_commit_ts)
             phase = "writing"
             with screen.running(options.seconds):
                 watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))

@@ -75,6 +75,8 @@ _NAMES: dict[str, object] = {
     "trim_text": trim_fraction_text,
 }
 NULL = b"\0"
+# A row without columns is one 00. Nothing after a row in its payload looks like a column.
+_EMPTY = "if p + 1 >= end:\n    if p + 1 > end or b[p]:\n        return None\n    p = end"
 _ROWID = b"\x08\x01"
 _SKIP_ROWID = f"if b[p:p + 2] == {_ROWID!r}:\n    p += 3\n    while b[p] > 127:\n        p += 1\n    p += 1"
 
@@ -95,8 +97,7 @@ class Writer:
     def insert(self) -> None:
         """The whole of an inserted row."""
         handle = self._handle()
-        # A row without columns is one 00; nothing after a row looks like a column.
-        self.source.add("if p + 1 == end and b[p] == 0:\n    p = end")
+        self.source.add(_EMPTY)
         self._half("c", range(len(self.layout.targets)), insert=True, handle=handle)
         self._end()
 
@@ -110,6 +111,7 @@ class Writer:
     def delete(self) -> None:
         """The key's columns, or all of them, of the old row into `c`."""
         wanted = self.layout.key.columns if self.fold else range(len(self.layout.targets))
+        self.source.add(_EMPTY)
         self._half("c", wanted, insert=False, strict=self.fold)
         self._end()
 

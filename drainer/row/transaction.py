@@ -17,7 +17,8 @@ from binlog.tidb.varint import decode_uvarint
 from drainer.plan import Kind
 
 # tag 1 and tp | tag 2 | eight bytes of start_ts | its ninth and tag 3 | eight bytes of commit_ts | its ninth and
-# tag 4 | length of the key. Every TSO since 1971 has nine bytes; a served binlog is a commit and repeats the key.
+# tag 4 | length of the key. Every TSO since 1971 has nine bytes; a served binlog is a commit that repeats the key
+#
 _HEAD = Struct("<HBQHQHB")
 _HEAD_BYTES = _HEAD.size
 _TAIL = b"\x38\x00\x40\x00"  # no DDL job

@@ -6,7 +6,8 @@ sequence). Marshal is the quickest
 there is in Python, and both ends run the same interpreter in one batch; nothing is kept.
 
 The parts of a batch may be cut anywhere: one key's changes can be spread over several, and a transaction that two
-pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice.
+pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice. Only then can a
+KeyCollision be told: a part may lack the delete between two inserts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from zlib import crc32
 
 from drainer.order.errors import BlobError, KeyCollision
 from drainer.order.slot import ORDERED_SLOT, table_seed
-from drainer.order.table import INSERT, NetState
+from drainer.order.table import NetState, all_events, collide, in_one_order
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 
 BLOB_VERSION = 1
@@ -125,36 +126,39 @@ class _Merge:
                 continue
             for state in states:
                 other = known.get(state[0])
-                known[state[0]] = state if other is None else self._one(fields, other, state)
+                known[state[0]] = state if other is None else _one(other, state)
         if ordered:
             shapes = [_shape(fields) for fields in ordered[0]]
             for place, kind, old, new, commit_ts, start_ts, sequence in ordered[1]:
                 change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
                 self._changes[commit_ts, start_ts, sequence] = change
 
-    @staticmethod
-    def _one(fields: tuple[Any, ...], a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Two parts' states of one key. Fields as in NetState."""
-        if (a[4], a[5]) > (b[4], b[5]):
-            a, b = b, a
-        earliest = a if (a[2], a[3]) <= (b[2], b[3]) else b
-        if b[1] == INSERT and a[6] is not None and (b[2], b[3]) > (a[4], a[5]):
-            raise KeyCollision(fields[1], fields[2], tuple(fields[3][n] for n in fields[4]))
-        _, _, _, _, last_ts, last_sequence, row, image, stale = b
-        united = dict.fromkeys(stale)
-        if row is None or image is not None:
-            united.update(dict.fromkeys(a[8]))
-            if a[7] is not None:
-                united[a[7]] = None
-        if row is not None:
-            united.pop(image, None)
-        return (*earliest[:4], last_ts, last_sequence, row, image, tuple(united))
-
     def work(self, after_ts: int, until_ts: int) -> SegmentWork:
         folded = []
         for _, (fields, states) in sorted(self._tables.items()):
+            if any(s[9] is not None and collide(all_events(s)) for s in states.values()):
+                raise KeyCollision(fields[1], fields[2], tuple(fields[3][n] for n in fields[4]))
             rows = [NetRow(s[0], KINDS[s[1]], s[6], s[8]) for s in states.values()]
             rows.sort()
             folded.append(Folded(_shape(fields), tuple(rows)))
         changes = tuple([change for _, change in sorted(self._changes.items())])
         return SegmentWork(after_ts, until_ts, tuple(folded), Ordered(changes), self._change_count, self._source_bytes)
+
+
+def _one(a: NetState, b: NetState) -> NetState:
+    """Two parts' states of one key: the later row, the earlier beginning, the images and events of both."""
+    if a[4:6] > b[4:6]:
+        a, b = b, a
+    _, first, first_ts, first_sequence, *_ = min(a, b, key=lambda state: state[2:4])
+    identity, _, _, _, last_ts, last_sequence, row, image, stale, _ = b
+    gone = dict.fromkeys(stale)
+    if row is None or image is not None:
+        gone.update(dict.fromkeys(a[8]))
+        if a[7] is not None:
+            gone[a[7]] = None
+    if row is not None and image is not None:
+        gone.pop(image, None)
+    # A transaction in both parts gives its event twice.
+    events = sorted({*all_events(a), *all_events(b)})
+    later = [event for event in events if event[:2] != (first_ts, first_sequence)]
+    return (identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, in_one_order(gone), later or None)

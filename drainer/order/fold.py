@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from drainer.order.blob import pack_slots
-from drainer.order.errors import KeyCollision
 from drainer.order.table import TableFold
 from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork
 from drainer.row.codec import Codec
@@ -63,16 +62,15 @@ class FoldBuilder:
         )
 
     def slots(self, count: int) -> dict[int, bytes]:
-        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`, and KeyCollision."""
+        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`.
+
+        What was added may be any part of a segment, so a KeyCollision shows only when all parts are merged.
+        """
         with _collector_paused():
             return self._slots(count)
 
     def _slots(self, count: int) -> dict[int, bytes]:
         transactions = self._fold()
-        for fold in self._folds.values():
-            if fold.collided:
-                shape = fold.shape
-                raise KeyCollision(shape.schema, shape.table, tuple(shape.columns[n] for n in shape.key))
         tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(transactions[place][1]), change) for place, _, change in self._ordered]

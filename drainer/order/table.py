@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import TypeAlias
 
 from drainer.plan import Key, Kind, NetRow, Row, TableShape
@@ -12,20 +13,27 @@ from drainer.row.program import UNUSUAL, Images
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
+# When a row came under a key (+1) or went from it (-1): commit_ts, sequence, which.
+Event: TypeAlias = "tuple[int, int, int]"
+
 # Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, row (None: dead), image of the
-# key as last written (None: the key itself), images written before that one.
-State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...]]"
+# key as last written (None: the key itself), images written before that one, events after the first change (None: no).
+State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...], list[Event] | None]"
 
-
-# One key's net state, ready to travel and to be merged with that of another part of the batch: identity, first kind,
-# its commit_ts and sequence, the last commit_ts and sequence, row, image of the key as last written (None: it follows
-# from the identity), images to delete.
-NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...]]"
+# One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
+# State, but image and images as a destination takes them, and only those to delete.
+NetState: TypeAlias = (
+    "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...], list[Event] | None]"
+)
 KINDS = tuple(Kind)
 
 
 class TableFold:
-    """Takes changes in the order of (commit_ts, sequence). `collided`: see KeyCollision; its states are then wrong."""
+    """Takes changes in the order of (commit_ts, sequence).
+
+    `collided`: a row came where one was, or went where none was. If the changes are all there are, that is a
+    KeyCollision and the states are wrong; in a part of a batch it means nothing, see blob.py.
+    """
 
     __slots__ = ("collided", "key_row", "shape", "states")
 
@@ -44,7 +52,7 @@ class TableFold:
         key, image, row = found or codec.insert(b, at, end, commit_ts)
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, (), None)
         else:
             self._put(key, last, image, row, commit_ts, sequence)
 
@@ -59,18 +67,18 @@ class TableFold:
             self._remove(old_key, old_image, commit_ts, sequence)
             last = self.states.get(key)
             if last is None:
-                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, (), None)
             else:
                 self._put(key, last, image, row, commit_ts, sequence)
             return
         last = self.states.get(key)
         if last is None:
             stale = _with((), old_image)
-            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale, None)
             return
         if last[5] is None:
             self.collided = True
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image))
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image), last[8])
 
     def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         try:
@@ -84,22 +92,24 @@ class TableFold:
         """A new row under a key that the segment has touched before."""
         if last[5] is not None:
             self.collided = True
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]))
+        events = _more(last[8], (commit_ts, sequence, 1))
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]), events)
 
     def _remove(self, key: object, image: Images, commit_ts: int, sequence: int) -> None:
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, (), None)
             return
         if last[5] is None:
             self.collided = True
-        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
+        events = _more(last[8], (commit_ts, sequence, -1))
+        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]), events)
 
     def net_rows(self) -> list[NetRow]:
         """Every key's net row, by identity."""
         key_row, kinds = self.key_row, KINDS
         found: list[NetRow] = []
-        for key, (first, _, _, _, _, row, image, stale) in self.states.items():
+        for key, (first, _, _, _, _, row, image, stale, _) in self.states.items():
             if image is not None:
                 gone = self._stale(row, image, stale)
             elif row is None:
@@ -114,7 +124,7 @@ class TableFold:
         """Every key's state, in no order; see blob.py for what it is."""
         key_row = self.key_row
         found: list[NetState] = []
-        for key, (first, first_ts, first_sequence, ts, sequence, row, image, stale) in self.states.items():
+        for key, (first, first_ts, first_seq, ts, seq, row, image, stale, events) in self.states.items():
             written = None
             if image is not None:
                 gone, written = self._stale(row, image, stale), key_row(image)
@@ -122,13 +132,27 @@ class TableFold:
                 gone = (key_row(key if isinstance(key, tuple) else (key,)),)
             else:
                 gone = ()
-            found.append((identity(key), first, first_ts, first_sequence, ts, sequence, row, written, gone))
+            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, written, gone, events))
         return found
 
     def _stale(self, row: Row | None, image: tuple[object, ...], stale: tuple[Images, ...]) -> tuple[Key, ...]:
         """All images to delete: not the one that is about to be written."""
-        others = tuple([self.key_row(other) for other in stale if other is not None and other != image])
-        return others if row is not None else (*others, self.key_row(image))
+        gone = [self.key_row(other) for other in stale if other is not None and other != image]
+        if row is None:
+            gone.append(self.key_row(image))
+        return in_one_order(gone)
+
+
+def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
+    """The same images give the same tuple, whichever way they were found."""
+    return tuple(sorted(images, key=repr))
+
+
+def _more(events: list[Event] | None, event: Event) -> list[Event]:
+    if events is None:
+        return [event]
+    events.append(event)
+    return events
 
 
 def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
@@ -137,3 +161,16 @@ def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
         if image is not None and image not in stale:
             stale = (*stale, image)
     return stale
+
+
+def all_events(state: NetState) -> list[Event]:
+    """With the one that the first change was."""
+    later = state[9] or []
+    if state[1] == UPDATE:
+        return later
+    return [(state[2], state[3], 1 if state[1] == INSERT else -1), *later]
+
+
+def collide(events: list[Event]) -> bool:
+    """Whether two rows came in turn, or went in turn, by the complete and sorted events of a key."""
+    return any(a[2] == b[2] for a, b in pairwise(events))

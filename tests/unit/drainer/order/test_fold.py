@@ -1,0 +1,272 @@
+"""Folding gives the state that one change after another gives, however binlogs are read, cut and merged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Tp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.order.blob import merge_slot
+from drainer.order.errors import KeyCollision
+from drainer.order.fold import FoldBuilder
+from drainer.order.slot import slot_of
+from drainer.plan import Kind, NetRow, SegmentWork
+from drainer.row.decode import Decoder
+from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+
+# A secondary unique key that may be NULL, beside an integer handle.
+SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})
+# A text key that ignores trailing spaces.
+PADDED = table([("k", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["k"]}, clustered=True)
+UNCLUSTERED = table([("a", not_null(INT)), ("b", not_null(TEXT)), ("v", INT)], unique={"PRIMARY": ["a", "b"]})
+
+
+@dataclass
+class Upstream:
+    """A table as upstream keeps it: rows by primary key, NULLable `u` unique. Writes what TiDB would send."""
+
+    dice: random.Random
+    rows: dict[int, dict[int, object]] = field(default_factory=dict)
+    payloads: list[bytes] = field(default_factory=list)
+    commit_ts: int = BEGIN_TS
+
+    def commit(self, steps: list[Step]) -> None:
+        self.commit_ts += self.dice.randrange(1, 9)
+        self.payloads.append(transaction([(SHOP, step) for step in steps], commit_ts=self.commit_ts))
+
+    def step(self) -> None:
+        choice = self.dice.randrange(6)
+        if choice <= 1 or len(self.rows) < 2:
+            self.insert()
+        elif choice == 2:
+            row = self.rows.pop(self.dice.choice(list(self.rows)))
+            self.commit([("delete", row, {})])
+        elif choice == 3:
+            self.update()
+        elif choice == 4:
+            self.move()
+        else:
+            self.ring()
+
+    def free_u(self) -> int | None:
+        used = {row[2] for row in self.rows.values()}
+        return self.dice.choice([u for u in (None, None, 1, 2, 3, 4) if u is None or u not in used])
+
+    def insert(self) -> None:
+        free = [i for i in range(12) if i not in self.rows]
+        if not free:
+            return
+        row: dict[int, object] = {1: self.dice.choice(free), 2: self.free_u(), 3: self.text()}
+        self.rows[row[1]] = row  # type: ignore[index]
+        self.commit([("insert", {}, row)])  # type: ignore[list-item]
+
+    def text(self) -> bytes:
+        return self.dice.choice([b"", b"x", b"it's", b"a\\b", "é".encode()])
+
+    def update(self) -> None:
+        old = self.rows[self.dice.choice(list(self.rows))]
+        new = {**old, 2: self.free_u(), 3: self.text()}
+        self.rows[old[1]] = new  # type: ignore[index]
+        self.commit([("update", old, new)])  # type: ignore[list-item]
+
+    def move(self) -> None:
+        """A change of the primary key: delete and insert, in one transaction."""
+        old = self.rows.pop(self.dice.choice(list(self.rows)))
+        new = {**old, 1: self.dice.choice([i for i in range(14) if i not in self.rows])}
+        self.rows[new[1]] = new  # type: ignore[index]
+        self.commit([("delete", old, {}), ("insert", {}, new)])  # type: ignore[list-item]
+
+    def ring(self) -> None:
+        """Rows pass on their unique values in a ring, as one transaction can by way of NULL."""
+        chosen = self.dice.sample(list(self.rows), self.dice.randint(2, min(4, len(self.rows))))
+        olds = [self.rows[i] for i in chosen]
+        values = [row[2] for row in olds]
+        cleared = [{**row, 2: None} for row in olds]
+        news = [{**row, 2: u} for row, u in zip(olds, values[1:] + values[:1], strict=True)]
+        steps = [("update", o, c) for o, c in zip(olds, cleared, strict=True)]
+        steps += [("update", c, n) for c, n in zip(cleared, news, strict=True)]
+        for new in news:
+            self.rows[new[1]] = new  # type: ignore[index]
+        self.commit(steps)  # type: ignore[arg-type]
+
+
+def values(row: dict[int, object]) -> tuple[object, ...]:
+    return row[1], row[2], row[3].decode()  # type: ignore[attr-defined]
+
+
+def work_of(decoder: Decoder, payloads: list[bytes]) -> SegmentWork:
+    builder = FoldBuilder(decoder)
+    for payload in payloads:
+        builder.add(payload)
+    return builder.finish(0, 1)
+
+
+def net_rows(work: SegmentWork) -> list[NetRow]:
+    return list(work.folded[0].rows) if work.folded else []
+
+
+@settings(deadline=None, max_examples=150)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 40))
+def test_any_order_of_slots_and_chunks_ends_as_upstream(seed: int, steps: int) -> None:
+    """Rule 12: REPLACE of final states, with a secondary unique key, evicts stale rows only."""
+    dice = random.Random(seed)
+    upstream = Upstream(dice)
+    for _ in range(dice.randrange(12)):
+        upstream.step()
+    downstream = {i: values(row) for i, row in upstream.rows.items()}
+    upstream.payloads.clear()
+    for _ in range(steps):
+        upstream.step()
+    dice.shuffle(upstream.payloads)
+    todo = net_rows(work_of(decoder_of(SHOP, dialect="sqlite"), upstream.payloads))
+    dice.shuffle(todo)
+    todo += dice.sample(todo, dice.randrange(len(todo) + 1))  # chunks that were finished and are repeated
+    for net in todo:
+        replace(downstream, net)
+    assert downstream == {i: values(row) for i, row in upstream.rows.items()}
+
+
+def replace(rows: dict[int, tuple[object, ...]], net: NetRow) -> None:
+    """What a destination does: delete old images, then REPLACE, which evicts every row that stands in the way."""
+    for key in net.stale:
+        rows.pop(key[0], None)  # type: ignore[arg-type]
+    if net.row is not None:
+        in_the_way = [i for i, r in rows.items() if r[1] is not None and r[1] == net.row[1]]
+        for i in in_the_way:
+            del rows[i]
+        rows[net.row[0]] = net.row  # type: ignore[index,assignment]
+
+
+@settings(deadline=None, max_examples=100)
+@given(seed=st.integers(0, 2**32), parts=st.integers(1, 4), slots=st.integers(1, 5))
+def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) -> None:
+    """Rules 16 and 19: parts cut anywhere, transactions in two parts, blobs in any order."""
+    dice = random.Random(seed)
+    upstream = Upstream(dice)
+    for _ in range(30):
+        upstream.step()
+    cut: list[list[bytes]] = [[] for _ in range(parts)]
+    for payload in upstream.payloads:
+        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
+            cut[part].append(payload)
+    blobs: dict[int, list[bytes]] = {}
+    for part in cut:
+        builder = FoldBuilder(decoder_of(SHOP))
+        builder.add_all(dice.sample(part, len(part)))
+        for slot, blob in builder.slots(slots).items():
+            blobs.setdefault(slot, []).append(blob)
+    merged: list[NetRow] = []
+    for slot, found in blobs.items():
+        rows = net_rows(merge_slot(dice.sample(found, len(found))))
+        assert rows == sorted(rows)
+        assert all(slot_of(SHOP.id, net.identity, slots) == slot for net in rows)
+        merged += rows
+    assert sorted(merged) == net_rows(work_of(decoder_of(SHOP), upstream.payloads))
+
+
+def test_first_kinds() -> None:
+    """An insert is known not to exist yet; a moved row is a delete and an insert."""
+    rows = {n: {1: n, 2: None, 3: b"v"} for n in range(1, 6)}
+    moved = {1: 9, 2: None, 3: b"v"}
+    payload = transaction(
+        [
+            (SHOP, ("insert", {}, rows[1])),
+            (SHOP, ("update", rows[1], {**rows[1], 3: b"w"})),
+            (SHOP, ("update", rows[2], {**rows[2], 3: b"w"})),
+            (SHOP, ("delete", rows[3], {})),
+            (SHOP, ("insert", {}, rows[3])),
+            (SHOP, ("update", rows[4], moved)),
+            (SHOP, ("insert", {}, rows[5])),
+            (SHOP, ("delete", rows[5], {})),
+        ],
+        commit_ts=BEGIN_TS,
+    )
+    work = work_of(decoder_of(SHOP), [payload])
+    found = [(net.first, net.row, net.stale) for net in net_rows(work)]
+    assert found == [
+        (Kind.INSERT, b"(1,NULL,'w')", ()),
+        (Kind.UPDATE, b"(2,NULL,'w')", ()),
+        (Kind.DELETE, b"(3,NULL,'v')", ()),
+        (Kind.DELETE, None, (b"(4)",)),
+        (Kind.INSERT, None, (b"(5)",)),
+        (Kind.INSERT, b"(9,NULL,'v')", ()),
+    ]
+    assert work.change_count == 8
+    assert work.source_bytes == len(payload)
+
+
+def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
+    """Rule 10: every old byte image is deleted, the one to be written is not."""
+    written = [{1: b"a" + b" " * n, 2: n} for n in range(3)]
+    steps: list[Step] = [
+        ("update", written[0], written[1]),
+        ("update", written[1], written[2]),
+        ("insert", {}, {1: b"b ", 2: 1}),
+        ("delete", {1: b"b ", 2: 1}, {}),
+        ("insert", {}, {1: b"b", 2: 2}),
+        ("delete", {1: b"c", 2: 1}, {}),
+    ]
+    payloads = [transaction([(PADDED, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    whole = net_rows(work_of(decoder_of(PADDED), payloads))
+    assert [(net.identity, net.row, net.stale) for net in whole] == [
+        (b"a", b"('a  ',2)", (b"('a')", b"('a ')")),
+        (b"b", b"('b',2)", (b"('b ')",)),
+        (b"c", None, (b"('c')",)),
+    ]
+    for cut in range(len(payloads) + 1):
+        assert net_rows(merge_slot(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))) == whole
+
+
+def test_composite_keys_keep_their_parts_apart() -> None:
+    rows = [{1: 1, 2: b"x", 3: 0}, {1: 1, 2: b"x\0", 3: 0}, {1: 2, 2: b"", 3: 0}]
+    payload = transaction([(UNCLUSTERED, ("insert", {}, row)) for row in rows], commit_ts=BEGIN_TS)
+    found = net_rows(work_of(decoder_of(UNCLUSTERED), [payload]))
+    assert len({net.identity for net in found}) == 3
+    deleted = transaction([(UNCLUSTERED, ("delete", row, {})) for row in rows], commit_ts=BEGIN_TS + 1)
+    dead = net_rows(work_of(decoder_of(UNCLUSTERED), [deleted, payload]))
+    assert [net.stale for net in dead] == [(b"(1,'x')",), (b"(1,'x\0')",), (b"(2,'')",)]
+
+
+def test_two_live_rows_under_one_key_stay_in_order() -> None:
+    """Rule 12: upstream stops checking a key before its drop is seen."""
+    rows = [{1: 1, 2: None, 3: b"x"}, {1: 1, 2: None, 3: b"y"}]
+    payloads = [transaction([(SHOP, ("insert", {}, row))], commit_ts=BEGIN_TS + n) for n, row in enumerate(rows)]
+    work = work_of(decoder_of(SHOP), payloads)
+    assert not work.folded
+    assert [(c.kind, c.new) for c in work.ordered.changes] == [
+        (Kind.INSERT, (b"1", b"NULL", b"'x'")),
+        (Kind.INSERT, (b"1", b"NULL", b"'y'")),
+    ]
+    for parts in ([payloads], [payloads[:1], payloads[1:]], [payloads[1:], payloads[:1]]):
+        with pytest.raises(KeyCollision, match="`db`"):
+            merge_slot(blobs_of(SHOP, parts))
+
+
+def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
+    """Everything in one slot."""
+    blobs: list[bytes] = []
+    for part in parts:
+        builder = FoldBuilder(decoder_of(info))
+        builder.add_all(part)
+        blobs += builder.slots(1).values()
+    return blobs
+
+
+def test_tables_without_a_key_stay_in_order_and_whole() -> None:
+    """Rule 11; rule 19 for what stays in order: start_ts tells transactions of one commit_ts apart."""
+    bare = table([("a", INT), ("f", FieldType(Tp.FLOAT))])
+    row = {1: 1, 2: 0.5}
+    one = transaction([(bare, ("insert", {}, row)), (bare, ("delete", row, {}))], commit_ts=BEGIN_TS, start_ts=5 << 55)
+    two = transaction([(bare, ("insert", {}, row))], commit_ts=BEGIN_TS, start_ts=6 << 55)
+    work = work_of(decoder_of(bare), [two, one, one])
+    kinds = [change.kind for change in work.ordered.changes]
+    assert kinds == [Kind.INSERT, Kind.DELETE, Kind.INSERT]
+    assert work.ordered.changes[1].old == (b"1", b"0.5")
+    assert not work.ordered.changes[0].shape.foldable
+    assert merge_slot(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered

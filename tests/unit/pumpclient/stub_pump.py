@@ -49,7 +49,9 @@ class StubPump:
     state: State = State.ONLINE
     faults: deque[Fault] = field(default_factory=deque)
     only: Callable[[Envelope], bool] = lambda envelope: True
+    on_write: Callable[[Envelope], object] = lambda envelope: None
     received: list[Envelope] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
     pending: dict[int, bytes] = field(default_factory=dict)
     commits: dict[int, int] = field(default_factory=dict)
     tombstones: set[int] = field(default_factory=set)
@@ -95,6 +97,8 @@ class StubPump:
         """Store one binlog; an errmsg, "" for success. Raises Refused, or grpc's abort through the caller."""
         envelope = scan(payload)
         self.received.append(envelope)
+        self.payloads.append(payload)
+        self.on_write(envelope)
         fault = self.faults.popleft() if self.faults and self.only(envelope) else None
         if fault is Fault.REFUSE:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "no online: paused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from binlog.errors import ClusterMismatch, NoSpace, NotOnline
+
 from pumpclient.answer import Outcome, classify, lost, not_sent
 
 

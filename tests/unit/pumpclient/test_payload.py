@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from binlog.envelope import BinlogType
 from binlog.pb import binlog_pb2
+
 from pumpclient.payload import (
     DdlFields,
     commit_payload,
@@ -11,7 +12,6 @@ from pumpclient.payload import (
     prewrite_payload,
     rollback_payload,
 )
-
 from tests.capture import GOLDEN, CaptureSet
 
 

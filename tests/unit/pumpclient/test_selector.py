@@ -6,6 +6,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pumpclient.selector import HashSelector, RangeSelector, make_selector
 
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=6)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from pumpclient.errors import CommitTsChanged, DuplicateTransaction, TooManyTransactions, UnknownTransaction
 from pumpclient.tracker import Tracker
 

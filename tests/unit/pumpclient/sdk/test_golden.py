@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from binlog.pb import binlog_pb2
+
 from pumpclient.sdk import schema, sql
 from pumpclient.sdk import types as t
 from pumpclient.sdk.table import Column, Index, Table
-
 from tests.capture import GOLDEN, CaptureSet
 
 

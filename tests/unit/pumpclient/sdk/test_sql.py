@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pumpclient.sdk import sql
 from pumpclient.sdk import types as t
 from pumpclient.sdk.errors import BadDeclaration, ValueRejected

@@ -12,6 +12,7 @@ from binlog.tidb.types import FieldType, Tp
 from binlog.tidb.unflatten import to_text
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pumpclient.sdk import types as t
 from pumpclient.sdk.errors import BadDeclaration
 from pumpclient.sdk.values import encoder

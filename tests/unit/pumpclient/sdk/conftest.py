@@ -1,0 +1,76 @@
+"""A service on an etcd in memory, stub pumps and counted timestamps."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+from binlog.envelope import Envelope
+from binlog.errors import TimestampUnavailable
+from binlog.published import PublishedJobs
+from binlog.tidb.job import Job
+
+from pumpclient.client import PumpsClient
+from pumpclient.sdk.rowids import RowIds
+from pumpclient.sdk.service import Service
+from pumpclient.writer import Limits
+from tests.unit.pumpclient.conftest import FAST, Field
+
+
+class Counted:
+    """Timestamps 1000, 1001, …; `fail` makes the next requests fail. One for all services of a test."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1000)
+        self.fail = 0
+
+    async def get(self) -> int:
+        await asyncio.sleep(0)
+        if self.fail:
+            self.fail -= 1
+            raise TimestampUnavailable("no timestamp today")
+        return next(self._numbers)
+
+    async def batch(self, count: int) -> list[int]:
+        return [await self.get() for _ in range(count)]
+
+    async def close(self) -> None:
+        return
+
+
+class Shop(Field):
+    """A field with timestamps and services."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timestamps = Counted()
+        self.services: list[Service] = []
+
+    async def service(self, limits: Limits = FAST) -> Service:
+        client: PumpsClient = await self.client(limits=limits)
+        service = Service(etcd=self.etcd, client=client, timestamps=self.timestamps, rowids=RowIds(7))
+        await service.open()
+        self.services.append(service)
+        return service
+
+    async def jobs(self) -> list[Job]:
+        return [Job.from_json(text) for _, text in await PublishedJobs(self.etcd).all()]
+
+    def received(self) -> list[Envelope]:
+        return [envelope for pump in self.pumps.values() for envelope in pump.received if envelope.start_ts]
+
+    async def close(self) -> None:
+        for service in self.services:
+            if service._follower is not None:
+                service._follower.cancel()
+        await super().close()
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    made = Shop()
+    await made.add("a")
+    yield made
+    await made.close()

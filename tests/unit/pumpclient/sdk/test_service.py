@@ -1,0 +1,394 @@
+"""Transactions and DDL through a whole service: order, versions, and what happens when something fails between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from binlog.envelope import BinlogType
+from binlog.errors import EtcdError, TimestampUnavailable
+from binlog.pb import binlog_pb2
+from binlog.tidb.job import ActionType
+from binlog.tidb.mutation import parse_prewrite
+from binlog.tidb.row import decode_insert
+from binlog.tidb.types import SchemaState
+
+from pumpclient.errors import CommitUndelivered, PrewriteFailed
+from pumpclient.sdk import (
+    BadDeclaration,
+    BigInt,
+    Column,
+    Index,
+    Int,
+    RowRejected,
+    SchemaConflict,
+    SchemaExists,
+    SchemaNotFound,
+    Table,
+    TransactionEnded,
+    ValueRejected,
+    VarChar,
+)
+from pumpclient.sdk.ddl import DdlLockLost
+from pumpclient.sdk.lock import LOCK_KEY, DdlLockTimeout, ddl_lock
+from pumpclient.sdk.service import Service
+from tests.unit.pumpclient.conftest import FAST, until
+from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.stub_pump import Fault
+
+
+def orders() -> Table:
+    return Table("orders", Column("id", BigInt(), primary_key=True), Column("note", VarChar(10)))
+
+
+async def opened(shop: Shop) -> tuple[Service, Table]:
+    service = await shop.service()
+    await service.create_database("shop")
+    return service, await service.create_table("shop", orders())
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+async def test_rows_leave_as_one_prewrite_and_one_commit(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    pump.received.clear()
+    async with service.transaction() as txn:
+        txn.insert(table, {"id": 1, "note": "a"})
+        txn.update(table, old={"id": 1, "note": "a"}, new={"id": 1, "note": "b"})
+        txn.update(table, old={"id": 1, "note": "b"}, new={"id": 1, "note": "b"})  # X-12: nothing
+        txn.update(table, old={"id": 1, "note": "b"}, new={"id": 2, "note": "b"})  # moves: delete and insert
+        txn.delete(table, {"id": 2, "note": "b"})
+        assert not pump.received
+    prewrite, commit = pump.received
+    assert (prewrite.tp, prewrite.start_ts, prewrite.schema_version) == (BinlogType.PREWRITE, txn.start_ts, 2)
+    assert (commit.tp, commit.commit_ts) == (BinlogType.COMMIT, txn.commit_ts)
+    assert txn.commit_ts is not None
+    assert txn.commit_ts > txn.start_ts
+    assert txn.row_count == 5
+    binlog = binlog_pb2.Binlog.FromString(pump.payloads[-2])
+    (mutation,) = parse_prewrite(binlog.prewrite_value).mutations
+    assert table.bound is not None
+    assert mutation.table_id == table.bound.info.id
+    assert mutation.sequence == [0, 1, 4, 0, 4]
+    assert decode_insert(table.bound.info, mutation.inserted[1])[0] == (2,)
+
+
+async def test_an_exception_or_an_empty_block_sends_nothing(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    pump.received.clear()
+    with pytest.raises(ZeroDivisionError):
+        async with service.transaction() as txn:
+            txn.insert(table, {"id": 1})
+            raise ZeroDivisionError
+    async with service.transaction():
+        pass
+    manual = await service.begin()
+    manual.insert(table, {"id": 1})
+    await manual.rollback()
+    assert not pump.received
+    with pytest.raises(TransactionEnded, match="is rolled back"):
+        await manual.commit()
+    with pytest.raises(TransactionEnded):
+        manual.insert(table, {"id": 2})
+
+
+async def test_a_refused_row_leaves_the_transaction_usable(shop: Shop) -> None:
+    service, table = await opened(shop)
+    async with service.transaction() as txn:
+        with pytest.raises(ValueRejected, match="shop.orders.note"):
+            txn.insert(table, {"id": 1, "note": "x" * 11})
+        with pytest.raises(RowRejected):
+            txn.insert(orders(), {"id": 1})
+        txn.insert(table, {"id": 1, "note": "x"})
+    assert txn.row_count == 1
+
+
+async def test_without_a_commit_ts_the_prewrite_is_taken_back(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    shop.timestamps.fail = 1
+    with pytest.raises(TimestampUnavailable):
+        await txn.commit()
+    assert not pump.pending
+    assert txn.start_ts in pump.tombstones
+    assert txn.commit_ts is None
+
+
+async def test_a_failed_prewrite_is_no_transaction(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    pump.faults.extend([Fault.REFUSE] * 10_000)
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    with pytest.raises(PrewriteFailed):
+        await txn.commit()
+    assert txn.start_ts not in pump.commits
+
+
+async def test_an_undelivered_commit_tells_its_commit_ts(shop: Shop) -> None:
+    service = await shop.service(replace(FAST, commit_budget_s=0.05))
+    await service.create_database("shop")
+    table = await service.create_table("shop", orders())
+    pump = shop.pumps["a"]
+    pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    pump.faults.extend([Fault.ERRMSG] * 10_000)
+    with pytest.raises(CommitUndelivered) as caught:
+        await txn.commit()
+    assert caught.value.commit_ts == txn.commit_ts
+    assert set(pump.pending) == {txn.start_ts}
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_transaction_keeps_the_handle_it_was_given(shop: Shop) -> None:
+    """Opened before an ALTER, committed after it: written as of before."""
+    service, old = await opened(shop)
+    txn = await service.begin()
+    txn.insert(old, {"id": 1, "note": "x"})
+    new = await service.alter_table(old, add=[Column("n", Int(), default=5)])
+    await txn.commit()
+    assert shop.received()[-2].schema_version == 2
+    async with service.transaction() as later:
+        later.insert(new, {"id": 2, "note": "x", "n": 6})
+    assert shop.received()[-2].schema_version == 3
+    async with service.transaction() as stale:
+        stale.insert(old, {"id": 3, "note": "x"})
+    assert shop.received()[-2].schema_version == 2
+    mixed = await service.begin()
+    mixed.insert(old, {"id": 4})
+    with pytest.raises(SchemaConflict, match="take both handles anew"):
+        mixed.insert(new, {"id": 4})
+    await mixed.commit()  # the row that was refused is not in it
+
+
+async def test_tables_of_another_service_appear(shop: Shop) -> None:
+    first, table = await opened(shop)
+    second = await shop.service()
+    assert await second.tables("shop") == ("orders",)
+    await first.alter_table(table, add=[Column("n", Int())])
+    await until(lambda: second.catalog.version == 3)  # told by the watch
+    handle = await second.table("shop", "orders")
+    assert handle.column_names == ("id", "note", "n")
+    async with second.transaction() as txn:
+        txn.insert(handle, {"id": 1, "n": 5})
+    assert shop.received()[-2].schema_version == 3
+    with pytest.raises(SchemaNotFound):
+        await second.table("shop", "nothing")
+
+
+async def test_the_watch_of_jobs_comes_back(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pumpclient.sdk.service.RELOAD_S", 0.01)
+    first, table = await opened(shop)
+    second = await shop.service()
+    shop.etcd.fail()
+    await asyncio.sleep(0.03)
+    shop.etcd.recover()
+    await first.alter_table(table, add=[Column("n", Int())])
+    await until(lambda: second.catalog.version == 3)
+
+
+# --- DDL -------------------------------------------------------------------------------------------------------------
+
+
+async def test_order_of_a_ddl(shop: Shop) -> None:
+    """P acknowledged, then the commit_ts, then the job, then C: seen from the etcd and the pump."""
+    service = await shop.service()
+    pump = shop.pumps["a"]
+    events: list[tuple[str, int]] = []
+    pump.on_write = lambda e: events.append((BinlogType(e.tp).name, e.commit_ts))
+    put = shop.etcd._write
+
+    def spying(puts, deletes):  # type: ignore[no-untyped-def]
+        for one in puts:
+            if "/ddl/jobs/" in one.key:
+                events.append(("JOB", 0))
+        return put(puts, deletes)
+
+    shop.etcd._write = spying  # type: ignore[method-assign]
+    await service.create_database("shop")
+    (job,) = await shop.jobs()
+    assert events == [("PREWRITE", 0), ("JOB", 0), ("COMMIT", job.finished_ts)]
+    assert job.finished_ts > job.start_ts
+    assert (job.type, job.schema_version, job.query) == (ActionType.CREATE_SCHEMA, 1, "CREATE DATABASE `shop`;")
+    prewrite, commit = pump.received
+    assert prewrite.ddl_job_id == commit.ddl_job_id == job.id
+    binlog = binlog_pb2.Binlog.FromString(pump.payloads[0])
+    assert binlog.ddl_query.decode() == job.query
+    assert binlog.ddl_schema_state == 5
+    assert binlog.prewrite_key.startswith(b"mDBs")
+
+
+async def test_every_statement(shop: Shop) -> None:
+    service, table = await opened(shop)
+    table = await service.alter_table(table, add=[Column("n", Int(), default=5)], after="id")
+    table = await service.alter_table(table, drop=["note"])
+    table = await service.create_index(table, "un", ["n"], unique=True)
+    table = await service.drop_index(table, "un")
+    table = await service.alter_table(
+        table, add=[Column("p", Int()), Column("q", Int())], add_index=[Index.over("pq", ["p", "q"])], first=True
+    )
+    table = await service.rename_table(table, "bills")
+    await service.create_database("archive")
+    table = await service.rename_table(table, "bills", schema="archive")
+    table = await service.truncate_table(table)
+    await service.drop_table(table)
+    await service.drop_database("archive")
+    jobs = await shop.jobs()
+    assert [(job.type.value, job.schema_state.value, job.schema_name, job.query) for job in jobs[2:]] == [
+        (5, 5, "shop", "ALTER TABLE `orders` ADD COLUMN `n` INT DEFAULT 5 AFTER `id`;"),
+        (6, 0, "shop", "ALTER TABLE `orders` DROP COLUMN `note`;"),
+        (7, 5, "shop", "ALTER TABLE `orders` ADD UNIQUE `un`(`n`);"),
+        (8, 0, "shop", "ALTER TABLE `orders` DROP INDEX `un`;"),
+        (
+            61,
+            0,
+            "shop",
+            "ALTER TABLE `orders` ADD COLUMN `p` INT FIRST, ADD COLUMN `q` INT AFTER `p`, ADD INDEX `pq`(`p`, `q`);",
+        ),
+        (14, 5, "shop", "RENAME TABLE `orders` TO `bills`;"),
+        (1, 5, "archive", "CREATE DATABASE `archive`;"),
+        (14, 5, "archive", "RENAME TABLE `shop`.`bills` TO `archive`.`bills`;"),
+        (11, 5, "archive", "TRUNCATE TABLE `bills`;"),
+        (4, 0, "archive", "DROP TABLE `bills`;"),
+        (2, 0, "archive", "DROP DATABASE `archive`;"),
+    ]
+    assert [job.schema_version for job in jobs] == list(range(1, 14))
+    assert len({job.id for job in jobs}) == 13
+    truncate, drop = jobs[-3], jobs[-2]
+    assert truncate.table_info is not None
+    assert drop.table_info is not None
+    assert truncate.table_id != truncate.table_info.id == drop.table_id
+    assert drop.table_info.state is SchemaState.NONE
+    assert [c.name for c in drop.table_info.columns] == ["p", "q", "id", "n"]
+    assert [job.finished_ts for job in jobs] == sorted({job.finished_ts for job in jobs})
+
+
+async def test_ddl_as_text(shop: Shop) -> None:
+    service, _ = await opened(shop)
+    await service.ddl("create database `b``c`")
+    assert await service.databases() == ("b`c", "shop")
+    table = await service.ddl("CREATE UNIQUE INDEX u ON shop.orders (note, id)")
+    assert table is not None
+    assert table.keys[0].columns == (("note", -1), ("id", -1))
+    await service.ddl("DROP INDEX u ON shop.orders;")
+    table = await service.ddl("Alter Table `shop` . `orders` drop column note")
+    assert table is not None
+    assert table.column_names == ("id",)
+    await service.ddl("TRUNCATE shop.orders")
+    await service.ddl("RENAME TABLE shop.orders TO shop.bills")
+    assert await service.ddl("DROP TABLE shop.bills") is None
+    await service.ddl("drop database shop")
+    for text in ("CREATE TABLE shop.t (a INT)", "DROP TABLE orders", "ALTER TABLE a.b DROP x, ADD y INT", "", "DELETE"):
+        with pytest.raises(BadDeclaration):
+            await service.ddl(text)
+
+
+async def test_statements_that_cannot_be(shop: Shop) -> None:
+    service, table = await opened(shop)
+    with pytest.raises(SchemaExists):
+        await service.create_database("SHOP")
+    with pytest.raises(SchemaExists):
+        await service.create_table("shop", orders())
+    with pytest.raises(SchemaNotFound):
+        await service.create_table("nowhere", orders())
+    with pytest.raises(SchemaExists, match="column note is there already"):
+        await service.alter_table(table, add=[Column("note", Int())])
+    with pytest.raises(BadDeclaration, match="part of the primary key"):
+        await service.alter_table(table, drop=["id"])
+    with pytest.raises(SchemaNotFound, match="no column nope"):
+        await service.alter_table(table, drop=["nope"])
+    with pytest.raises(SchemaNotFound, match="no key nope"):
+        await service.drop_index(table, "nope")
+    with pytest.raises(BadDeclaration, match="without a change"):
+        await service.alter_table(table)
+    with pytest.raises(BadDeclaration, match="only declared"):
+        await service.drop_table(orders())
+    assert len(await shop.jobs()) == 2
+    assert await shop.etcd.get(LOCK_KEY) is None  # the lock is given back
+    assert not shop.pumps["a"].pending
+
+
+async def test_ddl_of_many_services_is_one_after_the_other(shop: Shop) -> None:
+    services = [await shop.service() for _ in range(3)]
+    await services[0].create_database("shop")
+    names = [f"t{n}" for n in range(12)]
+    await asyncio.gather(
+        *(services[n % 3].create_table("shop", Table(name, Column("a", Int()))) for n, name in enumerate(names))
+    )
+    jobs = await shop.jobs()
+    assert sorted(job.table_name for job in jobs[1:]) == sorted(names)
+    spans = [(job.start_ts, job.finished_ts) for job in jobs]
+    assert all(one[1] < two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert len({job.table_id for job in jobs}) == 13
+
+
+async def test_a_lost_lock_publishes_nothing(shop: Shop) -> None:
+    """A holder that slept through its lease: the job is fenced off, the prewrite is taken back."""
+    service, _ = await opened(shop)
+    pump = shop.pumps["a"]
+
+    def expire(envelope: object) -> None:
+        for lease in list(shop.etcd.leases):
+            shop.etcd.expire(lease)
+
+    pump.on_write = expire
+    with pytest.raises(DdlLockLost, match="was lost before job"):
+        await service.create_database("other")
+    assert len(await shop.jobs()) == 2
+    assert not pump.pending
+    assert await service.databases() == ("shop",)
+
+
+async def test_the_lock_is_waited_for_and_not_for_ever(shop: Shop) -> None:
+    async with ddl_lock(shop.etcd, "somebody"):
+        with pytest.raises(DdlLockTimeout, match="somebody holds it"):
+            async with ddl_lock(shop.etcd, "me", wait_s=0.05):
+                pass
+    async with ddl_lock(shop.etcd, "me", wait_s=0.05):
+        pass
+
+
+async def test_etcd_away_while_publishing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the publishing transaction is lost: it is looked up, and found done."""
+    monkeypatch.setattr("pumpclient.sdk.ddl.CONFIRM_PAUSE_S", 0.01)
+    service, _ = await opened(shop)
+    txn, calls = shop.etcd.txn, 0
+
+    async def losing(*args, **options):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        done = await txn(*args, **options)
+        if any("/ddl/jobs/" in put.key for put in args[1]):
+            calls += 1
+            if calls == 1:
+                raise EtcdError("the answer is lost")
+        return done
+
+    shop.etcd.txn = losing  # type: ignore[method-assign]
+    await service.create_database("other")
+    assert calls == 2
+    assert await service.databases() == ("other", "shop")
+    assert not shop.pumps["a"].pending
+
+
+async def test_a_cancelled_ddl_is_carried_through_or_taken_back(shop: Shop) -> None:
+    service, _ = await opened(shop)
+    pump = shop.pumps["a"]
+    for turns in range(60):
+        task = asyncio.create_task(service.create_database(f"d{turns}"))
+        for _ in range(turns * 3):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await until(lambda: not pump.pending and not service.client.open_transactions)
+    published = {job.id: job.finished_ts for job in await shop.jobs()}
+    commits = {e.ddl_job_id: e.commit_ts for e in pump.received if e.tp == BinlogType.COMMIT}
+    assert published == commits

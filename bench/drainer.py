@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from binlog.cluster import cluster_id
+from binlog.config import UpstreamSection
 from binlog.etcd import connect_etcd
 
 from bench.fill import fill_batched, fill_with_pumpload, transactions
@@ -27,9 +28,9 @@ def own_cluster_id(endpoint: str) -> int:
     """The cluster id that the pumps at this etcd chose."""
 
     async def ask() -> int:
-        etcd = await connect_etcd([endpoint], None)
+        etcd = connect_etcd([endpoint], None)
         try:
-            return await cluster_id(etcd)
+            return await cluster_id(etcd, UpstreamSection.model_validate({"pd-urls": [endpoint]}))
         finally:
             await etcd.close()
 

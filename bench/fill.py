@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 import grpc
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc
 from binlog.tidb.datum import encode_value
-from binlog.tidb.mutation import PrewriteValueBuilder
-from binlog.tidb.row import encode_row
+from binlog.tidb.mutation import PrewriteValue
 
 from bench.sbtest import TABLE_ID, rows
 from bench.stack import peer_binary
@@ -25,17 +24,17 @@ def transactions(count: int, rows_each: int, *, base: int = 1, seed: int = 1) ->
     source = rows(count * rows_each, seed)
     rng = random.Random(seed)
     for _ in range(count):
-        value = PrewriteValueBuilder(schema_version=1)
+        value = PrewriteValue(1)
         for _ in range(rows_each):
             i, k, c, pad = next(source)
             i += base - 1
-            row = encode_row({1: i, 2: k, 3: c.encode(), 4: pad.encode()})
+            row = b"".join(encode_value(v) for v in (1, i, 2, k, 3, c.encode(), 4, pad.encode()))
             value.insert(TABLE_ID, encode_value(i) + row)
         last = max(last + 1, int(time.time() * 1000) << 18)
         start, last = last, last + 1 + rng.randrange(3)
         key = start.to_bytes(8, "big")
         prewrite = binlog_pb2.Binlog(
-            tp=binlog_pb2.Prewrite, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value.build(),
+            tp=binlog_pb2.Prewrite, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value.serialize(),
             ddl_job_id=0, ddl_schema_state=0,
         )  # fmt: skip
         commit = binlog_pb2.Binlog(

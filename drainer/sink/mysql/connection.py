@@ -155,7 +155,7 @@ def connect(config: ServerConfig, *, idle_s: int) -> Session:
             **tls,
         )
     except pymysql.err.Error as error:
-        raise _translated(error, config.address) from error
+        raise _translated(error, config.address, connecting=True) from error
     except OSError as error:
         raise ConnectionLost(f"{config.address}: {error}") from error
     session = Session(config, raw)
@@ -189,13 +189,13 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
     session.packet_bytes_max = int(packet or 1 << 22)
 
 
-def _translated(error: pymysql.err.Error, address: str) -> DestinationError:
+def _translated(error: pymysql.err.Error, address: str, *, connecting: bool = False) -> DestinationError:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     detail = str(error.args[1]) if len(error.args) > 1 else str(error)
     if code in (DEADLOCK, LOCK_TIMEOUT):
         return Retry(f"{address}: error {code}: {detail}")
     if code in _LOST:
         return ConnectionLost(f"{address}: error {code}: {detail}")
-    if code in _REFUSED:
+    if connecting and code in _REFUSED:
         return DestinationRefused(f"{address}: error {code}: {detail}")
     return ServerError(code, detail, address)

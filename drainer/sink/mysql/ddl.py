@@ -89,28 +89,29 @@ class DdlRunner:
 
     def is_done(self, job_id: int) -> bool:
         """Whether the job's mark says done."""
-        rows = self._driver.session().query(
-            b"SELECT state FROM %s WHERE %s AND job_id=%d" % (self._table(), self._driver.feed.where, job_id)
-        )
+        text = b"SELECT state FROM %s WHERE %s AND job_id=%d" % (self._table(), self._driver.feed.where, job_id)
+        rows = self._driver.patiently(f"mark of DDL job {job_id}", lambda session: session.query(text))
         return bool(rows) and rows[0][0] == "done"
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See protocol.Destination.ddl."""
-        if self.is_done(step.job.id):
-            self._finish(self._plan(step, may_exist=may_exist))
-            return
         patience = Patience(f"DDL job {step.job.id} in {self._driver.feed.label}", self._driver.retry_for_s)
-        plan = self._plan(step, may_exist=may_exist)
+        lost = False
         while True:
             try:
-                self._run_from(plan)
+                if lost:
+                    self.settle()  # whether the statement happened is found out as after a crash
+                    lost = False
+                plan = self._plan(step, may_exist=may_exist)
+                if self.is_done(step.job.id):
+                    self._finish(plan)
+                else:
+                    self._run_from(plan)
                 return
             except (ConnectionLost, Retry) as error:
+                lost = True
                 self._driver.lose()
                 patience.failed(error)
-                # Whether the statement happened is found out as after a crash.
-                if step.job.id in self.settle() or self.is_done(step.job.id):
-                    return
 
     def settle(self) -> tuple[int, ...]:
         """Find out what became of a job that a crash interrupted, and finish it if it had begun to take effect.

@@ -50,17 +50,24 @@ class MySQLDestination:
 
     def open(self, identity: Identity, initial_ts: int) -> Position:
         driver = self._driver = Driver(self._config, identity)
-        session = driver.start()
+        fresh = driver.start(lambda session: self._take(session, initial_ts))
+        runner = self._ddl = DdlRunner(driver)
+        settled = driver.patiently("settling DDL", lambda session: runner.settle())
+        stored = driver.patiently("position", lambda session: position.read(session, driver.feed))
+        if stored is None:
+            raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
+        self._moved(stored.commit_ts, stored.schema_version)
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled)
+
+    def _take(self, session: Session, initial_ts: int) -> bool:
+        """Make the position where there is none, and its epoch ours. True when it was made."""
+        driver = self._open()
         found = position.read(session, driver.feed)
         fresh = found is None
         if found is None:
             found = self._first_position(session, initial_ts)
-        driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=identity.node_id)
-        self._ddl = DdlRunner(driver)
-        settled = self._ddl.settle()
-        stored = position.read(driver.session(), driver.feed) or found
-        self._moved(stored.commit_ts, stored.schema_version)
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled)
+        driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=driver.identity.node_id)
+        return fresh
 
     def _first_position(self, session: Session, initial_ts: int) -> Stored:
         """Upstream's checkpoint where there is one, else the configured start (rule 17)."""
@@ -114,7 +121,7 @@ class MySQLDestination:
 
     def begin(self, intent: Intent) -> MySQLSpread:
         driver = self._open()
-        stored = position.read(driver.session(), driver.feed)
+        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
         phase = Phase.DIRECT
         if stored is not None and stored.intent is not None:
             if stored.intent != intent:
@@ -137,7 +144,7 @@ class MySQLDestination:
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
         driver = self._open()
-        stored = position.read(driver.session(), driver.feed)
+        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
         phase = stored.phase if stored else Phase.DIRECT
         if phase is Phase.DIRECT and any(result.surprise for result in results):
             return self._open_phase(intent, Phase.DELETE)

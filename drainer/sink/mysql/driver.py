@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from binlog.crashpoint import crash_point
 
@@ -23,6 +23,7 @@ from drainer.sink.protocol import Identity
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600
 
+T = TypeVar("T")
 Body = Callable[[Session], None]
 Done = Callable[[Stored], bool]
 
@@ -32,7 +33,7 @@ class Driver:
 
     def __init__(self, config: ServerConfig, identity: Identity) -> None:
         self._config = config
-        self._identity = identity
+        self.identity = identity
         self._session: Session | None = None
         self.feed: Feed
         self.epoch = 0
@@ -41,14 +42,14 @@ class Driver:
     def retry_for_s(self) -> float:
         return self._config.retry_for_s
 
-    def start(self) -> Session:
-        """Connect, take the lock, make the tables. The epoch is not taken yet."""
+    def start(self, take: Callable[[Session], T]) -> T:
+        """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
         patience = Patience(f"connecting to {self._config.address}", self._config.retry_for_s)
         while True:
             try:
                 session = self._locked()
                 position.create_tables(session, self.feed)
-                return session
+                return take(session)
             except (ConnectionLost, Retry) as error:
                 self.lose()
                 patience.failed(error)
@@ -65,6 +66,16 @@ class Driver:
                 raise Fenced(f"{self.feed.label}: another drainer took over while the connection was lost")
         assert self._session is not None
         return self._session
+
+    def patiently(self, what: str, look: Callable[[Session], T]) -> T:
+        """Run something that may be repeated, on a new connection when the old one is lost."""
+        patience = Patience(f"{self.feed.label}: {what}", self._config.retry_for_s)
+        while True:
+            try:
+                return look(self.session())
+            except (ConnectionLost, Retry) as error:
+                self.lose()
+                patience.failed(error)
 
     def transact(self, what: str, body: Body, done: Done) -> bool:
         """Run `body` in one transaction until it is committed. True when it turned out to be committed already.
@@ -97,16 +108,16 @@ class Driver:
     def close(self) -> None:
         if self._session is not None:
             with contextlib.suppress(ConnectionLost):
-                lock.release(self._session, self._identity)
+                lock.release(self._session, self.identity)
             self.lose()
 
     def _locked(self) -> Session:
         self.lose()
         session = connect(self._config, idle_s=_IDLE_S)
         self._session = session
-        self.feed = Feed.of(self._config, self._identity, session)
+        self.feed = Feed.of(self._config, self.identity, session)
         try:
-            lock.acquire(session, self._config, self._identity, self.feed)
+            lock.acquire(session, self._config, self.identity, self.feed)
         except BaseException:
             self.lose()
             raise

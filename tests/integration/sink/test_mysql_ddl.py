@@ -1,0 +1,238 @@
+"""DDL between its marks, on a real server: run once, judged after SIGKILL at every place, stopped with its name."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pymysql
+import pytest
+from binlog.tidb.job import ActionType
+from binlog.tidb.table import DBInfo
+
+from drainer.plan import Folded
+from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.step import Ddl
+from tests.integration.sink.case import IDENTITY, opened, put, server_config, shape, work
+from tests.integration.sink.child import run_until_done
+from tests.integration.sink.ddl_case import TEXT, column, step, table
+from tests.support import MariaDB
+
+pytestmark = pytest.mark.integration
+
+T = table(50, "t")
+CREATE = step(1, ActionType.CREATE_TABLE, 200, "CREATE TABLE `t` (`id` INT PRIMARY KEY)", after=T)
+
+POINTS = (
+    "sink.ddl_before_mark",
+    "sink.ddl_mark_commit",
+    "sink.ddl_marked",
+    "sink.ddl_after_exec",
+    "sink.before_commit",
+    "sink.after_commit",
+    "sink.after_mark",
+)
+
+
+def position(db: MariaDB) -> int:
+    return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])
+
+
+def test_a_ddl_runs_once_and_moves_the_position(db: MariaDB) -> None:
+    """Done means done: asked again it changes nothing but the position."""
+    destination = opened(db)
+    assert not destination.job_done(1)
+    destination.ddl(CREATE)
+    assert destination.job_done(1)
+    assert position(db) == 200
+    destination.ddl(CREATE)
+    assert db.query("SHOW TABLES IN d") == [("t",)]
+
+
+def test_tables_get_upstreams_collation_whatever_the_servers_default(db: MariaDB) -> None:
+    """MariaDB's utf8mb4 is utf8mb4_general_ci and this database is latin1; TiDB's table is utf8mb4_bin."""
+    db.query("CREATE DATABASE l DEFAULT CHARSET latin1")
+    after = table(50, "t", column(1, "id"), column(2, "c", TEXT))
+    destination = opened(db)
+    plain = step(1, ActionType.CREATE_TABLE, 200, "CREATE TABLE `t` (`id` INT PRIMARY KEY,`c` VARCHAR(20))",
+                 after=after, schema="l", use="l")  # fmt: skip
+    named = step(2, ActionType.CREATE_TABLE, 300,
+                 "CREATE TABLE `u` (`id` INT PRIMARY KEY,`c` VARCHAR(20) CHARACTER SET UTF8MB4) "
+                 "DEFAULT CHARACTER SET = UTF8MB4", after=table(51, "u"), schema="l", use="l")  # fmt: skip
+    destination.ddl(plain)
+    destination.ddl(named)
+    collations = db.query("SELECT DISTINCT COLLATION_NAME FROM information_schema.COLUMNS"
+                          " WHERE TABLE_SCHEMA='l' AND COLUMN_NAME='c'")  # fmt: skip
+    assert collations == [("utf8mb4_bin",)]
+    destination.ddl(
+        step(
+            3,
+            ActionType.CREATE_SCHEMA,
+            400,
+            "CREATE DATABASE `n`",
+            schema="n",
+            use="",
+            database=DBInfo(9, "n", "utf8mb4", "utf8mb4_bin"),
+        )
+    )
+    assert db.query("SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME='n'") == [
+        ("utf8mb4_bin",)
+    ]
+
+
+def test_an_added_timestamp_is_upstreams_moment(db: MariaDB) -> None:
+    """CURRENT_TIMESTAMP of rows that were there is when upstream ran it; a literal was written in another zone."""
+    from binlog.tidb.types import FieldType, Tp
+
+    stamp = FieldType(Tp.TIMESTAMP, flen=19)
+    old = table(50, "t", column(1, "id"))
+    new = table(50, "t", column(1, "id"),
+                column(2, "a", stamp, default="CURRENT_TIMESTAMP", origin_default="2020-01-02 03:04:05"),
+                column(3, "b", stamp, default="2020-06-01 07:00:00", origin_default="2020-06-01 07:00:00"))  # fmt: skip
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    db.query("INSERT INTO d.t VALUES (1)")
+    sql = (
+        "ALTER TABLE `t` ADD COLUMN `a` TIMESTAMP DEFAULT CURRENT_TIMESTAMP, "
+        "ADD COLUMN `b` TIMESTAMP DEFAULT _UTF8MB4'2020-06-01 12:00:00'"
+    )
+    opened(db).ddl(step(1, ActionType.MULTI_SCHEMA_CHANGE, 200, sql, before=old, after=new))
+    assert db.query("SELECT CONCAT(a), CONCAT(b) FROM d.t") == [("2020-01-02 03:04:05", "2020-06-01 07:00:00")]
+
+
+def test_a_refused_ddl_names_everything_an_operator_needs(db: MariaDB) -> None:
+    """Job, commit_ts, text, the server's words and the configuration; the position stays and nothing is marked."""
+    broken = step(77, ActionType.ADD_COLUMN, 200, "ALTER TABLE `nothere` ADD COLUMN `a` INT", before=T, after=T)
+    destination = opened(db)
+    with pytest.raises(DdlFailed) as caught:
+        destination.ddl(broken)
+    text = str(caught.value)
+    for part in ("job 77", "commit_ts 200", "ALTER TABLE `nothere`", "1146", "ddl-rewrite", "job-id = 77"):
+        assert part in text
+    assert position(db) == 100
+    assert db.query("SELECT * FROM tidb_binlog.drainer_ddl") == []
+
+
+def test_errors_are_ignored_only_for_what_may_have_been_copied(db: MariaDB) -> None:
+    """D-LD-14, not blindly: an existing table stops, unless the job began before the initial position."""
+    db.query("CREATE TABLE d.t (other INT)")
+    destination = opened(db)
+    with pytest.raises(DdlFailed, match="1050"):
+        destination.ddl(CREATE)
+    destination.ddl(CREATE, may_exist=True)
+    assert position(db) == 200
+
+
+def test_dropping_what_is_not_there_is_done(db: MariaDB) -> None:
+    """The destination is as the job leaves it."""
+    destination = opened(db)
+    destination.ddl(step(1, ActionType.DROP_TABLE, 200, "DROP TABLE `gone`", before=table(9, "gone")))
+    destination.ddl(step(2, ActionType.DROP_SCHEMA, 300, "DROP DATABASE `gone`", schema="gone", use=""))
+    assert position(db) == 300
+
+
+def setup_tables(db: MariaDB) -> None:
+    db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
+    db.query("CREATE TABLE d.b (id INT PRIMARY KEY)")
+    db.query("INSERT INTO d.a VALUES (1)")
+    db.query("INSERT INTO d.b VALUES (2)")
+    db.query("CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))")
+    db.query("INSERT INTO d.p VALUES (50)")
+
+
+A, B, P = table(51, "a"), table(52, "b"), table(53, "p")
+RING = step(
+    5, ActionType.RENAME_TABLES, 300, "RENAME TABLE `a` TO `tmp`, `b` TO `a`, `tmp` TO `b`",
+    changes=[(A, table(51, "tmp")), (B, table(52, "a")), (table(51, "tmp"), table(51, "b"))],
+)  # fmt: skip
+EXCHANGE = step(
+    5, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE `p` EXCHANGE PARTITION `p0` WITH TABLE `a`",
+    changes=[(P, P), (A, A)],
+)  # fmt: skip
+TRUNCATE = step(5, ActionType.TRUNCATE_TABLE, 300, "TRUNCATE TABLE `a`", before=A, after=table(61, "a"))
+ADD = step(
+    5, ActionType.ADD_COLUMN, 300, "ALTER TABLE `a` ADD COLUMN `v` INT DEFAULT 7",
+    before=A, after=table(51, "a", column(1, "id"), column(2, "v")),
+)  # fmt: skip
+DROP = step(5, ActionType.DROP_TABLE, 300, "DROP TABLE `a`", before=A)
+
+
+CASES: dict[str, tuple[Ddl, str, list[tuple[object, ...]]]] = {
+    "ring": (RING, "SELECT 'a', id FROM d.a UNION ALL SELECT 'b', id FROM d.b", [("a", 2), ("b", 1)]),
+    "exchange": (EXCHANGE, "SELECT 'a', id FROM d.a UNION ALL SELECT 'p', id FROM d.p", [("a", 50), ("p", 1)]),
+    "truncate": (TRUNCATE, "SELECT COUNT(*) FROM d.a", [(0,)]),
+    "add-column": (ADD, "SELECT * FROM d.a", [(1, 7)]),
+    "drop": (DROP, "SHOW TABLES IN d LIKE 'a'", []),
+}
+# Every point for the two that look the same before and after; for the others those on both sides of the statement.
+KILLS = [(case, point) for case in ("ring", "exchange") for point in POINTS]
+KILLS += [(case, point) for case in ("truncate", "add-column", "drop") for point in POINTS[2:4]]
+
+
+@pytest.mark.parametrize(("case", "point"), KILLS)
+def test_a_killed_ddl_happens_exactly_once(db: MariaDB, tmp_path: Path, case: str, point: str) -> None:
+    """Rule 18: a rerun of a ring or an exchange swaps back; the storage engine's ids tell that it was done."""
+    ddl, query, wanted = CASES[case]
+    setup_tables(db)
+    follows = work(300, 400, Folded(shape("b", "id"), (put(9, b"(9)"),)))
+    code = run_until_done(server_config(db), [("ddl", ddl), ("rows", follows)], point, tmp_path)
+    assert code == -9
+    assert [row for row in db.query(query) if 9 not in row] == wanted
+    assert position(db) == 400
+    assert db.query("SELECT job_id, state FROM tidb_binlog.drainer_ddl") == [(5, "done")]
+
+
+def test_without_table_ids_the_operator_decides(db: MariaDB, tmp_path: Path) -> None:
+    """Rule 18: a user who may not read InnoDB's ids gets the question instead of a guess, and both answers work."""
+    db.query("CREATE USER IF NOT EXISTS 'small'@'%' IDENTIFIED BY 'small'")
+    db.query("GRANT ALL ON d.* TO 'small'@'%'")
+    db.query("GRANT ALL ON tidb_binlog.* TO 'small'@'%'")
+    for answer in ("done", "rerun"):
+        db.query("DROP DATABASE IF EXISTS tidb_binlog")
+        db.query("DROP DATABASE d")
+        db.query("CREATE DATABASE d")
+        setup_tables(db)
+        config = server_config(db, user="small", password="small")
+        with pytest.raises(subprocess.CalledProcessError):
+            run_until_done(config, [("ddl", RING)], "sink.ddl_after_exec", tmp_path)
+        with pytest.raises(DdlUndecided, match="set state to 'done' or to 'rerun'"):
+            MySQLDestination(config).open(IDENTITY, 100)
+        db.query("UPDATE tidb_binlog.drainer_ddl SET state=%s", answer)
+        destination = opened(db, user="small", password="small")
+        if not destination.job_done(5):
+            destination.ddl(RING)
+        assert db.query("SELECT id FROM d.a") == [(2 if answer == "done" else 1,)]
+        destination.close(clean=True)
+
+
+def test_a_ddl_whose_connection_is_lost_is_looked_at_not_repeated(db: MariaDB) -> None:
+    """The server ends our connection while the statement runs; it is settled as after a crash, in the same call."""
+    import threading
+
+    db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
+    destination = opened(db)
+    with db.connect(autocommit=False) as blocker, blocker.cursor() as cursor:
+        cursor.execute("SELECT * FROM d.a")  # holds a metadata lock: the ALTER waits
+        cursor.execute("SELECT IS_USED_LOCK('tidb_binlog/7/main')")
+        (holder,) = cursor.fetchone()
+        thread = threading.Thread(target=lambda: destination.ddl(ADD))
+        thread.start()
+        waiting = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE STATE LIKE '%metadata lock%'"
+        while db.query(waiting) == [(0,)]:
+            thread.join(0.02)
+        db.query(f"KILL {holder}")
+        thread.join(1)
+        blocker.commit()
+        thread.join(30)
+    assert [row[0] for row in db.query("SHOW COLUMNS FROM d.a")] == ["id", "v"]
+    assert position(db) == 300
+
+
+def test_an_old_driver_runs_no_ddl(db: MariaDB) -> None:
+    """Rule 15: its connection is gone with its lock, and its epoch is not the destination's."""
+    old = opened(db)
+    opened(db)
+    with pytest.raises((Fenced, LockHeld)):
+        old.ddl(CREATE)
+    with pytest.raises(pymysql.err.ProgrammingError, match="1146"):
+        db.query("SELECT * FROM d.t")

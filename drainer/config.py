@@ -73,7 +73,12 @@ class SyncerSection(Section):
     replicate_do_table: tuple[TableName, ...] = ()
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="transactions left out whole, by commit_ts")
     sync_ddl: bool = Field(True, description="whether DDLs run downstream")
-    worker_count: int = Field(16, ge=1, le=1024, description="slots of a spread batch: how many connections may write")
+    worker_count: int = Field(
+        0,
+        ge=0,
+        le=1024,
+        description="slots of a spread batch, a connection each; 0: twice the tasks at once",
+    )
     txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
     spread: bool = Field(True, description="whether executors write large batches in parallel")
     consistency: Literal["row"] = Field(

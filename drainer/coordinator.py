@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from drainer.sink.protocol import Intent
 
 MIB = 1 << 20
+# A pump's share is only known in quarters: a second range for each task that runs at once evens it out.
+READERS_PER_TASK = 2
 
 
 class Mode(StrEnum):
@@ -107,16 +109,7 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     if watermark.ts < intent.until_ts:
         return None
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in watermark.marks)
-    tasks = tuple(
-        (part,)
-        for mark in watermark.marks
-        for part in ranges_of(
-            mark,
-            after_ts=intent.after_ts,
-            until_ts=intent.until_ts,
-            pieces_max=_pieces(sizes, watermark.marks),
-        )
-    )
+    tasks = _tasks(watermark.marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
 
 
@@ -125,19 +118,26 @@ def _plan(
 ) -> Plan:
     # A pump that counted nothing in (after_ts, end_ts ≥ until_ts] has nothing there for good: it is resolved.
     busy = tuple(mark for mark in marks if mark.batch_count)
-    pieces = _pieces(sizes, busy) if mode is Mode.SPREAD else 1
-    ranges = [
-        part for mark in busy for part in ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=pieces)
-    ]
-    if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max:
-        tasks: tuple[tuple[PumpRange, ...], ...] = (tuple(ranges),) if ranges else ()
-    else:
-        tasks = tuple((part,) for part in ranges)
+    pieces_max = READERS_PER_TASK * sizes.parallelism if mode is Mode.SPREAD else 1
+    tasks = _tasks(busy, after_ts, until_ts, pieces_max)
+    if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max and tasks:
+        tasks = (tuple(part for task in tasks for part in task),)
     return Plan(after_ts, until_ts, mode, tasks, batch_bytes)
 
 
-def _pieces(sizes: Sizes, marks: tuple[PumpMark, ...]) -> int:
-    return max(1, -(-sizes.parallelism // max(1, len(marks))))
+def _tasks(
+    marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, pieces_max: int
+) -> tuple[tuple[PumpRange, ...], ...]:
+    """One range a task: a pump's part is cut into as many as its share of the bytes, together about `pieces_max`."""
+    shares = [mark.bytes_until(until_ts) for mark in marks]
+    total = sum(shares) or 1
+    return tuple(
+        (part,)
+        for mark, share in zip(marks, shares, strict=True)
+        for part in ranges_of(
+            mark, after_ts=after_ts, until_ts=until_ts, pieces_max=max(1, round(pieces_max * share / total))
+        )
+    )
 
 
 def _share(total: int, pumps: int) -> int:

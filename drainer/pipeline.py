@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from binlog import envelope
@@ -106,7 +106,8 @@ class SchemaSupply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a spread batch is cut when there is no open intent. `digest`: of the filters, which choose the rows."""
+    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once; `digest`: of
+    the filters, which choose the rows."""
 
     slots: int
     chunk_rows: int
@@ -162,6 +163,11 @@ class Pipeline:
         view = self._supply.schema.view()
         settled = view.settled_version
         return min(settled, view.ddl_due_version - 1) if view.ddl_due_version else settled
+
+    def use_parallelism(self, tasks: int) -> None:
+        """How many tasks run at once, which only a started Spark knows."""
+        if not self._cut.slots:
+            self._cut = replace(self._cut, slots=2 * tasks)
 
     @property
     def dialect(self) -> Dialect:

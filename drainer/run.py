@@ -69,7 +69,9 @@ class SparkRun:
         config = self._config
         spark = config.spark
         self._session = start_session(master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf)
-        self._scheduler.use_parallelism(self._session.sparkContext.defaultParallelism)
+        tasks = max(1, self._session.sparkContext.defaultParallelism)
+        self._scheduler.use_parallelism(tasks)
+        self._pipeline.use_parallelism(tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)
         options = {
             "packed": "true",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 
-from drainer.coordinator import Advance, Ask, Plan, Sizes, decide, first_limits, resume
+from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, decide, first_limits, resume
 from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import HeldBack, PumpSet
@@ -65,13 +65,14 @@ class Scheduler:
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
         self._plan: Plan | None = None
+        self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
         self._advanced_at = 0.0
         self._stopping = asyncio.Event()
         self.outlook = Outlook(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows."""
-        self._sizes = replace(self._sizes, parallelism=max(1, tasks))
+        self._sizes = replace(self._sizes, parallelism=tasks)
 
     def stop(self) -> None:
         """Plan nothing any more; the batch in flight goes on."""
@@ -109,6 +110,8 @@ class Scheduler:
                 plan, pause_s = None, HELD_BACK_PAUSE_S
             if plan is not None:
                 self._plan = plan
+                if plan.mode is Mode.SPREAD:
+                    self._look_ahead(plan)
                 return plan
             if time.monotonic() >= end:
                 return None
@@ -119,7 +122,7 @@ class Scheduler:
     async def _look(self) -> Plan | None:
         after_ts = self._pipeline.position_ts
         asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
-        watermark = await self._survey(after_ts, asked)
+        watermark = await self._ahead_of(after_ts, asked) or await self._survey(after_ts, asked)
         if self._intent is not None:
             plan = resume(watermark, self._intent, self._sizes)
             if plan is not None:
@@ -152,6 +155,23 @@ class Scheduler:
             self._ceiling_ts = watermark.ts
             _log.info("draining up to the watermark of now", until_ts=watermark.ts)
         return watermark
+
+    def _look_ahead(self, plan: Plan) -> None:
+        """Under a backlog, ask about the next batch while this one is applied. What is final stays final."""
+        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        task = asyncio.create_task(self._survey(plan.until_ts, asked), name="look ahead")
+        self._ahead = (plan.until_ts, asked, task)
+
+    async def _ahead_of(self, after_ts: int, asked: Limits) -> Watermark | None:
+        """What was asked ahead, if it was this question and has an answer. It is over before another survey begins."""
+        if self._ahead is None:
+            return None
+        ahead_ts, ahead_asked, task = self._ahead
+        self._ahead = None
+        await asyncio.wait((task,))
+        if task.exception() is not None or (ahead_ts, ahead_asked) != (after_ts, asked):
+            return None
+        return task.result()
 
     async def _advance(self, until_ts: int) -> None:
         """Nothing lies up to `until_ts`. Written down only now and then: it saves the next start some reading."""

@@ -173,7 +173,7 @@ def _report_late(view: PumpView, found: Inspection) -> None:
     before = view.inspection.late_count if view.inspection else 0
     if found.late_count > before:
         _log.error(
-            "ALARM: commits arrived at or below a resolved ts already given out; they are not replicated",
+            "ALARM: commits arrived at or below a resolved ts already given out; what was read before lacks them",
             pump=view.node_id,
             count=found.late_count,
             commit_ts=list(found.late_ts),

@@ -49,6 +49,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
 }
 
+# The JVM of a local master moves bytes between Python processes and plans small jobs: the quick compiler is enough.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
@@ -96,8 +99,9 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
-    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log4j.absolute().as_uri()}"
     settings.update(conf)
+    java = f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.absolute().as_uri()}"
+    settings["spark.driver.extraJavaOptions"] = f"{java} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("ab") as sink:
         try:

@@ -16,6 +16,7 @@ import pyspark.daemon
 import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
+import drainer.sink.table
 import drainer.spark.read
 import drainer.spark.spread  # noqa: F401
 

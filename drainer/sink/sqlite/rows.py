@@ -20,10 +20,10 @@ _ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 def write(connection: sqlite3.Connection, work: SegmentWork) -> int:
     """All rows of a segment; returns how many. Raises UniqueConflict, RowMissing, RowsRefused."""
     for change in work.ordered.changes:
-        with _named(change.shape, work.until_ts):
+        with _named(connection, change.shape, work.until_ts):
             _one(connection, change)
     for folded in work.folded:
-        with _named(folded.shape, work.until_ts):
+        with _named(connection, folded.shape, work.until_ts):
             _net(connection, folded)
     return len(work.ordered.changes) + sum(len(folded.rows) for folded in work.folded)
 
@@ -73,7 +73,7 @@ def _one(connection: sqlite3.Connection, change: Change) -> None:
 
 
 @contextlib.contextmanager
-def _named(shape: TableShape, until_ts: int) -> Iterator[None]:
+def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> Iterator[None]:
     """Translate SQLite's errors, naming the table."""
     place = f"{shape.schema}.{shape.table}"
     try:
@@ -86,12 +86,13 @@ def _named(shape: TableShape, until_ts: int) -> Iterator[None]:
                 schema=shape.schema,
                 table=shape.table,
             ) from error
+        key = _key_name(connection, shape, found.group(1))
         raise UniqueConflict(
-            f"{place}: unique key ({found.group(1)}) refuses a row up to commit_ts {until_ts}. Upstream has dropped "
+            f"{place}: unique key {key!r} refuses a row up to commit_ts {until_ts}. Upstream has dropped "
             f"this key or is dropping it, or the file has a row that upstream has not",
             schema=shape.schema,
             table=shape.table,
-            key=found.group(1),
+            key=key,
         ) from error
     except (sqlite3.OperationalError, sqlite3.ProgrammingError, OverflowError) as error:
         if isinstance(error, sqlite3.OperationalError) and not _MISSING.search(str(error)):
@@ -99,6 +100,19 @@ def _named(shape: TableShape, until_ts: int) -> Iterator[None]:
         raise RowsRefused(
             f"{place}: rows up to commit_ts {until_ts} are refused: {error}", schema=shape.schema, table=shape.table
         ) from error
+
+
+def _key_name(connection: sqlite3.Connection, shape: TableShape, columns: str) -> str:
+    """Upstream's name of the index on these columns; SQLite tells names only of indexes on expressions."""
+    prefix = table_name(shape.schema, shape.table) + "."
+    if columns.startswith("index '"):
+        return columns[len("index '") : -1].removeprefix(prefix)
+    wanted = [column.removeprefix(prefix) for column in columns.split(", ")]
+    for row in connection.execute(f"PRAGMA index_list({quote(prefix[:-1])})").fetchall():
+        parts = connection.execute(f"PRAGMA index_info({quote(row[1])})").fetchall()
+        if [part[2] for part in parts] == wanted and row[3] != "pk":
+            return str(row[1]).removeprefix(prefix)
+    return "PRIMARY"
 
 
 def _tuple(value: Row | None) -> Sequence[object]:

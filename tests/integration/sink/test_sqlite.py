@@ -1,0 +1,284 @@
+"""SQLite as a destination: no server, but a real file, real locks and real SIGKILL."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from binlog.tidb.index import IndexColumn, IndexInfo
+from binlog.tidb.job import ActionType
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from drainer.plan import Change, Folded, Kind, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
+from drainer.sink.protocol import Identity
+from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.step import Ddl
+from tests.integration.sink.case import shape
+from tests.integration.sink.ddl_case import INT, TEXT, column, step, table
+
+IDENTITY = Identity(7, "main", "drainer-1")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "down.sqlite"
+
+
+def opened(path: Path) -> SQLiteDestination:
+    destination = SQLiteDestination(path)
+    destination.open(IDENTITY, 100)
+    return destination
+
+
+def rows_of(path: Path, sql: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(path) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def put(key: int, *row: object, stale: Sequence[tuple[object, ...]] = ()) -> NetRow:
+    return NetRow(b"%020d" % key, Kind.UPDATE, tuple(row), tuple(stale))
+
+
+def gone(key: int) -> NetRow:
+    return NetRow(b"%020d" % key, Kind.DELETE, None, ((key,),))
+
+
+def work(after: int, until: int, *folded: Folded, ordered: Sequence[Change] = ()) -> SegmentWork:
+    return SegmentWork(after, until, folded, Ordered(tuple(ordered)), 1, 1)
+
+
+def one(where: TableShape, kind: Kind, *, old: tuple[object, ...] | None = None, new: object = None) -> Change:
+    assert new is None or isinstance(new, tuple)
+    return Change(where, kind, old, new, 150, 0)
+
+
+def unique(name: str, offset: int, column_name: str, length: int = -1) -> IndexInfo:
+    return IndexInfo(2, name, (IndexColumn(column_name, offset, length),), unique=True)
+
+
+UINT64 = FieldType(Tp.LONGLONG, flag=int(Flag.UNSIGNED), flen=20)
+DECIMAL = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)
+BYTES = FieldType(Tp.BLOB, charset="binary", collate="binary")
+T = replace(
+    table(50, "t", column(1, "id"), column(2, "u"), column(3, "big", UINT64), column(4, "d", DECIMAL)),
+    indexes=(unique("uu", 1, "u"),),
+)
+CREATE = step(1, ActionType.CREATE_TABLE, 110, "CREATE TABLE `t` …", after=T)
+SHAPE = shape("t", "id u big d", unique=["uu"])
+
+
+def test_values_stay_as_they_are(path: Path) -> None:
+    """An unsigned above 2^63-1 is text and stays text; a DECIMAL keeps its zeros."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    huge = str((1 << 64) - 1)
+    destination.apply(work(110, 200, Folded(SHAPE, (put(1, 1, None, huge, "1.50"), put(2, 2, 5, 7, "-0.10")))), 1)
+    assert rows_of(path, 'SELECT * FROM "d.t" ORDER BY id') == [(1, None, huge, "1.50"), (2, 5, 7, "-0.10")]
+
+
+def test_rows_ddl_and_position_survive_a_new_start(path: Path) -> None:
+    """The second life begins where the first ended, and knows its jobs."""
+    first = opened(path)
+    first.ddl(CREATE)
+    first.apply(work(110, 200, Folded(SHAPE, (put(1, 1, 1, 1, "1.00"),))), 9)
+    first.close(clean=True)
+    second = SQLiteDestination(path)
+    found = second.open(IDENTITY, 1)
+    assert (found.commit_ts, found.schema_version, found.fresh, found.intent) == (200, 9, False, None)
+    assert second.job_done(1)
+    second.ddl(replace(CREATE, commit_ts=210))
+    with pytest.raises(PositionMoved, match="its position is 210"):
+        second.apply(work(110, 300), 9)
+
+
+def test_rings_of_unique_values(path: Path) -> None:
+    """Rule 12 in one transaction: values trade places, an untouched row is never evicted."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    start = tuple(put(i, i, i, i, "0.00") for i in (1, 2, 3))
+    destination.apply(work(110, 200, Folded(SHAPE, start)), 1)
+    ring = (put(1, 1, 2, 1, "0.00"), put(2, 2, 1, 2, "0.00"))
+    destination.apply(work(200, 300, Folded(SHAPE, ring)), 1)
+    assert rows_of(path, 'SELECT id, u FROM "d.t" ORDER BY id') == [(1, 2), (2, 1), (3, 3)]
+    with pytest.raises(UniqueConflict, match=r"d\.t: unique key 'uu'"):
+        destination.apply(work(300, 400, Folded(SHAPE, (gone(1), put(4, 4, 3, 4, "0.00")))), 1)
+    assert rows_of(path, 'SELECT id, u FROM "d.t" ORDER BY id') == [(1, 2), (2, 1), (3, 3)]
+    assert destination.commit_ts == 300
+
+
+def test_keyless_rows_one_at_a_time_and_exactly(path: Path) -> None:
+    """Rule 11: identical rows are taken one by one, case counts, NULL is found, a miss is an error."""
+    keyless = table(51, "k", column(1, "c", TEXT), column(2, "rowid"), key=False)
+    k = shape("k", "c rowid", key=())
+    destination = opened(path)
+    destination.ddl(step(1, ActionType.CREATE_TABLE, 110, "…", after=keyless))
+    inserts = [one(k, Kind.INSERT, new=row) for row in (("a", 1), ("A", 1), ("a", 1), (None, 1), ("1", 1))]
+    changes = [one(k, Kind.DELETE, old=("A", 1)), one(k, Kind.UPDATE, old=("a", 1), new=("b", 2)),
+               one(k, Kind.UPDATE, old=(None, 1), new=(None, 3))]  # fmt: skip
+    destination.apply(work(110, 200, ordered=[*inserts, *changes]), 1)
+    assert sorted(rows_of(path, 'SELECT * FROM "d.k"'), key=repr) == [("1", 1), ("a", 1), ("b", 2), (None, 3)]
+    with pytest.raises(RowMissing, match=r"d\.k: DELETE of commit_ts 150"):
+        destination.apply(work(200, 300, ordered=[one(k, Kind.DELETE, old=("A", 1))]), 1)
+
+
+def test_errors_name_the_table_and_leave_nothing(path: Path) -> None:
+    """A table that is not there; a NULL where none may be."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    good = Folded(SHAPE, (put(1, 1, 1, 1, "0.00"),))
+    with pytest.raises(RowsRefused, match=r"d\.nothere: .*no such table"):
+        destination.apply(work(110, 200, good, Folded(shape("nothere", "id"), (put(1, 1),))), 1)
+    strict = table(51, "s", column(1, "id"), column(2, "v", replace(INT, flag=int(Flag.NOT_NULL))))
+    destination.ddl(step(2, ActionType.CREATE_TABLE, 120, "…", after=strict))
+    with pytest.raises(RowsRefused, match="NOT NULL"):
+        destination.apply(work(120, 200, good, Folded(shape("s", "id v"), (put(2, 2, None),))), 1)
+    assert rows_of(path, 'SELECT * FROM "d.t"') == []
+
+
+def test_one_writer_at_a_time(path: Path) -> None:
+    """The lock file ends with its process; the epoch refuses whoever held the file before."""
+    first = opened(path)
+    with pytest.raises(LockHeld, match="another drainer"):
+        opened(path)
+    first.close(clean=True)
+    second = opened(path)
+    with sqlite3.connect(path) as outside:
+        outside.execute('UPDATE "tidb_binlog.drainer_position" SET epoch=epoch+1')
+    with pytest.raises(Fenced, match="taken over"):
+        second.advance(200, 1)
+
+
+def altered(*columns_: object, name: str = "t", query: str = "ALTER …", indexes: Sequence[IndexInfo] = ()) -> Ddl:
+    info = table(50, name, *columns_, indexes=tuple(indexes))  # type: ignore[arg-type]
+    return step(2, ActionType.MULTI_SCHEMA_CHANGE, 300, query, before=T, after=info)
+
+
+ID, U, BIG, D = (column(n, c, k) for n, c, k in ((1, "id", INT), (2, "u", INT), (3, "big", UINT64), (4, "d", DECIMAL)))
+VARCHAR = replace(TEXT, flen=30)
+ALTERATIONS = {
+    "append": (altered(ID, U, BIG, D, column(5, "e", TEXT, origin_default="x'y")), [(1, 5, 7, "1.50", "x'y")]),
+    "first": (altered(ID, column(5, "e", origin_default="9"), U, BIG, D), [(1, 9, 5, 7, "1.50")]),
+    "drop": (altered(ID, BIG, D), [(1, 7, "1.50")]),
+    "rename": (altered(ID, column(2, "uu"), BIG, D), [(1, 5, 7, "1.50")]),
+    "swap names": (altered(ID, column(2, "d", INT), BIG, column(4, "u", DECIMAL)), [(1, 5, 7, "1.50")]),
+    "retype by name": (altered(ID, column(9, "u", VARCHAR), BIG, D), [(1, "5", 7, "1.50")]),
+    "change by text": (
+        altered(ID, column(9, "w", VARCHAR), BIG, D, query="ALTER TABLE t CHANGE COLUMN `u` `w` VARCHAR(30)"),
+        [(1, "5", 7, "1.50")],
+    ),
+    "scale": (altered(ID, U, BIG, column(4, "d", replace(DECIMAL, decimal=1))), [(1, 5, 7, "1.5")]),
+    "to integer": (altered(ID, U, BIG, column(4, "d", INT)), [(1, 5, 7, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_alterations_follow_the_columns_ids(path: Path, name: str) -> None:
+    """Add, drop, rename, move and retype, by id, with every row kept."""
+    ddl, wanted = ALTERATIONS[name]
+    destination = opened(path)
+    destination.ddl(CREATE)
+    destination.apply(work(110, 200, Folded(SHAPE, (put(1, 1, 5, 7, "1.50"),))), 1)
+    destination.ddl(ddl)
+    assert rows_of(path, 'SELECT * FROM "d.t"') == wanted
+    after = ddl.after
+    assert after is not None
+    assert [row[1] for row in rows_of(path, 'PRAGMA table_info("d.t")')] == [c.name for c in after.columns]
+
+
+def test_indexes_and_keys_come_and_go(path: Path) -> None:
+    """Unique, plain and prefix indexes; a primary key that is not clustered is one of them."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    prefix = IndexInfo(3, "pre", (IndexColumn("e", 4, 2),), unique=True)
+    e = column(5, "e", TEXT)
+    destination.ddl(altered(ID, U, BIG, D, e, indexes=[prefix]))
+    s = shape("t", "id u big d e", unique=["pre"])
+    destination.apply(work(300, 400, Folded(s, (put(1, 1, 5, 7, "1.50", "abc"), put(2, 2, 5, 7, "1.50", "b")))), 1)
+    with pytest.raises(UniqueConflict, match="key 'pre'"):
+        destination.apply(work(400, 500, Folded(s, (put(3, 3, 5, 7, "1.50", "abX"),))), 1)
+    names = rows_of(path, "SELECT name FROM sqlite_master WHERE type='index' AND sql IS NOT NULL")
+    assert names == [("d.t.pre",)]
+
+
+def test_renames_truncate_and_drops(path: Path) -> None:
+    """A ring of names swaps the tables with their indexes; TRUNCATE empties; DROP DATABASE takes all its tables."""
+    other = table(60, "o", column(1, "id"))
+    destination = opened(path)
+    destination.ddl(CREATE)
+    destination.ddl(step(2, ActionType.CREATE_TABLE, 120, "…", after=other))
+    destination.apply(work(120, 200, Folded(SHAPE, (put(1, 1, 5, 7, "1.50"),))), 1)
+
+    def named(info: TableInfo, name: str) -> TableInfo:
+        return replace(info, name=name)
+
+    ring = [(T, named(T, "tmp")), (other, named(other, "t")), (named(T, "tmp"), named(T, "o"))]
+    destination.ddl(step(3, ActionType.RENAME_TABLES, 300, "…", changes=ring))
+    assert rows_of(path, 'SELECT * FROM "d.o"') == [(1, 5, 7, "1.50")]
+    assert rows_of(path, 'SELECT * FROM "d.t"') == []
+    assert rows_of(path, "SELECT name FROM sqlite_master WHERE type='index' AND sql IS NOT NULL") == [("d.o.uu",)]
+    moved = named(T, "o")
+    destination.ddl(step(4, ActionType.TRUNCATE_TABLE, 400, "…", before=moved, after=replace(moved, id=99)))
+    assert rows_of(path, 'SELECT * FROM "d.o"') == []
+    gone_ = [(replace(moved, id=99), None), (named(other, "t"), None)]
+    destination.ddl(step(5, ActionType.DROP_SCHEMA, 500, "…", changes=gone_))
+    assert rows_of(path, "SELECT name FROM sqlite_master WHERE type='table' AND name LIKE 'd.%'") == []
+
+
+def test_what_sqlite_cannot_do_stops_with_its_name(path: Path) -> None:
+    """Partitions have no counterpart: named, nothing changed, the position stays."""
+    destination = opened(path)
+    destination.ddl(CREATE)
+    with pytest.raises(DdlFailed, match=r"job 9 .*DROP_TABLE_PARTITION(.|\n)*job-id = 9"):
+        destination.ddl(step(9, ActionType.DROP_TABLE_PARTITION, 300, "…", before=T, after=T))
+    assert (destination.commit_ts, destination.job_done(9)) == (110, False)
+
+
+def _child(path: Path, actions: list[tuple[str, object]], crash: str) -> int:
+    script = (
+        "import pickle,sys;from pathlib import Path;from tests.integration.sink.test_sqlite import play;"
+        "play(Path(sys.argv[1]),pickle.loads(Path(sys.argv[2]).read_bytes()))"
+    )
+    file = path.with_suffix(".pickle")
+    file.write_bytes(pickle.dumps(actions))
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "BINLOG_CRASH_POINT": crash}
+    return subprocess.run(
+        [sys.executable, "-c", script, str(path), str(file)], env=environ, cwd=ROOT, check=False
+    ).returncode
+
+
+def play(path: Path, actions: list[tuple[str, object]]) -> None:
+    """Do what is not behind the position."""
+    destination = opened(path)
+    for _, step_ in actions:
+        if isinstance(step_, SegmentWork):
+            if step_.until_ts > destination.commit_ts:
+                destination.apply(step_, 1)
+        elif isinstance(step_, Ddl) and not destination.job_done(step_.job.id):
+            destination.ddl(step_)
+
+
+@pytest.mark.parametrize("crash", [f"sink.{edge}_commit:{n}" for edge in ("before", "after") for n in (2, 3, 4, 5)])
+def test_a_killed_writer_leaves_whole_steps(path: Path, crash: str) -> None:
+    """SIGKILL around every commit, rows and DDL alike, then a new life: each step once."""
+    keyless = table(51, "k", column(1, "n"), key=False)
+    k = shape("k", "n", key=())
+    actions: list[tuple[str, object]] = [
+        ("ddl", step(1, ActionType.CREATE_TABLE, 110, "…", after=keyless)),
+        ("rows", work(110, 200, ordered=[one(k, Kind.INSERT, new=(1,))])),
+        ("ddl", step(2, ActionType.ADD_COLUMN, 300, "…", before=keyless,
+                     after=table(51, "k", column(1, "n"), column(2, "m", origin_default="4"), key=False))),
+        ("rows", work(300, 400, ordered=[one(shape("k", "n m", key=()), Kind.INSERT, new=(2, 5))])),
+    ]  # fmt: skip
+    assert _child(path, actions, crash) == -9
+    play(path, actions)
+    assert rows_of(path, 'SELECT * FROM "d.k" ORDER BY n') == [(1, 4), (2, 5)]

@@ -161,4 +161,5 @@ def _one(a: NetState, b: NetState) -> NetState:
     # A transaction in both parts gives its event twice.
     events = sorted({*all_events(a), *all_events(b)})
     later = [event for event in events if event[:2] != (first_ts, first_sequence)]
-    return (identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, in_one_order(gone), later or None)
+    dead = in_one_order(gone)
+    return identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, dead, later or None

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from drainer.plan import Change, Kind, Literals
 from drainer.row.codec import Codec
@@ -64,12 +65,10 @@ def in_order(found: list[Scanned]) -> list[Scanned]:
     """Upstream's order, whatever order the pumps were read in, and each transaction once: one that was sent to two
     pumps has the same start_ts and commit_ts on both (rule 19)."""
     found.sort()
-    if len({one[0] for one in found}) == len(found):
+    repeated = {one[0] for one, other in pairwise(found) if one[0] == other[0]}
+    if not repeated:
         return found
-    kept: list[Scanned] = []
-    last_ts, last_payload = 0, b""
+    kept: dict[tuple[int, int], Scanned] = {}
     for one in found:
-        if one[0] != last_ts or start_ts_of(one[1]) != start_ts_of(last_payload):
-            kept.append(one)
-        last_ts, last_payload = one[0], one[1]
-    return kept
+        kept.setdefault((one[0], start_ts_of(one[1]) if one[0] in repeated else 0), one)
+    return [kept[place] for place in sorted(kept)]

@@ -215,7 +215,7 @@ def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
     payloads = [transaction([(PADDED, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     whole = net_rows(work_of(decoder_of(PADDED), payloads))
     assert [(net.identity, net.row, net.stale) for net in whole] == [
-        (b"a", b"('a  ',2)", (b"('a')", b"('a ')")),
+        (b"a", b"('a  ',2)", (b"('a ')", b"('a')")),
         (b"b", b"('b',2)", (b"('b ')",)),
         (b"c", None, (b"('c')",)),
     ]

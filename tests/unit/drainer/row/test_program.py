@@ -112,9 +112,7 @@ def rows(draw: st.DrawFn) -> tuple[TableInfo, dict[int, Datum], dict[int, Datum]
         info = table([*keys, *names], unique={"PRIMARY": [k for k, _ in keys]}, clustered=clustered)
 
     def values() -> dict[int, Datum]:
-        return {
-            c.id: draw(datums(c.type) if c.is_not_null else st.none() | datums(c.type)) for c in info.columns
-        }
+        return {c.id: draw(datums(c.type) if c.is_not_null else st.none() | datums(c.type)) for c in info.columns}
 
     return info, values(), values()
 

@@ -1,0 +1,38 @@
+"""The cut of a batch is recorded, so it must not change unnoticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from drainer.order.blob import merge_slot
+from drainer.order.errors import BlobError
+from drainer.order.fold import FoldBuilder
+from drainer.order.slot import HASH_VERSION, slot_of
+from drainer.row.key import identity
+from tests.row_case import BEGIN_TS, INT, decoder_of, table, transaction
+
+
+def test_slots_of_version_1() -> None:
+    """Rule 16: whoever changes these numbers gives the hash a new version."""
+    assert HASH_VERSION == 1
+    keys = [identity(n) for n in (0, 1, -1, 2**63)] + [identity(b"a"), identity((1, b"a")), identity((1, b"a\0"))]
+    assert [slot_of(100, key, 16) for key in keys] == [13, 11, 8, 4, 3, 10, 13]
+    assert slot_of(101, keys[0], 1 << 30) != slot_of(100, keys[0], 1 << 30)
+
+
+def test_whole_numbers_order_as_numbers() -> None:
+    """Rows go into a clustered table in the order of its key."""
+    numbers = [-(2**63), -5, -1, 0, 1, 255, 256, 2**63 - 1, 2**64 - 1]
+    assert sorted(numbers, key=identity) == numbers
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, -1])
+def test_damaged_blobs_are_named(cut: int) -> None:
+    bare = table([("id", INT)], handle="id")
+    builder = FoldBuilder(decoder_of(bare))
+    builder.add(transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS))
+    (blob,) = builder.slots(1).values()
+    with pytest.raises(BlobError, match="blob"):
+        merge_slot([blob[:cut]])
+    with pytest.raises(BlobError, match="version"):
+        merge_slot([b"\x63" + blob[1:]])

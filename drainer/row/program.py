@@ -131,7 +131,7 @@ class Writer:
         carried = [s for s in self.layout.stored if s.in_insert or not insert]
         for stored in carried:
             v = f"{prefix}{stored.target}" if stored.target in wanted else None
-            if v is None:
+            if v is None or handle.get(stored.target) == v:
                 self._column(stored, None, "")
             elif strict:
                 self._column(stored, v, "return None")
@@ -178,6 +178,8 @@ class Writer:
         for n, part in enumerate(self.layout.handle):
             v = f"h{n}"
             if part.kind is None:
+                # A whole number is the column itself, whatever the row says (row format 2.6).
+                v = f"c{part.target}" if part.target >= 0 else v
                 self._int_handle(part, v)
             else:
                 self._key_part(part, part.kind, v)

@@ -45,9 +45,13 @@ def double_text(value: float) -> str:
     return repr(value)
 
 
-@lru_cache(maxsize=4096)
 def float_text(value: float) -> str:
     """Shortest digits that give the same single: read as a double and rounded, as MySQL and MariaDB do."""
+    return _float_text(value) if value else repr(value)  # 0.0 and -0.0 are one key of a cache
+
+
+@lru_cache(maxsize=4096)
+def _float_text(value: float) -> str:
     if not isfinite(value):
         raise DecodeError("float", offset=0, detail=f"{value} is no column value")
     try:

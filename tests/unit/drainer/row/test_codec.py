@@ -1,0 +1,182 @@
+"""Rows of one schema for a destination of another (X-08, row format 2.6), and rows that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from binlog import envelope
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Uint, encode_value
+from binlog.tidb.row import encode_insert, encode_row, encode_update
+from binlog.tidb.table import ColumnInfo
+from binlog.tidb.types import FieldType, SchemaState, Tp
+
+from drainer.order.fold import FoldBuilder
+from drainer.plan import Kind, Match
+from drainer.row.decode import Decoder
+from drainer.row.transaction import scan
+from drainer.schema.errors import TableUnknown, UnknownColumn
+from drainer.schema.view import Gone, SchemaView
+from tests.row_case import BEGIN_TS, INT, TEXT, altered, decoder_of, not_null, table, transaction, view_of
+
+OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")
+ADDED = ColumnInfo(id=4, name="added", offset=2, type=not_null(INT), origin_default="7")
+NEW = replace(OLD, columns=(OLD.columns[0], replace(OLD.columns[2], offset=1), ADDED))
+ROW = {1: 1, 2: b"x", 3: b"y"}
+
+
+def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
+    builder = FoldBuilder(Decoder(view, "mysql"))
+    builder.add_all(payloads)
+    return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
+
+
+def test_a_row_of_the_old_schema_for_the_new_table() -> None:
+    """By column id, with the default of the column it lacks."""
+    view = altered(OLD, NEW)
+    insert = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
+    update = transaction([(OLD, ("update", ROW, {**ROW, 3: b"z"}))], commit_ts=BEGIN_TS + 1)
+    other = transaction([(OLD, ("insert", {}, {**ROW, 1: 2}))], commit_ts=BEGIN_TS + 2)
+    assert rows_of(view, insert, update, other) == [b"(1,'z',7)", b"(2,'y',7)"]
+
+
+def test_rows_of_both_schemas_meet_under_one_key() -> None:
+    view = altered(OLD, NEW)
+    old = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
+    new_row = {1: 1, 3: b"z", 4: 9}
+    new = transaction([(NEW, ("update", {1: 1, 3: b"y", 4: 7}, new_row))], commit_ts=BEGIN_TS + 1, version=2)
+    assert rows_of(view, new, old) == [b"(1,'z',9)"]
+
+
+def test_a_column_on_its_way_in_is_read_and_left_out() -> None:
+    """A write-only column stands in rows, but the destination has no such column."""
+    coming = replace(ADDED, offset=3, state=SchemaState.WRITE_ONLY)
+    info = replace(OLD, columns=(*OLD.columns, coming))
+    payload = transaction([(info, ("insert", {}, {**ROW, 4: 5}))], commit_ts=BEGIN_TS)
+    assert rows_of(view_of(info), payload) == [b"(1,'x','y')"]
+    assert rows_of(view_of(OLD), payload) == [b"(1,'x','y')"]
+
+
+def test_an_unknown_column_is_left_out_only_where_the_history_says_so() -> None:
+    info = replace(OLD, columns=(*OLD.columns, replace(ADDED, offset=3)))
+    payload = transaction([(info, ("insert", {}, {**ROW, 4: 5}))], commit_ts=BEGIN_TS, version=3)
+    known = altered(OLD, OLD, verdicts={(OLD.id, 4): 3})
+    assert rows_of(known, payload) == [b"(1,'x','y')"]
+    with pytest.raises(UnknownColumn, match=f"column id 4 of table id 100 .*{BEGIN_TS}"):
+        rows_of(altered(OLD, OLD, verdicts={(OLD.id, 4): 2}), payload)
+
+
+def test_tables_that_are_gone_or_unknown() -> None:
+    payload = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
+    gone = SchemaView({}, {OLD.id: Gone.TRUNCATED}, 0, 9, None)
+    assert rows_of(gone, payload) == []
+    assert list(Decoder(gone, "mysql").changes([payload])) == []
+    with pytest.raises(TableUnknown, match=f"table id 100 .*{BEGIN_TS}"):
+        rows_of(SchemaView({}, {}, 0, 9, None), payload)
+
+
+def test_an_update_that_lacks_a_public_column_is_damage() -> None:
+    """D-TR-04, unless a DDL may be dropping it: then the row is of another schema_version."""
+    short = {1: 1, 3: b"y"}
+    view = view_of(OLD)
+    value = transaction(
+        [(replace(OLD, columns=(OLD.columns[0], OLD.columns[2])), ("update", short, short))], commit_ts=BEGIN_TS
+    )
+    with pytest.raises(DecodeError, match=f"`db`.`t` .*{BEGIN_TS}.*column dropped"):
+        rows_of(view, value)
+    later = transaction(
+        [(replace(OLD, columns=(OLD.columns[0], OLD.columns[2])), ("update", short, short))],
+        commit_ts=BEGIN_TS,
+        version=2,
+    )
+    assert rows_of(view, later) == [b"(1,NULL,'y')"]
+
+
+@pytest.mark.parametrize("kind", ["insert", "update", "delete"])
+def test_a_binlog_cut_at_every_byte_is_a_named_error(kind: str) -> None:
+    payload = transaction([(OLD, (kind, ROW, ROW))], commit_ts=BEGIN_TS)
+    decoder = decoder_of(OLD)
+    whole = rows_of(view_of(OLD), payload)
+    for end in range(len(payload)):
+        builder = FoldBuilder(decoder)
+        try:
+            builder.add(payload[:end])
+            work = builder.finish(0, 1)
+        except DecodeError:
+            continue
+        # Cut between two fields of the binlog: with all rows, or without any.
+        assert [net.row for found in work.folded for net in found.rows] in ([], whole)
+
+
+def test_a_row_cut_at_every_byte_is_a_named_error() -> None:
+    """Where lengths are right and only the row is short; test_program cuts rows of every type. An insert cut between
+    two columns is the row of a writer that left NULLs out."""
+    codec = decoder_of(OLD).codec(OLD.id, 1, 0)
+    assert codec is not None
+    row = encode_insert(OLD, ROW)
+    whole_columns = [len(row) - 5]
+    for end in range(len(row)):
+        if end in whole_columns:
+            continue
+        with pytest.raises(DecodeError, match=r"`db`.`t` \(table id 100, commit_ts 5\)"):
+            codec.insert(row, 0, end, 5)
+
+
+def test_the_handle_of_a_row_without_columns() -> None:
+    only = table([("id", INT)], handle="id")
+    assert rows_of(view_of(only), transaction([(only, ("insert", {}, {1: -5}))], commit_ts=BEGIN_TS)) == [b"(-5)"]
+
+
+def test_pumpload_repeats_the_key_in_the_row() -> None:
+    codec = decoder_of(OLD).codec(OLD.id, 1, 0)
+    assert codec is not None
+    row = encode_value(5) + encode_row({1: 5, 2: b"a", 3: b"b"})
+    assert codec.insert_program(row, 0, len(row)) == (5, None, b"(5,'a','b')")
+    # An integer handle is the column, whatever the row says.
+    row = encode_value(5) + encode_row({1: 6, 2: b"a", 3: b"b"})
+    assert codec.insert_program(row, 0, len(row)) == codec.insert(row, 0, len(row), 1) == (5, None, b"(5,'a','b')")
+
+
+def test_what_a_destination_learns_of_a_table() -> None:
+    kinds = [("id", INT), ("t", TEXT), ("f", FieldType(Tp.FLOAT)), ("j", FieldType(Tp.JSON))]
+    info = table(kinds, handle="id", unique={"t": ["t"]})
+    codec = decoder_of(info).codec(info.id, 1, 0)
+    assert codec is not None
+    shape = codec.shape
+    assert (shape.schema, shape.table, shape.columns, shape.key) == ("db", "t", ("id", "t", "f", "j"), (0,))
+    assert shape.secondary_unique == ("t",)
+    assert shape.match == (Match.PLAIN, Match.BINARY_TEXT, Match.EXACT_FLOAT, Match.JSON)
+
+
+def test_text_that_is_no_utf8_is_hexadecimal() -> None:
+    payload = transaction([(OLD, ("insert", {}, {1: 1, 2: b"\xff'", 3: "é'\\".encode()}))], commit_ts=BEGIN_TS)
+    assert rows_of(view_of(OLD), payload) == [b"(1,X'ff27','" + "é".encode() + b"\\'\\\\')"]
+
+
+def test_a_wrong_type_is_an_error_that_names_the_column() -> None:
+    row = encode_value(1) + encode_row({2: Uint(3)})
+    codec = decoder_of(OLD).codec(OLD.id, 1, 0)
+    assert codec is not None
+    assert codec.insert_program(row, 0, len(row)) is None
+    with pytest.raises(DecodeError, match=r"commit_ts 77.*column dropped \(id 2\)"):
+        codec.insert(row, 0, len(row), 77)
+
+
+def test_both_ways_to_scan_a_binlog_agree() -> None:
+    """In place and by the general reader: timestamps short and long, table ids and versions of one to three bytes."""
+    for table_id in (1, 127, 128, 20_000, 3_000_000):
+        for version in (1, 127, 128, 16_383, 16_384):
+            info = replace(OLD, id=table_id)
+            steps = [(info, ("insert", {}, {**ROW, 3: b"y" * size})) for size in (1, 50, 300, 70_000)]
+            for step in steps:
+                payload = transaction([step], commit_ts=BEGIN_TS, version=version)  # type: ignore[list-item]
+                found = scan(payload)
+                assert found[:5] == (BEGIN_TS, payload, 0x12, version, table_id)
+                assert payload[found[5] : found[6]] == encode_insert(info, step[1][2])  # type: ignore[arg-type]
+    for commit_ts in (1, 1 << 55, (1 << 63) - 1):
+        payload = transaction([(OLD, ("update", ROW, ROW))], commit_ts=commit_ts, start_ts=1)
+        assert scan(payload)[0] == commit_ts == envelope.scan(payload).commit_ts
+    changes = list(decoder_of(OLD).changes([payload]))
+    assert [(c.kind, c.old, c.new) for c in changes] == [(Kind.UPDATE, (b"1", b"'x'", b"'y'"), (b"1", b"'x'", b"'y'"))]
+    assert encode_update(OLD, ROW, ROW) in payload

@@ -92,7 +92,8 @@ def _datetime(text: str, fsp: int) -> str:
     """Another number of digits after the second, rounded."""
     day, _, time = text.partition(" ")
     whole, _, fraction = (time or "00:00:00").partition(".")
-    micros = round(int(fraction.ljust(6, "0")[:6] or 0) / 10 ** (6 - fsp)) * 10 ** (6 - fsp)
+    unit = 10 ** (6 - fsp)
+    micros = (int(fraction.ljust(6, "0")[:6]) + unit // 2) // unit * unit
     if micros >= 1_000_000:
         up = datetime.fromisoformat(f"{day} {whole}") + timedelta(seconds=1)
         day, whole, micros = up.strftime("%Y-%m-%d"), up.strftime("%H:%M:%S"), 0

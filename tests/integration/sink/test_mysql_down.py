@@ -1,0 +1,76 @@
+"""A server that goes away: waited for with a bound, and nothing lost or doubled when it is back."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from drainer.plan import Folded, Kind
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.protocol import Applied, SlotResult
+from tests.integration.sink.case import IDENTITY, change, opened, put, server_config, shape, work
+from tests.integration.sink.test_mysql_spread import intent
+from tests.support import free_port, running_mariadb
+
+pytestmark = pytest.mark.integration
+
+
+def test_an_unreachable_server_is_named_after_the_configured_time() -> None:
+    """Not for ever: the caller decides what comes after."""
+    port = free_port()
+    destination = MySQLDestination(ServerConfig(port=port, retry_for_s=0.3))
+    with pytest.raises(DestinationDown, match=f"127.0.0.1:{port}: gave up after"):
+        destination.open(IDENTITY, 100)
+
+
+def test_a_wrong_password_is_not_waited_for() -> None:
+    with running_mariadb() as mariadb:
+        config = server_config(mariadb, password="secret-and-wrong")
+        with pytest.raises(DestinationRefused, match="1045") as caught:
+            MySQLDestination(config).open(IDENTITY, 100)
+        assert "secret-and-wrong" not in str(caught.value) + repr(config)
+        with pytest.raises(DestinationRefused, match="rejects the session variable no_such"):
+            MySQLDestination(server_config(mariadb, params=(("no_such", "1"),))).open(IDENTITY, 100)
+
+
+def test_work_goes_on_when_a_killed_server_is_back() -> None:
+    """SIGKILL to the server between segments and chunks, inline and spread; keyless rows would show a double."""
+    with running_mariadb() as mariadb:
+        mariadb.query("CREATE DATABASE d")
+        mariadb.query("CREATE TABLE d.k (n INT)")
+        mariadb.query("CREATE TABLE d.p (id INT PRIMARY KEY)")
+        k, p = shape("k", "n", key=()), shape("p", "id")
+        destination = opened(mariadb, retry_for_s=60.0)
+        done: list[Applied | SlotResult] = []
+
+        def rows(after: int) -> None:
+            inserts = [change(k, Kind.INSERT, new=str(after), ts=after + 1, seq=n) for n in range(7)]
+            done.append(
+                destination.apply(
+                    work(after, after + 100, Folded(p, (put(after, b"(%d)" % after),)), ordered=inserts), 1
+                )
+            )
+
+        rows(100)
+        mariadb.server.kill()
+        thread = threading.Thread(target=rows, args=(200,))
+        thread.start()
+        mariadb.server.start()
+        thread.join(60)
+        range_ = intent(300, 400)
+        target = destination.begin(range_)
+        mariadb.server.kill()
+        slot = work(300, 400, ordered=[change(k, Kind.INSERT, new="300", ts=301, seq=n) for n in range(7)])
+        thread = threading.Thread(target=lambda: done.append(target.apply(0, slot)))
+        thread.start()
+        mariadb.server.start()
+        thread.join(60)
+        assert destination.next_phase(range_, []) is None
+        destination.finish(range_, 1)
+        assert len(done) == 3
+        counted = mariadb.query("SELECT n, COUNT(*) FROM d.k GROUP BY n ORDER BY n")
+        assert counted == [(100, 7), (200, 7), (300, 7)]
+        assert mariadb.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position") == [(400, None)]

@@ -1,0 +1,63 @@
+"""Cutting a slot into transactions: from a total order, so that shuffles do not matter (correctness rule 16)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.mysql import chunks
+from drainer.sink.mysql.chunks import cut
+from drainer.sink.protocol import Phase
+
+
+def shape(table_id: int, unique: tuple[str, ...] = ()) -> TableShape:
+    return TableShape(table_id, "d", f"t{table_id}", ("id",), (0,), "", unique, (Match.PLAIN,))
+
+
+def net(number: int, size: int = 4) -> NetRow:
+    return NetRow(b"%08d" % number, Kind.INSERT, b"x" * size, ())
+
+
+def work(rng: random.Random) -> SegmentWork:
+    """The same content in a shuffled order."""
+    tables = []
+    for table_id, unique in ((3, ()), (1, ("u",)), (2, ()), (4, ("u",))):
+        rows = [net(n) for n in range(10)]
+        rng.shuffle(rows)
+        tables.append(Folded(shape(table_id, unique), tuple(rows)))
+    rng.shuffle(tables)
+    ordered = [Change(shape(9), Kind.INSERT, None, (b"%d" % n,), 100 + n // 3, n % 3) for n in range(10)]
+    rng.shuffle(ordered)
+    return SegmentWork(1, 2, tuple(tables), Ordered(tuple(ordered)), 0, 0)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("limit", [1, 3, 7, 1000])
+def test_the_cut_does_not_depend_on_the_order_of_arrival(phase: Phase, limit: int) -> None:
+    rng = random.Random(5)
+    first = cut(work(rng), phase, limit)
+    assert all(cut(work(rng), phase, limit) == first for _ in range(20))
+    assert all(chunk.rows <= limit for chunk in first)
+    total = sum(chunk.rows for chunk in first)
+    assert total == (50 if phase is Phase.DIRECT else 20)
+
+
+def test_tables_that_may_surprise_come_last() -> None:
+    """Ordered changes are never repeated by a fallback, because they are done before one can begin."""
+    pieces = cut(work(random.Random(1)), Phase.DIRECT, 3)
+    kinds = ["o" if c.ordered else "u" if c.folded[0].shape.secondary_unique else "p" for c in pieces]
+    assert "".join(kinds) == "oooo" + "p" * 7 + "u" * 7
+    assert all(not chunk.ordered for chunk in cut(work(random.Random(1)), Phase.INSERT, 3))
+
+
+def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = tuple(net(n, 100) for n in range(20))
+    monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 450)
+    pieces = cut(SegmentWork(1, 2, (Folded(shape(1), rows),), Ordered(()), 0, 0), Phase.DIRECT, 1000)
+    assert [chunk.rows for chunk in pieces] == [5, 5, 5, 5]
+
+
+def test_an_empty_slot_has_no_chunks() -> None:
+    assert cut(SegmentWork(1, 2, (), Ordered(()), 0, 0), Phase.DIRECT, 10) == []

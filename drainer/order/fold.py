@@ -37,7 +37,8 @@ class FoldBuilder:
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """As `add`, quicker for many."""
-        self._found += [scan(payload) for payload in payloads]
+        with _collector_paused():
+            self._found += [scan(payload) for payload in payloads]
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Net rows by (table id, identity); the changes of a table with a KeyCollision in the ordered list instead.
@@ -96,13 +97,16 @@ class FoldBuilder:
 
     def _fold(self) -> list[Scanned]:
         transactions = in_order(self._found)
-        lanes = self._lanes
+        lane: Lane | None = None
+        of = (-1, -1)
         for place, one in enumerate(transactions):
             commit_ts, payload, tag, version, table_id, at, end = one
             if not tag:
                 self._fold_many(place, one)
                 continue
-            lane = lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
+            if table_id != of[0] or version != of[1]:
+                of = (table_id, version)
+                lane = self._lanes.get(of) or self._lane(table_id, version, commit_ts)
             if lane is None:
                 continue
             codec, fold = lane

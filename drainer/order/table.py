@@ -110,12 +110,11 @@ class TableFold:
         key_row, kinds = self.key_row, KINDS
         found: list[NetRow] = []
         for key, (first, _, _, _, _, row, image, stale, _) in self.states.items():
+            gone: tuple[Key, ...] = ()
             if image is not None:
                 gone = self._stale(row, image, stale)
             elif row is None:
                 gone = (key_row(key if isinstance(key, tuple) else (key,)),)
-            else:
-                gone = ()
             found.append(NetRow(identity(key), kinds[first], row, gone))
         found.sort()
         return found

@@ -1,0 +1,141 @@
+"""One row from served binlog to folded row and slot blob, in CPU time, beside two things that cannot be done without.
+
+    python -m bench.rowcodec [--rows 50000]
+
+`sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `wide` has
+ten columns of ten types. *Parsing* is protobuf's C parser on the same binlogs, rows untouched; *formatting* is one
+`%` of ready values and one dictionary entry a row. Least CPU time of several runs: other programs share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Callable
+
+from binlog.pb import binlog_pb2
+from binlog.tidb.datum import Datum, Uint
+from binlog.tidb.flatten import flatten
+from binlog.tidb.json import BinaryJSON
+from binlog.tidb.json_encode import encode_json
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from bench.report import Report
+from drainer.order.blob import merge_slot
+from drainer.order.fold import FoldBuilder
+from drainer.row.decode import Decoder
+from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+
+RUNS = 5
+CHAR = FieldType(Tp.STRING, Flag.NOT_NULL, 120, 0, "utf8mb4", "utf8mb4_bin")
+SBTEST = table([("id", INT), ("k", not_null(INT)), ("c", CHAR), ("pad", CHAR)], handle="id")
+WIDE = table(
+    [
+        ("id", FieldType(Tp.LONGLONG, flen=20, decimal=0)),
+        ("price", FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)),
+        ("ratio", FieldType(Tp.DOUBLE, flen=22)),
+        ("name", TEXT),
+        ("day", FieldType(Tp.DATE, flen=10, decimal=0)),
+        ("at", FieldType(Tp.TIMESTAMP, flen=26, decimal=6)),
+        ("kind", FieldType(Tp.ENUM, charset="utf8mb4", collate="utf8mb4_bin", elems=("a", "b"))),
+        ("raw", FieldType(Tp.BLOB, charset="binary", collate="binary")),
+        ("doc", FieldType(Tp.JSON)),
+        ("note", TEXT),
+    ],
+    handle="id",
+)
+
+
+def sbtest_row(number: int, dice: random.Random) -> dict[int, Datum]:
+    return {
+        1: number,
+        2: dice.randrange(1_000_000),
+        3: b"%0120d" % dice.getrandbits(63),
+        4: b"%060d" % dice.getrandbits(63),
+    }
+
+
+def wide_row(number: int, dice: random.Random) -> dict[int, Datum]:
+    kinds = [c.type for c in WIDE.columns]
+    return {
+        1: number,
+        2: flatten(f"{dice.randrange(100_000)}.{dice.randrange(100):02d}", kinds[1]),
+        3: dice.random(),
+        4: f"customer {number} Ünal".encode(),
+        5: flatten(f"2026-{dice.randrange(1, 13):02d}-{dice.randrange(1, 29):02d}", kinds[4]),
+        6: flatten(f"2026-11-21 07:{dice.randrange(60):02d}:00.{dice.randrange(1_000_000):06d}", kinds[5]),
+        7: Uint(dice.randrange(1, 3)),
+        8: dice.randbytes(16),
+        9: BinaryJSON(encode_json({"tags": ["a", "b"], "n": number})),
+        10: None,
+    }
+
+
+def binlogs(info: TableInfo, row: Callable[[int, random.Random], dict[int, Datum]], count: int) -> list[bytes]:
+    dice = random.Random(1)
+    found = []
+    for number in range(1, count + 1):
+        chance = dice.random()
+        old, new = row(number, dice), row(number, dice)
+        step: Step = (
+            ("insert", {}, new) if chance < 0.7 else ("update", old, new) if chance < 0.9 else ("delete", old, {})
+        )
+        found.append(transaction([(info, step)], commit_ts=BEGIN_TS + number * 1000))
+    return found
+
+
+def least_us(work: Callable[[], object], count: int) -> float:
+    """Microseconds of CPU a row."""
+    least = float("inf")
+    for _ in range(RUNS):
+        begin = time.process_time()
+        work()
+        least = min(least, time.process_time() - begin)
+    return least / count * 1e6
+
+
+def parse(payloads: list[bytes]) -> None:
+    for payload in payloads:
+        value = binlog_pb2.PrewriteValue.FromString(binlog_pb2.Binlog.FromString(payload).prewrite_value)
+        for mutation in value.mutations:
+            list(mutation.inserted_rows)
+
+
+def format_ready(count: int) -> None:
+    found = {}
+    for number in range(count):
+        found[number] = b"(%d,%d,'%b','%b')" % (number, 123_456, b"0" * 120, b"1" * 60)
+
+
+def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
+    builder = FoldBuilder(decoder)
+    builder.add_all(payloads)
+    return builder
+
+
+def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes]) -> None:
+    count = len(payloads)
+    decoder = decoder_of(info)
+    report.add(f"{name} parsing alone", least_us(lambda: parse(payloads), count), "µs/row")
+    report.add(f"{name} to net rows", least_us(lambda: fold(decoder, payloads).finish(0, 1), count), "µs/row")
+    report.add(f"{name} to blobs of 4 slots", least_us(lambda: fold(decoder, payloads).slots(4), count), "µs/row")
+    blobs = list(fold(decoder, payloads).slots(4).values())
+    report.add(f"{name} merging the blobs", least_us(lambda: [merge_slot([b]) for b in blobs], count), "µs/row")
+    report.ratio(f"{name} to net rows", f"{name} parsing alone")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rows", type=int, default=50_000)
+    count = options.parse_args().rows
+    report = Report(f"rows from binlog bytes to SQL text, {count:,} transactions of one row")
+    report.add("formatting alone", least_us(lambda: format_ready(count), count), "µs/row")
+    measure(report, "sbtest", SBTEST, binlogs(SBTEST, sbtest_row, count))
+    report.ratio("sbtest to net rows", "formatting alone")
+    measure(report, "wide", WIDE, binlogs(WIDE, wide_row, count // 5))
+
+
+if __name__ == "__main__":
+    main()

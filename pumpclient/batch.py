@@ -133,8 +133,9 @@ class BatchWriter:
             for waiting in batch:
                 _give(waiting, sent)
         self._in_flight.clear()
+        unsent = not_sent(sent.detail)
         for waiting in self._queue:
-            _give(waiting, not_sent(sent.detail))
+            _give(waiting, unsent)
         self._queue.clear()
 
 

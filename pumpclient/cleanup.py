@@ -11,10 +11,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from binlog.errors import BinlogError
 from binlog.log import get_logger
 
 from pumpclient import metrics
-from pumpclient.answer import Answer, Outcome
+from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.payload import rollback_payload
 from pumpclient.tracker import CleanUp
 
@@ -64,7 +65,10 @@ class Cleaner:
                     self._abandon(pump, queue.popleft()[0], "the pump is offline or gone")
                 break
             start_ts, key = queue[0]
-            answer = await self._write(pump, rollback_payload(start_ts, key))
+            try:
+                answer = await self._write(pump, rollback_payload(start_ts, key))
+            except BinlogError as error:  # settings gone bad, such as a TLS file: as if the pump were away
+                answer = not_sent(str(error))
             if not answer.heard:
                 await asyncio.sleep(self._retry_s)
                 continue

@@ -7,6 +7,7 @@ extension is asked once per channel: the Go pump answers UNIMPLEMENTED, and gets
 from __future__ import annotations
 
 import asyncio
+import time
 
 import grpc
 import grpc.aio
@@ -49,15 +50,16 @@ class Connection:
         self._use_extension = use_extension
         self._channel: grpc.aio.Channel | None = None
         self._batch: BatchWriter | None = None
-        self._dialling = asyncio.Lock()
+        self._dialling: asyncio.Task[grpc.aio.Channel | Answer] | None = None
+        self._dialled_s = 0.0
         self._closing: set[asyncio.Task[None]] = set()
         self.has_extension = use_extension
 
     async def write(self, payload: bytes) -> Answer:
         """Write one binlog and wait for it to be durable, or for the reason why it may not be."""
-        channel = self._channel or await self._dial()
-        if channel is None:
-            return not_sent(f"UNAVAILABLE: no connection to {self.host}")
+        channel = await self._connected()
+        if isinstance(channel, Answer):
+            return channel
         if self.has_extension and len(payload) <= MESSAGE_BYTES_MAX:
             answer = await self._write_batched(channel, payload)
             if answer is not None:
@@ -66,9 +68,9 @@ class Connection:
 
     async def probe(self) -> Answer:
         """An empty binlog: accepted by a pump that takes prewrites, stored by none (P-RPC-05)."""
-        channel = self._channel or await self._dial()
-        if channel is None:
-            return not_sent(f"UNAVAILABLE: no connection to {self.host}")
+        channel = await self._connected()
+        if isinstance(channel, Answer):
+            return channel
         return await self._write_plain(channel, b"")
 
     def reset(self) -> None:
@@ -81,20 +83,39 @@ class Connection:
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
+    def renew(self, before_s: float) -> None:
+        """Reset a channel that was dialled before this moment of the monotonic clock."""
+        if self._dialled_s < before_s:
+            self.reset()
+
     async def close(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
         self.reset()
         if self._closing:
             await asyncio.wait(set(self._closing))
 
-    async def _dial(self) -> grpc.aio.Channel | None:
+    async def _connected(self) -> grpc.aio.Channel | Answer:
+        """The channel, or why there is none. Who comes while one is being dialled shares the outcome."""
+        if self._channel is not None:
+            return self._channel
+        if self._dialling is None:
+            self._dialling = asyncio.create_task(self._dial(), name="pumpclient-dial")
+        dialling = self._dialling
+        try:
+            return await asyncio.shield(dialling)
+        except asyncio.CancelledError:
+            if dialling.cancelled():  # by `close`; the caller itself was not cancelled
+                return not_sent(f"CANCELLED: the connection to {self.host} was closed")
+            raise
+
+    async def _dial(self) -> grpc.aio.Channel | Answer:
         """Wait until the channel stands, so that a failure to connect is known to have sent nothing."""
-        async with self._dialling:
-            if self._channel is not None:
-                return self._channel
+        try:
             channel = open_channel(self.host, self._security, OPTIONS)
             try:
                 async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
-                    stands = await _connected(channel)
+                    stands = await _stands(channel)
             except TimeoutError:
                 stands = False
             except BaseException:
@@ -102,9 +123,12 @@ class Connection:
                 raise
             if not stands:
                 await channel.close()
-                return None
+                return not_sent(f"UNAVAILABLE: no connection to {self.host}")
             self._channel = channel
+            self._dialled_s = time.monotonic()
             return channel
+        finally:
+            self._dialling = None
 
     async def _write_batched(self, channel: grpc.aio.Channel, payload: bytes) -> Answer | None:
         """None when this pump does not have the extension; the payload then certainly was not stored."""
@@ -147,7 +171,7 @@ class Connection:
             self.reset()
 
 
-async def _connected(channel: grpc.aio.Channel) -> bool:
+async def _stands(channel: grpc.aio.Channel) -> bool:
     state = channel.get_state(try_to_connect=True)
     while state is not grpc.ChannelConnectivity.READY:
         if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):

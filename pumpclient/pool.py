@@ -22,6 +22,7 @@ class Member:
     state: State
     errors: int = 0
     suspended: bool = False
+    last_cause: object = None
 
     @property
     def online(self) -> bool:
@@ -46,16 +47,19 @@ class Pool:
         return self._members.get(node_id)
 
     def put(self, status: NodeStatus) -> bool:
-        """Take a status from the registry. True when its connection must go: another address, or another state."""
+        """Take a status from the registry. True when its connection must go: the pump has another address.
+
+        Another state is a fresh start for its error count, and no reason to lose answers that are on their way.
+        """
         known = self._members.get(status.node_id)
         if known is None:
             self._members[status.node_id] = Member(status.node_id, status.host, status.state)
             return False
-        changed = known.host != status.host or known.state is not status.state
-        known.host, known.state = status.host, status.state
-        if changed:
+        moved = known.host != status.host
+        if moved or known.state is not status.state:
             known.errors, known.suspended = 0, False
-        return changed
+        known.host, known.state = status.host, status.state
+        return moved
 
     def remove(self, node_id: str) -> bool:
         return self._members.pop(node_id, None) is not None
@@ -87,11 +91,15 @@ class Pool:
         member.errors, member.suspended = 0, False
         return revived
 
-    def failed(self, node_id: str) -> bool:
-        """One more error in a row. True when this made the pump unavailable."""
+    def failed(self, node_id: str, cause: object = None) -> bool:
+        """One more error in a row. True when this made the pump unavailable.
+
+        The same `cause` again is the same error: a broken stream is one, however many binlogs were on it.
+        """
         member = self._members.get(node_id)
-        if member is None:
+        if member is None or (cause is not None and cause is member.last_cause):
             return False
+        member.last_cause = cause
         member.errors += 1
         newly = member.errors > self._errors_max and not member.suspended
         if newly:

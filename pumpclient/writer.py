@@ -105,7 +105,7 @@ class Writer:
         return pump
 
     async def _prewrite_somewhere(self, start_ts: int, payload: bytes) -> str:
-        end_s = time.monotonic() + self._limits.write_timeout_s
+        begun_s = time.monotonic()
         tried: set[str] = set()
         tries, last = 0, "no available pump to write binlog"
         while True:
@@ -120,22 +120,25 @@ class Writer:
                 return pump
             tried.add(pump)
             last = f"{pump}: {answer.detail}"
-            if time.monotonic() > end_s and tries > len(available):
+            if time.monotonic() > begun_s + self._limits.write_timeout_s and tries > len(available):
                 break
             left = self._pool.available()
             if left and tried.issuperset(left):  # everybody failed once: now it is worth waiting
                 await asyncio.sleep(self._limits.prewrite_retry_s)
-        return await self._prewrite_anywhere(start_ts, payload, tries, last)
+        return await self._prewrite_anywhere(start_ts, payload, begun_s, tries, last)
 
-    async def _prewrite_anywhere(self, start_ts: int, payload: bytes, tries: int, last: str) -> str:
-        """C-13: one try at every pump that the registry calls online, over fresh connections."""
+    async def _prewrite_anywhere(self, start_ts: int, payload: bytes, begun_s: float, tries: int, last: str) -> str:
+        """C-13: one try at every pump that the registry calls online, over connections younger than the prewrite.
+
+        Younger, not new: of many transactions that come here together, each would tear down what the others use.
+        """
         online = self._pool.online()
         if not online and not tries:
             raise NoPump(f"prewrite {start_ts}: no available pump to write binlog ({len(self._pool)} registered)")
         self.counts.fallbacks += 1
         for pump in online:
             if pump in self._connections:
-                self._connections[pump].reset()
+                self._connections[pump].renew(begun_s)
             answer = await self._prewrite_once(start_ts, pump, payload)
             tries += 1
             if answer.acked:
@@ -232,7 +235,7 @@ class Writer:
         elif answer.outcome is not Outcome.TOO_LARGE:
             self.counts.tries_failed += 1
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
-            if self._pool.failed(pump):
+            if self._pool.failed(pump, answer):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
                 if not self._pool.available():
                     self.detect_now.set()
@@ -249,7 +252,7 @@ class Writer:
         return answer
 
     def forget(self, pump: str) -> None:
-        """The pump moved, left or changed state: its next write dials anew."""
+        """The pump moved or left: its next write dials anew."""
         connection = self._connections.pop(pump, None)
         if connection is not None:
             connection.reset()

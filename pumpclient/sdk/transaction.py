@@ -11,6 +11,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
+from binlog.crashpoint import crash_point
 from binlog.tidb.key import record_key
 from binlog.tidb.mutation import PrewriteValue
 from binlog.timestamp import TimestampSource
@@ -133,6 +134,7 @@ class Transaction:
         self._value.schema_version = self._catalog.version_for(self._used.values(), preferred=self._opened_version)
         try:
             await self._client.write_prewrite(self.start_ts, self._key or b"", self._value.serialize())
+            crash_point("sdk.after_prewrite")
             self.commit_ts = await self._commit_ts()
             await self._client.commit(self.start_ts, self.commit_ts)
         except BaseException:

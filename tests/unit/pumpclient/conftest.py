@@ -70,7 +70,7 @@ async def field() -> AsyncIterator[Field]:
 async def until(condition: Callable[[], object], *, deadline_s: float = 5.0) -> None:
     """Let the loop run until `condition` is true."""
     async with asyncio.timeout(deadline_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  any condition of a test
             await asyncio.sleep(0.002)
 
 

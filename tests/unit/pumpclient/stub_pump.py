@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from binlog.envelope import BinlogType, Envelope, scan
 from binlog.node import NodeStatus, State
-from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
+from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
 
 CLUSTER_ID = 77
 
@@ -57,12 +57,13 @@ class StubPump:
     tombstones: set[int] = field(default_factory=set)
     messages: list[int] = field(default_factory=list)
     plain_calls: int = 0
+    receive_bytes_max: int = -1
     addr: str = ""
     delayed: list[bytes] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
 
     async def start(self, port: int = 0) -> StubPump:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", self.receive_bytes_max)])
         pump_pb2_grpc.add_PumpServicer_to_server(_Plain(self), self._server)
         if self.extension:
             pump_ext_pb2_grpc.add_PumpExtServicer_to_server(_Extension(self), self._server)
@@ -182,6 +183,30 @@ class _Extension(pump_ext_pb2_grpc.PumpExtServicer):
                 if errmsg:
                     errors.append(_error(index, 2, errmsg))
             yield pump_ext_pb2.WriteBatchResp(batch_id=request.batch_id, errors=errors)
+
+    async def Inspect(self, request: pump_ext_pb2.InspectReq, context: Any) -> pump_ext_pb2.InspectResp:
+        response = pump_ext_pb2.InspectResp(
+            node_id=self._pump.node_id, state=self._pump.state, pending_count=len(self._pump.pending)
+        )
+        for start_ts, payload in sorted(self._pump.pending.items())[: request.pending_max]:
+            binlog = binlog_pb2.Binlog.FromString(payload)
+            response.pending.add(
+                start_ts=start_ts,
+                age_ms=1500,
+                ddl_job_id=binlog.ddl_job_id,
+                bytes=len(payload),
+                prewrite_key=binlog.prewrite_key,
+            )
+        return response
+
+    async def Settle(self, request: pump_ext_pb2.SettleReq, context: Any) -> pump_ext_pb2.SettleResp:
+        self._pump.pending.pop(request.start_ts)
+        if request.commit_ts:
+            self._pump.commits[request.start_ts] = request.commit_ts
+        return pump_ext_pb2.SettleResp(commit_ts=request.commit_ts)
+
+    async def Outcome(self, request: pump_ext_pb2.OutcomeReq, context: Any) -> pump_ext_pb2.OutcomeResp:
+        return pump_ext_pb2.OutcomeResp(commit_ts=[self._pump.commits.get(ts, 0) for ts in request.start_ts])
 
 
 def _error(index: int, code: int, message: str) -> pump_ext_pb2.WriteError:

@@ -109,6 +109,52 @@ async def test_too_large_is_not_retried(field: Field, extension: bool) -> None:
     assert client.open_transactions == 0
 
 
+async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
+    """A batch above the pump's limit ends the stream and says nothing of its binlogs; single calls then do."""
+    pump = await field.add("a")
+    await pump.stop()
+    pump.receive_bytes_max = 100_000
+    await pump.start(pump.port)
+    client = await field.client(limits=replace(FAST, write_timeout_s=5))
+    await client.write_prewrite(1, KEY, VALUE)
+    await asyncio.gather(*(client.write_prewrite(ts, KEY, b"\x08\x01" * 20_000) for ts in range(2, 40)))
+    assert set(pump.pending) == set(range(1, 40))
+    assert pump.plain_calls >= 37
+    with pytest.raises(PayloadTooLarge, match="larger than max"):
+        await client.write_prewrite(100, KEY, b"\x08\x01" * 60_000)
+    with pytest.raises(PayloadTooLarge):
+        await client.write_prewrite(101, KEY, b"\x08\x01" * 600_000)
+
+
+async def test_one_dial_for_everybody(field: Field) -> None:
+    """A pump that does not answer the dial costs each of many writers one dial's time, not the sum of all."""
+    pump = await field.add("a")
+    port = pump.port
+    await pump.stop()
+    server = await asyncio.start_server(
+        lambda reader, writer: reader.read(), "127.0.0.1", port
+    )  # accepts, says nothing
+    good = await field.add("b")
+    client = await field.client("hash", limits=replace(FAST, write_timeout_s=0.4))
+    async with asyncio.timeout(3):
+        await asyncio.gather(*(client.write_prewrite(ts, KEY, VALUE) for ts in range(1000, 1060, 2)))
+    assert len(good.pending) == 30
+    server.close()
+
+
+async def test_a_pausing_pump_keeps_its_connection(field: Field) -> None:
+    """Its commits are still on their way; only a new address means a new connection."""
+    pump = await field.add("a")
+    client = await field.client()
+    await client.write_prewrite(100, KEY, VALUE)
+    pump.state = State.PAUSING
+    await field.announce(pump)
+    await until(lambda: not client.available_pumps)
+    await client.commit(100, 101)
+    assert pump.commits == {100: 101}
+    assert client.counts.tries_failed == 0
+
+
 async def test_every_pump_is_tried_and_then_the_fallback(field: Field) -> None:
     """C-10 and C-13: past the timeout each pump has been tried, then once more over a fresh connection."""
     pumps = [await field.add(name) for name in ("a", "b")]

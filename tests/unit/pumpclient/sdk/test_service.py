@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,7 @@ async def test_an_exception_or_an_empty_block_sends_nothing(shop: Shop) -> None:
 async def test_a_refused_row_leaves_the_transaction_usable(shop: Shop) -> None:
     service, table = await opened(shop)
     async with service.transaction() as txn:
-        with pytest.raises(ValueRejected, match="shop.orders.note"):
+        with pytest.raises(ValueRejected, match=r"shop\.orders\.note"):
             txn.insert(table, {"id": 1, "note": "x" * 11})
         with pytest.raises(RowRejected):
             txn.insert(orders(), {"id": 1})
@@ -327,7 +328,7 @@ async def test_ddl_of_many_services_is_one_after_the_other(shop: Shop) -> None:
     jobs = await shop.jobs()
     assert sorted(job.table_name for job in jobs[1:]) == sorted(names)
     spans = [(job.start_ts, job.finished_ts) for job in jobs]
-    assert all(one[1] < two[0] for one, two in zip(spans, spans[1:], strict=False))
+    assert all(one[1] < two[0] for one, two in itertools.pairwise(spans))
     assert len({job.table_id for job in jobs}) == 13
 
 

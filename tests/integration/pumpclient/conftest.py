@@ -1,0 +1,93 @@
+"""A real etcd, real pumps as processes, and what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from binlog.channel import open_channel
+from binlog.envelope import Envelope, scan
+from binlog.etcd import connect_etcd
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.pb import pump_ext_pb2_grpc
+from binlog.upstream import LEADER_KEY
+
+from tests.support import Etcd, Server, free_port, python_module
+
+
+@dataclass
+class Pump:
+    """One pump process; it keeps its port and data-dir over restarts."""
+
+    node_id: str
+    server: Server
+    addr: str
+
+    def start(self) -> None:
+        seen = self.server.text().count("pump is serving")
+        self.server.start(PUMP_TSO_SOURCE="own")
+        while self.server.text().count("pump is serving") == seen:
+            self.server.wait_for_output("pump is serving")
+            assert self.server.alive, self.server.tail()
+
+
+@dataclass
+class Cluster:
+    """An etcd and its pumps; timestamps come from the elected pump."""
+
+    etcd: Etcd
+    directory: Path
+    pumps: dict[str, Pump] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.etcd.endpoint
+
+    def add(self, node_id: str) -> Pump:
+        addr = f"127.0.0.1:{free_port()}"
+        arguments = ("-addr", addr, "-pd-urls", self.url, "-node-id", node_id, "-status-addr", "")
+        output = self.directory / f"{node_id}.log"
+        server = python_module("pump", *arguments, "-data-dir", str(self.directory / node_id), output=output)
+        pump = self.pumps[node_id] = Pump(node_id, server, addr)
+        pump.start()
+        return pump
+
+    async def leader(self) -> str:
+        """The id of the pump that gives out timestamps."""
+        etcd = connect_etcd([self.url])
+        kv = await etcd.get(LEADER_KEY)
+        await etcd.close()
+        assert kv is not None
+        return next(p.node_id for p in self.pumps.values() if p.addr == kv.value.decode())
+
+    async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
+        async with open_channel(pump.addr) as channel:
+            stub = pump_ext_pb2_grpc.PumpExtStub(channel)
+            return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=10)
+
+    async def pull(self, pump: Pump, cluster_id: int, until_ts: int) -> list[Envelope]:
+        """Everything a pump serves up to `until_ts`, once it is resolved there, without fakes."""
+        async with open_channel(pump.addr) as channel:
+            stub = pump_ext_pb2_grpc.PumpExtStub(channel)
+            async with asyncio.timeout(30):
+                while True:
+                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=10)
+                    if mark.resolved_ts >= until_ts:
+                        break
+                    await asyncio.sleep(0.05)
+            request = pb.PullRangeReq(cluster_id=cluster_id, after_ts=0, until_ts=until_ts)
+            found = [scan(p) async for response in stub.PullRange(request) for p in response.payloads]
+        return [envelope for envelope in found if not envelope.is_fake]
+
+
+@pytest.fixture
+def cluster(etcd: Etcd, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(etcd, tmp_path)
+    made.add("p1")
+    made.add("p2")
+    yield made
+    for pump in made.pumps.values():
+        pump.server.kill()

@@ -1,0 +1,224 @@
+"""The commands against a registry in memory and stub pumps."""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from binlog.errors import NodeNotFound
+from binlog.kv import Etcd
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tso import compose
+
+from pumpclient.client import upstream
+from pumpclient.ctl import meta, nodes, settle
+from pumpclient.ctl.__main__ import run
+from pumpclient.ctl.options import Options
+from pumpclient.ctl.session import CommandError, Session
+from pumpclient.sdk.service import Service
+from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump
+
+
+class Local(Session):
+    """A session whose cluster id is known."""
+
+    async def cluster_id(self) -> int:
+        return CLUSTER_ID
+
+
+def session(etcd: Etcd, **options: Any) -> Session:
+    made = Options(**options)
+    return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None)
+
+
+@pytest.fixture
+def lines() -> Any:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+@pytest.fixture
+async def etcd() -> MemoryEtcd:
+    etcd = MemoryEtcd()
+    registry = Registry(etcd)
+    update_ts = compose(1_600_000_000_000)
+    for node_id, state in (("p1", State.ONLINE), ("p2", State.OFFLINE)):
+        status = NodeStatus(node_id, f"{node_id}:8250", state, max_commit_ts=7, update_ts=update_ts)
+        await registry.create("pumps", status)
+    return etcd
+
+
+async def test_pumps(etcd: MemoryEtcd, lines: list[Any]) -> None:
+    await nodes.query(session(etcd), "pumps")
+    (line,) = lines
+    assert line["event"] == "query node"
+    assert line["type"] == "pump"
+    text = "{NodeID: p1, Addr: p1:8250, State: online, MaxCommitTS: 7, UpdateTime: 2020-09-13 "
+    assert line["node"].startswith(text)
+
+
+async def test_offline_pumps_are_shown_when_asked_for(etcd: MemoryEtcd, lines: list[Any]) -> None:
+    await nodes.query(session(etcd, show_offline_nodes=True), "pumps")
+    assert [line["node"][:12] for line in lines] == ["{NodeID: p1,", "{NodeID: p2,"]
+
+
+async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
+    await nodes.update(session(etcd, node_id="p1", state="offline"), "pumps")
+    record = await Registry(etcd).get("pumps", "p1")
+    assert record is not None
+    assert record.status == NodeStatus(
+        "p1", "p1:8250", State.OFFLINE, max_commit_ts=7, update_ts=compose(1_600_000_000_000)
+    )
+    with pytest.raises(CommandError, match="state gone is illegal"):
+        await nodes.update(session(etcd, node_id="p1", state="gone"), "pumps")
+    with pytest.raises(NodeNotFound, match="key /tidb-binlog/v1/pumps/p9 in etcd not found"):
+        await nodes.update(session(etcd, node_id="p9", state="offline"), "pumps")
+    with pytest.raises(NodeNotFound):
+        await nodes.update(session(etcd, state="offline"), "drainers")
+
+
+@pytest.mark.parametrize("command", ["pause-pump", "offline-pump", "pause-drainer", "offline-drainer"])
+async def test_what_comes_later_says_so(command: str) -> None:
+    with pytest.raises(CommandError, match=rf"{command} is not supported yet: send SIGTERM to the (pump|drainer)"):
+        await run(Options(cmd=command))
+
+
+async def test_unknown_commands() -> None:
+    with pytest.raises(CommandError, match="cmd fly not supported"):
+        await run(Options(cmd="fly"))
+    with pytest.raises(CommandError, match="not supported yet"):
+        await run(Options(cmd="encrypt", text="x"))
+    with pytest.raises(CommandError, match="-pd-urls ftp://x:1"):
+        await run(Options(pd_urls="ftp://x:1"))
+
+
+# --- generate_meta ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zone", ["", "+08:00", "Asia/Shanghai", "UTC"])
+def test_savepoint_is_toml(zone: str, tmp_path: Path) -> None:
+    """Upstream's time lines made the file unreadable; they are comments here."""
+    commit_ts = compose(1_600_000_000_000, 5)
+    text = meta.savepoint_text(commit_ts, meta.parse_zone(zone) if zone else None)
+    path = meta.write_savepoint(tmp_path / "new" / "dir", text)
+    assert path.name == "savepoint"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert tomllib.loads(path.read_text()) == {"commitTS": commit_ts}
+    assert ("20:26:40 +0800" in text) is (zone in ("+08:00", "Asia/Shanghai"))
+    meta.write_savepoint(tmp_path / "new" / "dir", "commitTS = 1\n")
+    assert [p.name for p in path.parent.iterdir()] == ["savepoint"]
+
+
+def test_zones() -> None:
+    with pytest.raises(CommandError, match="Mars/Olympus"):
+        meta.parse_zone("Mars/Olympus")
+
+
+# --- settle ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    made = Shop()
+    await made.add("a")
+    yield made
+    await made.close()
+
+
+async def abandoned(shop: Shop) -> tuple[StubPump, Service]:
+    """Pump a with one pending prewrite, 100, whose writer is gone."""
+    service = await shop.service()
+    await service.client.write_prewrite(100, b"t\x01", b"\x08\x01")
+    return shop.pumps["a"], service
+
+
+async def test_listing_what_is_pending(shop: Shop, lines: list[Any]) -> None:
+    await abandoned(shop)
+    await settle.settle(session(shop.etcd))
+    inspected, pending = [line for line in lines if line["log_level"] == "info"][-2:]
+    assert (inspected["event"], inspected["node_id"], inspected["pending"]) == ("inspect", "a", 1)
+    assert (pending["event"], pending["start_ts"], pending["bytes"], pending["key"]) == (
+        "pending prewrite",
+        100,
+        18,
+        "7401",
+    )
+
+
+async def test_a_copy_whose_commit_is_elsewhere_is_told(shop: Shop, lines: list[Any]) -> None:
+    pump, service = await abandoned(shop)
+    other = await shop.add("b")
+    other.store(pump.payloads[-1])
+    await service.client.commit(100, 105)
+    await settle.inspect(session(shop.etcd))
+    assert lines[-1]["settle_with"] == "-rollback (another pump has its commit at 105)"
+
+
+@pytest.mark.parametrize("how", [{"commit_ts": 105}, {"rollback": True}])
+async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
+    pump, _ = await abandoned(shop)
+    await settle.settle(session(shop.etcd, node_id="a", start_ts=100, yes=True, **how))
+    assert not pump.pending
+    assert pump.commits == ({100: 105} if "commit_ts" in how else {})
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"node_id": "a", "start_ts": 100, "rollback": True}, "say -yes"),
+        ({"node_id": "a", "start_ts": 100, "yes": True}, "say how"),
+        ({"node_id": "a", "start_ts": 100, "commit_ts": 105, "rollback": True, "yes": True}, "say how"),
+        ({"node_id": "a", "start_ts": 100, "commit_ts": 99, "yes": True}, "commit ts 99 is not after start ts 100"),
+        ({"node_id": "a", "start_ts": 101, "rollback": True, "yes": True}, "has no pending prewrite 101"),
+        ({"node_id": "z", "start_ts": 100, "rollback": True, "yes": True}, "there is no pump z"),
+        ({"start_ts": 100, "rollback": True, "yes": True}, "which pump"),
+        ({"commit_ts": 105}, "which prewrite"),
+    ],
+)
+async def test_settling_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:
+    pump, _ = await abandoned(shop)
+    with pytest.raises(CommandError, match=why):
+        await settle.settle(session(shop.etcd, **options))
+    assert set(pump.pending) == {100}
+
+
+async def test_a_ddl_is_settled_as_its_job_says(shop: Shop, lines: list[Any]) -> None:
+    """The writer died after publishing the job, before the commit: it is committed, at FinishedTS and nothing else."""
+    service = await shop.service()
+    pump = shop.pumps["a"]
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    pump.only = lambda envelope: envelope.commit_ts != 0
+    task = asyncio.create_task(service.create_database("shop"))
+    while not await shop.jobs():  # noqa: ASYNC110  the etcd in memory has nothing else to wait on
+        await asyncio.sleep(0.005)
+    task.cancel()
+    (job,) = await shop.jobs()
+    await settle.inspect(session(shop.etcd))
+    assert lines[-1]["settle_with"] == f"-commit-ts {job.finished_ts}"
+    asked = {"node_id": "a", "start_ts": job.start_ts, "yes": True}
+    with pytest.raises(CommandError, match=f"settle it with -commit-ts {job.finished_ts}"):
+        await settle.settle(session(shop.etcd, rollback=True, **asked))
+    with pytest.raises(CommandError, match="or -force"):
+        await settle.settle(session(shop.etcd, commit_ts=job.finished_ts + 1, **asked))
+    await settle.settle(session(shop.etcd, commit_ts=job.finished_ts, **asked))
+    assert pump.commits == {job.start_ts: job.finished_ts}
+
+
+async def test_a_pump_that_does_not_answer_is_an_error_at_the_end(shop: Shop, lines: list[Any]) -> None:
+    await abandoned(shop)
+    gone = await shop.add("b")
+    go = await shop.add("c", extension=False)
+    await gone.stop()
+    with pytest.raises(CommandError, match="no answer from b, c"):
+        await settle.inspect(session(shop.etcd))
+    assert any(line["event"] == "inspect" and line["node_id"] == "a" for line in lines)
+    assert any("is not one of our pumps" in line.get("error", "") for line in lines)
+    assert go.addr

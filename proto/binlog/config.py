@@ -7,17 +7,18 @@ errors like all others.
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import sys
 import tomllib
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.fields import (
@@ -36,6 +37,7 @@ from binlog.fields import (
     parse_retention,
     split_host_port,
 )
+from binlog.reference import Flag, is_bool, reference_markdown, settings, usage, variable
 from binlog.version import version_text
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "InfoRequested",
     "LooseUrls",
     "Names",
+    "Program",
     "Retention",
     "Section",
     "SecuritySection",
@@ -54,6 +57,7 @@ __all__ = [
     "Urls",
     "UsageError",
     "default_host",
+    "line_of",
     "load",
     "load_or_exit",
     "parse_go_duration",
@@ -63,23 +67,6 @@ __all__ = [
 ]
 
 _M = TypeVar("_M", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. `key` is the TOML key it sets, dotted below a section; by default it is the flag's name.
-
-    `ignored` flags are accepted for upstream's sake and do nothing.
-    """
-
-    name: str
-    key: str = ""
-    help: str = ""
-    ignored: bool = False
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        return tuple((self.key or self.name).split("."))
 
 
 class UsageError(ConfigError):
@@ -94,10 +81,20 @@ class InfoRequested(BinlogError):
         self.text = text
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a program introduces itself in -h."""
+
+    about: str = ""
+    examples: Sequence[str] = ()
+
+
 @dataclass(slots=True)
 class _Gathered:
-    """The values as found so far, and where each came from."""
+    """The values as found so far, and where each came from. `file` and `text` are the TOML file, if there is one."""
 
+    file: str = ""
+    text: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[tuple[str, ...], str] = field(default_factory=dict)
 
@@ -126,6 +123,7 @@ def load(
     env_prefix: str,
     flags: Sequence[Flag] = (),
     environ: Mapping[str, str] | None = None,
+    program: Program | None = None,
 ) -> _M:
     """The program's settings. `argv` is without the program's name.
 
@@ -133,32 +131,39 @@ def load(
     that is wrong in a value, a variable or the file.
     """
     environ = os.environ if environ is None else environ
-    given = _parse_argv(model, component, argv, flags, env_prefix)
-    prefix = env_prefix.rstrip("_")
-    gathered = _Gathered()
-    file = given.get("config") or environ.get(_variable(prefix, "config"), "")
-    if file:
-        gathered.values = _read_toml(file)
+    given = _parse_argv(model, argv, flags)
+    if given is None:
+        hello = program or Program()
+        raise InfoRequested(usage(model, component, flags, env_prefix, about=hello.about, examples=hello.examples))
+    gathered = _Gathered(given.get("config") or environ.get(variable(env_prefix, "config"), ""))
+    if gathered.file:
+        gathered.text, gathered.values = _read_toml(gathered.file)
     for flag in flags:
-        variable = _variable(prefix, flag.name)
+        name = variable(env_prefix, flag.name)
         if flag.ignored:
             continue
         if flag.name in given:
             gathered.set(flag.path, given[flag.name], f"flag -{flag.name}")
-        elif environ.get(variable):
-            gathered.set(flag.path, environ[variable], f"environment variable {variable}")
+        elif environ.get(name):
+            gathered.set(flag.path, environ[name], f"environment variable {name}")
     try:
         return model.model_validate(gathered.values, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise _explained(error, component, file, gathered) from error
+        raise _explained(error, model, component, gathered) from error
 
 
 def load_or_exit(
-    model: type[_M], *, component: str, argv: Sequence[str], env_prefix: str, flags: Sequence[Flag] = ()
+    model: type[_M],
+    *,
+    component: str,
+    argv: Sequence[str],
+    env_prefix: str,
+    flags: Sequence[Flag] = (),
+    program: Program | None = None,
 ) -> _M:
     """`load` for a `__main__`: prints and exits 0 for -h and -V, 2 for bad flags, 1 for bad values (`K-03`)."""
     try:
-        return load(model, component=component, argv=argv, env_prefix=env_prefix, flags=flags)
+        return load(model, component=component, argv=argv, env_prefix=env_prefix, flags=flags, program=program)
     except InfoRequested as info:
         sys.stdout.write(f"{info.text}\n")
         raise SystemExit(0) from None
@@ -170,14 +175,11 @@ def load_or_exit(
         raise SystemExit(1) from None
 
 
-def _variable(prefix: str, flag: str) -> str:
-    return f"{prefix}_{flag.upper().replace('-', '_')}"
+def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Flag]) -> dict[str, str] | None:
+    """Flag name → value, in Go's syntax: one or two dashes, `-flag value` or `-flag=value`, `-flag` alone if bool.
 
-
-def _parse_argv(
-    model: type[BaseModel], component: str, argv: Sequence[str], flags: Sequence[Flag], env_prefix: str
-) -> dict[str, str]:
-    """Flag name → value, in Go's syntax: one or two dashes, `-flag value` or `-flag=value`, `-flag` alone if bool."""
+    None when help is wanted.
+    """
     known = {flag.name: flag for flag in flags}
     given: dict[str, str] = {}
     rest = list(argv)
@@ -189,13 +191,18 @@ def _parse_argv(
             raise UsageError(f"'{rest[0] if word == '--' else word}' is not a valid flag")
         name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
         if name in ("h", "help"):
-            raise InfoRequested(_usage(model, component, flags, env_prefix))
+            for flag in flags:
+                is_bool(model, flag)  # a flag without its setting is our mistake, and shows here at the latest
+            return None
         if name in ("V", "version") and name not in known:
             raise InfoRequested(version_text())
         if name not in known and name != "config":
-            raise UsageError(f"flag provided but not defined: -{name}")
+            close = _closest(name, ["config", *known])
+            raise UsageError(
+                f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
+            )
         if not equals:
-            if name in known and _is_bool(model, known[name]):
+            if name in known and is_bool(model, known[name]):
                 value = "true"
             elif rest:
                 value = rest.pop(0)
@@ -205,9 +212,11 @@ def _parse_argv(
     return given
 
 
-def _read_toml(file: str) -> dict[str, Any]:
+def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
+    """The file's text and what it says. ConfigError names the file and, where there is one, the line."""
     try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        text = Path(file).read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"config file {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -216,24 +225,92 @@ def _read_toml(file: str) -> dict[str, Any]:
         raise ConfigError(f"config file {file}: {error}") from error
 
 
-def _explained(error: ValidationError, component: str, file: str, gathered: _Gathered) -> ConfigError:
+def _explained(error: ValidationError, model: type[BaseModel], component: str, gathered: _Gathered) -> ConfigError:
     """One ConfigError out of pydantic's list: unknown keys in upstream's words (`K-02`), else every bad value."""
     problems = error.errors(include_url=False)
-    unknown = sorted(".".join(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden")
+    unknown = sorted({tuple(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden"})
     if unknown:
+        known = [".".join(path) for path, _ in settings(model)]
+        keys = [".".join(path) for path in unknown]
+        at = sorted({line for path in unknown if (line := line_of(gathered.text, path))})
+        hints = [f"line {', '.join(map(str, at))}"] if at else []
+        hints += [f"{key}: did you mean {close}?" for key in keys if (close := _closest(key, known))]
         return ConfigError(
-            f"component {component}'s config file {file} contained unknown configuration options: {', '.join(unknown)}"
+            f"component {component}'s config file {gathered.file} contained unknown configuration options: "
+            f"{', '.join(keys)}" + (f" ({'; '.join(hints)})" if hints else "")
         )
-    lines = []
-    for problem in problems:
-        path = tuple(str(part) for part in problem["loc"])
-        key = ".".join(path)
-        where = gathered.source_of(path) or (f"config file {file}: {key}" if _in(gathered.values, path) else key)
-        text = problem["msg"].removeprefix("Value error, ")
-        if "password" not in key and problem["type"] not in ("missing", "value_error"):
-            text = f"{text}, not {problem['input']!r}"
-        lines.append(f"{where}: {text}" if where else text)
-    return ConfigError("; ".join(lines))
+    return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
+
+
+# pydantic's texts speak to programmers.
+_EXPECTED = {
+    "missing": "it must be given",
+    "model_type": "a section was expected",
+    "int_type": "a whole number was expected",
+    "int_parsing": "a whole number was expected",
+    "float_parsing": "a number was expected",
+    "bool_type": "true or false was expected",
+    "bool_parsing": "true or false was expected",
+    "string_type": "a text in quotes was expected",
+    "tuple_type": "a list was expected",
+    "dict_type": "a section was expected",
+}
+
+
+def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
+    """What is wrong with one value, after the place it came from."""
+    path = tuple(str(part) for part in problem["loc"])
+    key = ".".join(path)
+    where = gathered.source_of(path) or key
+    if where == key and gathered.file and _in(gathered.values, path[: -1 if problem["type"] == "missing" else None]):
+        line = line_of(gathered.text, path)
+        where = f"config file {gathered.file}{f', line {line}' if line else ''}: {key}"
+    text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "literal_error":
+        text = f"{problem['ctx']['expected']} was expected"
+    if "password" not in key and problem["type"] not in ("missing", "value_error"):
+        text = f"{text}, not {problem['input']!r}"
+    return f"{where}: {text}" if where else text
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """What is known and close to what was written, or nothing."""
+    last = {key.rpartition(".")[2]: key for key in known}
+    close = difflib.get_close_matches(name.replace("_", "-"), [*known, *last], n=1, cutoff=0.75)
+    return last.get(close[0], close[0]) if close else ""
+
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """The line of a TOML file on which a key stands, or the nearest thing above it; None where that is not plain.
+
+    tomllib keeps no places. Numbers in `path` count the tables of a list.
+    """
+    tables: dict[str, int] = {}
+    section: tuple[str, ...] = ()
+    best: tuple[int, int] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header is not None:
+            section = _parts(header[1])
+            if line.lstrip().startswith("[["):
+                nth = tables[header[1]] = tables.get(header[1], -1) + 1
+                section = (*section, str(nth))
+            found = section
+        elif key is not None:
+            found = (*section, *_parts(key[1]))
+        else:
+            continue
+        if found == tuple(path[: len(found)]) and (best is None or len(found) > best[0]):
+            best = (len(found), number)
+    return best[1] if best is not None else None
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
 
 
 def _in(values: object, path: tuple[str, ...]) -> bool:
@@ -244,81 +321,3 @@ def _in(values: object, path: tuple[str, ...]) -> bool:
             return False
         values = values[part]
     return True
-
-
-# Looking into a model: which settings there are, for flags, usage and documentation.
-
-
-def _section_of(annotation: object) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        for inner in get_args(annotation):
-            found = _section_of(inner)
-            if found is not None:
-                return found
-    return None
-
-
-def _settings(model: type[BaseModel], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    """Every setting below a model, with its TOML path; sections are entered."""
-    for name, info in model.model_fields.items():
-        path = (*above, info.alias or name)
-        section = _section_of(info.annotation)
-        if section is not None:
-            yield from _settings(section, path)
-        else:
-            yield path, info
-
-
-def _find(model: type[BaseModel], path: tuple[str, ...]) -> FieldInfo:
-    for found, info in _settings(model):
-        if found == path:
-            return info
-    raise ConfigError(f"a flag sets {'.'.join(path)}, which {model.__name__} does not have")
-
-
-def _is_bool(model: type[BaseModel], flag: Flag) -> bool:
-    return not flag.ignored and _find(model, flag.path).annotation is bool
-
-
-def _default(info: FieldInfo) -> str:
-    if info.is_required():
-        return "required"
-    value = info.get_default(call_default_factory=True, validated_data={})
-    if isinstance(value, tuple | list):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _usage(model: type[BaseModel], component: str, flags: Sequence[Flag], env_prefix: str) -> str:
-    prefix = env_prefix.rstrip("_")
-    lines = [f"Usage of {component}: (each flag also as {prefix}_<FLAG> in the environment)"]
-    lines += ["  -V", "        print the version and exit", "  -config value", "        path of the TOML file"]
-    for flag in sorted(flags, key=lambda flag: flag.name.lower()):
-        if flag.ignored:
-            lines += [f"  -{flag.name} value", "        DEPRECATED: accepted and ignored"]
-            continue
-        info = _find(model, flag.path)
-        lines.append(f"  -{flag.name}" if info.annotation is bool else f"  -{flag.name} value")
-        default = _default(info)
-        lines.append(f"        {flag.help or info.description or ''}{f' (default {default})' if default else ''}")
-    return "\n".join(lines)
-
-
-def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
-    """A table of every setting, for docs/configuration.md: key, flag, variable, default, meaning."""
-    by_path = {flag.path: flag for flag in flags if not flag.ignored}
-    prefix = env_prefix.rstrip("_")
-    rows = ["| key | flag | environment | default | meaning |", "|---|---|---|---|---|"]
-    for path, info in _settings(model):
-        flag = by_path.get(path)
-        cells = (
-            f"`{'.'.join(path)}`",
-            f"`-{flag.name}`" if flag else "",
-            f"`{_variable(prefix, flag.name)}`" if flag and prefix else "",
-            f"`{_default(info)}`" if _default(info) else "",
-            (flag.help if flag and flag.help else info.description or "").replace("|", "\\|"),
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)

@@ -9,6 +9,7 @@ import pytest
 from binlog.config import (
     ByteSize,
     ConfigError,
+    Duration,
     Flag,
     InfoRequested,
     Retention,
@@ -16,10 +17,12 @@ from binlog.config import (
     SecuritySection,
     UpstreamSection,
     UsageError,
+    line_of,
     load,
     load_or_exit,
     reference_markdown,
 )
+from binlog.config import Program as Introduction
 from pydantic import Field
 
 
@@ -107,6 +110,7 @@ def test_bool_flags_stand_alone() -> None:
         (["stray"], "'stray' is not a valid flag"),
         (["-enable-debug", "true"], "'true' is not a valid flag"),
         (["--", "x"], "'x' is not a valid flag"),
+        (["-data-dri=x"], "flag provided but not defined: -data-dri (did you mean -data-dir?)"),
         (["-nope"], "flag provided but not defined: -nope"),
         (["--nope=1"], "flag provided but not defined: -nope"),
         (["-gc"], "flag needs an argument: -gc"),
@@ -123,7 +127,7 @@ def test_a_bad_command_line_exits_2(argv: list[str], text: str, capsys: pytest.C
 
 
 def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv, words in ((["-h"], "-heartbeat-interval value"), (["-gc", "1", "-V"], "Release Version: ")):
+    for argv, words in ((["-h"], "-heartbeat-interval number"), (["-gc", "1", "-V"], "Release Version: ")):
         with pytest.raises(InfoRequested):
             run(*argv)
         with pytest.raises(SystemExit) as exit_:
@@ -145,7 +149,7 @@ def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:
         run(toml=toml, directory=tmp_path)
     assert str(caught.value) == (
         f"component pump's config file {tmp_path}/p.toml contained unknown configuration options: "
-        "data_dir, storage.foo, strange, whatever"
+        "data_dir, storage.foo, strange, whatever (line 1, 2, 5, 6; data_dir: did you mean data-dir?)"
     )
 
 
@@ -154,11 +158,21 @@ def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:
     [
         ([], {"PUMP_HEARTBEAT_INTERVAL": "soon"}, None, "environment variable PUMP_HEARTBEAT_INTERVAL: .*not 'soon'"),
         (["-heartbeat-interval", "soon"], {}, None, "^flag -heartbeat-interval: .*not 'soon'"),
-        ([], {}, "heartbeat-interval = 'soon'", r"config file .*/p.toml: heartbeat-interval: .*not 'soon'"),
-        ([], {}, "[storage]\nkv_chan_cap = 0", r"p.toml: storage.kv_chan_cap: .*greater than or equal to 1, not 0"),
+        (
+            [],
+            {},
+            "heartbeat-interval = 'soon'",
+            r"config file .*/p.toml, line 1: heartbeat-interval: a whole number was expected, not 'soon'",
+        ),
+        (
+            [],
+            {},
+            "[storage]\nkv_chan_cap = 0",
+            r"p.toml, line 2: storage.kv_chan_cap: .*greater than or equal to 1, not 0",
+        ),
         ([], {}, "[storage]\nstop-write-at-available-space = 'much'", "storage.stop-write.*: 'much' is no size"),
-        ([], {}, "tables = ['a', 1]", r"p.toml: tables.1: .*not 1"),
-        ([], {}, "storage = 3", r"p.toml: storage: "),
+        ([], {}, "tables = ['a', 1]", r"p.toml, line 1: tables.1: a text in quotes was expected, not 1"),
+        ([], {}, "storage = 3", r"p.toml, line 1: storage: a section was expected, not 3"),
         (
             ["-pd-urls", "ftp://a:1"],
             {},
@@ -203,3 +217,60 @@ def test_reference_lists_every_setting() -> None:
     assert "| `storage.sync-log` | `-sync-log` | `PUMP_SYNC_LOG` | `true` | sync every batch |" in table
     assert "| `to.port` |  |  | `3306` |  |" in table
     assert "log-rotate" not in table
+
+
+def test_reference_says_what_does_not_depend_on_the_machine() -> None:
+    class Table(Section):
+        name: str = Field(description="whose")
+        size: ByteSize = Field(1 << 20, description="how large")
+
+    class Shown(Section):
+        addr: str = Field("10.1.2.3:1", json_schema_extra={"default": "<host>:1"})
+        keep: Retention = Field(timedelta(days=7))
+        wait: Duration = Field(timedelta(seconds=90))
+        limit: ByteSize = Field(10 << 30)
+        maybe: int | None = None
+        params: dict[str, str] = Field(default_factory=dict)
+        tables: tuple[Table, ...] = Field((), description="some tables")
+
+    assert reference_markdown(Shown).splitlines()[2:] == [
+        "| `addr` |  |  | `<host>:1` |  |",
+        "| `keep` |  |  | `7` |  |",
+        "| `wait` |  |  | `1m30s` |  |",
+        "| `limit` |  |  | `10 GiB` |  |",
+        "| `maybe` |  |  |  |  |",
+        "| `params` |  |  |  |  |",
+        "| `[[tables]]` |  |  |  | some tables |",
+        "| `tables.name` |  |  | `required` | whose |",
+        "| `tables.size` |  |  | `1 MiB` | how large |",
+    ]
+
+
+def test_help_shows_kinds_defaults_and_examples() -> None:
+    hello = Introduction("pump: keeps binlogs", ["pump -gc 8h"])
+    with pytest.raises(InfoRequested) as caught:
+        load(Program, component="pump", argv=["-h"], env_prefix="PUMP", flags=FLAGS, environ={}, program=hello)
+    text = caught.value.text
+    assert text.startswith("pump: keeps binlogs\n\nUsage of pump:\n")
+    assert "  -gc days|duration\n        how long | binlogs stay (default 7)\n" in text
+    assert "  -enable-debug\n" in text
+    assert "Accepted and ignored: -log-rotate" in text
+    assert text.endswith("Examples:\n  pump -gc 8h")
+
+
+def test_lines_of_a_file() -> None:
+    text = """a = 1
+[s]
+b = 2  # not [c]
+"q.r" = 3
+[s.t]
+c = [1,
+  2]
+[[list]]
+x = 1
+[[list]]
+x = 2
+"""
+    places = {"a": 1, "s.b": 3, "s.t.c": 6, "s.t.c.1": 6, "list.0.x": 9, "list.1.x": 11, "list.1.y": 10, "s.t": 5}
+    assert {key: line_of(text, key.split(".")) for key in places} == places
+    assert line_of(text, ["nothing"]) is None

@@ -10,6 +10,7 @@ from binlog.config import (
     ByteSize,
     Flag,
     HostPort,
+    Program,
     Retention,
     Section,
     SecuritySection,
@@ -69,7 +70,7 @@ class StorageSection(Section):
         1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow"
     )
     stop_write_at_available_space: ByteSize = Field(
-        10 << 30, description="refuse writes when the disk has no more than this left"
+        10 << 30, description="refuse writes when the disk has no more than this left, such as 10 GiB; 0: never"
     )
     kv: KvSection = Field(default_factory=lambda: KvSection.model_validate({}))
 
@@ -79,25 +80,36 @@ class PumpConfig(UpstreamSection):
 
     node_id: str = Field("", description="name in the registry; what <data-dir>/.node holds wins")
     addr: HostPort = Field(
-        default_factory=lambda: f"{default_host()}:{PORT}", description="listen address of the gRPC services"
+        default_factory=lambda: f"{default_host()}:{PORT}",
+        description="listen address of the gRPC services, host:port",
+        json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
-    advertise_addr: str = Field("", description="address others reach this pump at; empty: addr")
+    advertise_addr: str = Field(
+        "", description="host:port at which others reach this pump; empty: addr. Needed where addr is 0.0.0.0"
+    )
     socket: str = Field("", description="unix socket for gRPC, as unix:///path or a path; empty: none")
     status_addr: str = Field(
-        "auto", description="listen address of /status and /metrics; auto: port of addr + 1000; empty: off"
+        "auto",
+        description="listen address of the status page, /status and /metrics, host:port; auto: port of addr + 1000; "
+        "empty: off",
     )
     data_dir: str = Field("", description="directory of the value log and its index; empty: data.pump")
-    heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record")
+    heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record; 0: 2")
     gc: Annotated[Retention, AfterValidator(_positive)] = Field(
-        timedelta(days=7), description="how long binlogs are kept: days, or a duration such as 8h"
+        timedelta(days=7),
+        description="how long binlogs are kept: days, or a duration such as 8h; not what a drainer has yet to read",
     )
-    gen_binlog_interval: int = Field(3, ge=0, description="seconds without a write after which a fake is written")
+    gen_binlog_interval: int = Field(
+        3, ge=0, description="seconds without a write after which a fake binlog is written; 0: never"
+    )
     pending_warn: int = Field(
         10, ge=1, description="seconds after which a pending prewrite is asked about and reported"
     )
     drain_wait: int = Field(10, ge=0, description="seconds a stop waits for pending prewrites to be committed")
-    log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field("info", description="log level")
-    log_file: str = Field("", description="log file; empty: stderr")
+    log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
+        "info", description="what is logged at least"
+    )
+    log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")
     metrics_interval: int = Field(15, description="accepted, without effect")
     enable_debug: bool = Field(False, description="accepted, without effect")
@@ -162,6 +174,16 @@ FLAGS: Sequence[Flag] = (
 )
 
 
+PROGRAM = Program(
+    "pump keeps the binlogs of a cluster: it syncs them to disk and serves them in the order of their commits.",
+    (
+        "pump -addr 10.0.0.1:8250 -pd-urls http://10.0.0.9:2379 -data-dir /var/lib/pump",
+        "pump -config /etc/pump.toml -gc 3 -L debug",
+        "PUMP_PD_URLS=http://10.0.0.9:2379 pump -data-dir /var/lib/pump",
+    ),
+)
+
+
 def load_config(argv: Sequence[str]) -> PumpConfig:
     """Exits with a message for -h, -V and for anything wrong (`K-03`)."""
-    return load_or_exit(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS)
+    return load_or_exit(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, program=PROGRAM)

@@ -74,8 +74,7 @@ class Election:
             if self._boot_s() > deadline_s:
                 raise NotLeader(f"{self._address} cannot raise the bound in etcd")
             self._raised.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._raised.wait(), POLL_S)
+            await _wait(self._raised, POLL_S)
 
     async def run(self, address: str) -> None:
         """Campaign, lead, campaign again. `address`: where clients reach this pump's Tso.
@@ -114,12 +113,10 @@ class Election:
     async def _absence(self, revision: int) -> None:
         """Return when the leader's key changes, or after a while."""
 
-        async def change() -> None:
-            async for _ in self._etcd.watch(LEADER_KEY, revision=revision):
-                return
-
         with suppress(TimeoutError):
-            await asyncio.wait_for(change(), LEASE_S)
+            async with asyncio.timeout(LEASE_S):
+                async for _ in self._etcd.watch(LEADER_KEY, revision=revision):
+                    return
 
     async def _lead(self, lease: Lease, asked_s: float) -> None:
         """Raise the bound, then answer; keep the lease and the bound ahead until the lease is lost."""
@@ -152,7 +149,8 @@ class Election:
             asked_s = self._boot_s()
             try:
                 left_s = max(0.05, self._term.until_s - asked_s)
-                ttl_s = await asyncio.wait_for(lease.keep_alive(), left_s)
+                async with asyncio.timeout(left_s):
+                    ttl_s = await lease.keep_alive()
             except LeaseExpired:
                 return
             except (EtcdError, TimeoutError) as error:
@@ -163,8 +161,7 @@ class Election:
 
     async def _keep_bound(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._raise_wanted.wait(), POLL_S)
+            await _wait(self._raise_wanted, POLL_S)
             self._raise_wanted.clear()
             try:
                 await self._raise_bound()
@@ -196,6 +193,13 @@ class Election:
     async def _still_leader(self) -> bool:
         found = await self._etcd.get(LEADER_KEY)
         return found is not None and found.mod_revision == self._leader_revision
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event or the time. Not `wait_for`, which in Python 3.11 may swallow a cancellation."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _bound_ms(text: bytes) -> int:

@@ -23,7 +23,7 @@ STALE_S = 30.0
 _log = get_logger("pump.notify")
 
 
-async def notify_drainers(registry: Registry, security: Security | None, *, now_ts: int) -> None:
+async def notify_drainers(registry: Registry, security: Security | None, *, now_ts: int, pause_s: float = 1.0) -> None:
     """Call Cistern.Notify of every online drainer.
 
     NotifyFailed if one whose record is fresh did not take it. One that has not written its record for STALE_S is dead
@@ -31,7 +31,7 @@ async def notify_drainers(registry: Registry, security: Security | None, *, now_
     """
     drainers = [record.status for record in (await registry.list("drainers")).nodes]
     online = [status for status in drainers if status.state is State.ONLINE]
-    failures = await asyncio.gather(*(_notify(status, security) for status in online))
+    failures = await asyncio.gather(*(_notify(status, security, pause_s) for status in online))
     for status, failure in zip(online, failures, strict=True):
         if failure is None:
             _log.info("drainer notified", drainer=status.node_id, host=status.host)
@@ -42,11 +42,13 @@ async def notify_drainers(registry: Registry, security: Security | None, *, now_
         _log.warning("an online drainer does not answer", drainer=status.node_id, age_s=int(age_s), reason=failure)
 
 
-async def _notify(status: NodeStatus, security: Security | None) -> str | None:
+async def _notify(status: NodeStatus, security: Security | None, pause_s: float) -> str | None:
     """None, or why it failed."""
     failure = "no answer"
     deadline_s = asyncio.get_running_loop().time() + DEADLINE_S
     for attempt in range(TRIES):
+        if attempt:
+            await asyncio.sleep(pause_s * 2 ** (attempt - 1))
         left_s = deadline_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             break
@@ -61,5 +63,4 @@ async def _notify(status: NodeStatus, security: Security | None) -> str | None:
                 return None  # it lives, and has no need of the news
         finally:
             await channel.close()
-        await asyncio.sleep(min(2.0**attempt, max(0.0, deadline_s - asyncio.get_running_loop().time())))
     return failure

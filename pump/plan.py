@@ -9,7 +9,8 @@ from enum import IntEnum
 from pump.keys import COMPLETE_BYTES, FLAG_DDL, FLAG_FAKE, key_ts, unpack_complete
 
 SPLITS = 4
-SAMPLES = 64
+SAMPLES_MAX = 256  # when there are so many, every second is dropped
+SAMPLE_BYTES = 16 << 10
 
 
 class Stop(IntEnum):
@@ -55,8 +56,7 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
     count_max = limits.count_max or 1 << 62
     by_schema = limits.stop_at_schema
     samples: list[tuple[int, int]] = []
-    step = max(1 << 16, min(bytes_max, 1 << 30) // SAMPLES)
-    next_sample = step
+    next_sample = step = SAMPLE_BYTES
     for key, value in entries:
         _, _, _, length, tail_at, version, _, flags = unpack_complete(value)
         if flags & FLAG_FAKE:
@@ -73,6 +73,9 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
         last_ts = key_ts(key)
         if size >= next_sample:
             samples.append((size, last_ts))
+            if len(samples) == SAMPLES_MAX:
+                samples = samples[1::2]
+                step *= 2
             next_sample = size + step
     return BatchPlan(resolved_ts, size, count, Stop.RESOLVED, 0, 0, _splits(samples, size))
 

@@ -264,7 +264,8 @@ class Store:
         while len(self._pending):
             self._drained.clear()
             try:
-                await asyncio.wait_for(self._drained.wait(), max(0.0, end_s - time.monotonic()))
+                async with asyncio.timeout(max(0.0, end_s - time.monotonic())):
+                    await self._drained.wait()
             except TimeoutError:
                 return not len(self._pending)
         return True

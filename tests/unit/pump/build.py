@@ -1,0 +1,82 @@
+"""What the pump's tests are made of: binlogs, a clock to set, a store in a directory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from binlog.envelope import encode_binlog, encode_fake, merge
+from binlog.errors import TimestampUnavailable
+
+from pump.index import IndexOptions
+from pump.store import Store, StoreOptions
+
+__all__ = ["SetClock", "binlogs_of", "commit", "encode_fake", "merged", "opened", "prewrite", "rollback"]
+
+
+def prewrite(start_ts: int, *, row: bytes = b"row", schema_version: int = 5, job: int = 0, key: bytes = b"k") -> bytes:
+    value = b"\x08" + bytes([schema_version]) + b"\x12" + bytes([len(row)]) + row
+    if job:
+        return encode_binlog(
+            tp=0, start_ts=start_ts, prewrite_key=key, ddl_query=b"CREATE TABLE t (a INT);", ddl_job_id=job
+        )
+    return encode_binlog(tp=0, start_ts=start_ts, prewrite_key=key, prewrite_value=value)
+
+
+def commit(start_ts: int, commit_ts: int, *, key: bytes = b"k") -> bytes:
+    return encode_binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key)
+
+
+def rollback(start_ts: int, *, key: bytes = b"k") -> bytes:
+    return encode_binlog(tp=2, start_ts=start_ts, prewrite_key=key)
+
+
+def merged(start_ts: int, commit_ts: int, *, row: bytes = b"row") -> bytes:
+    """What a pull serves for prewrite(start_ts) and commit(start_ts, commit_ts)."""
+    return merge(prewrite(start_ts, row=row), commit(start_ts, commit_ts))
+
+
+class SetClock:
+    """Timestamps as the test says. `ts` is the next answer; it grows by one a time unless held."""
+
+    def __init__(self, ts: int = 1000, *, held: bool = False) -> None:
+        self.ts = ts
+        self.held = held
+        self.down = False
+
+    async def get(self) -> int:
+        if self.down:
+            raise TimestampUnavailable("the test's clock is down")
+        if not self.held:
+            self.ts += 1
+        return self.ts
+
+
+@contextlib.asynccontextmanager
+async def opened(directory: Path, clock: SetClock | None = None, **options: object) -> AsyncIterator[Store]:
+    """A recovered store that serves; closed at the end."""
+    directory.mkdir(exist_ok=True)  # noqa: ASYNC240  the local disk of a test
+    store = Store(
+        directory,
+        clock or SetClock(),
+        StoreOptions(index=IndexOptions(write_buffer_bytes=1 << 20), **options),  # type: ignore[arg-type]
+    )
+    await store.open()
+    try:
+        await store.serve()
+        yield store
+    finally:
+        await store.close()
+
+
+async def binlogs_of(
+    store: Store, after_ts: int = 0, until_ts: int | None = None, *, fakes: bool = False
+) -> list[bytes]:
+    """All that is served in a range, up to the resolved ts by default."""
+    until_ts = store.resolved_ts if until_ts is None else until_ts
+    return [
+        served.payload
+        async for chunk in store.pull(after_ts, until_ts, bytes_max=1000, fakes=fakes)
+        for served in chunk
+    ]

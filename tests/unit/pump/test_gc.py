@@ -1,0 +1,66 @@
+"""Garbage collection: correctness rule 20 and the pointers that cross files."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tso import compose
+
+from pump.gc import SLACK_MS, GarbageCollector, purge_point
+from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite
+
+DAY = timedelta(days=1)
+
+
+def drainer(state: State, ts: int) -> NodeStatus:
+    return NodeStatus("d", "h:1", state, max_commit_ts=ts)
+
+
+def test_the_point_by_age() -> None:
+    now_ms = 10 * 86_400_000
+    assert purge_point([], now_ms=now_ms, retention=DAY, resolved_ts=1 << 62) == compose(9 * 86_400_000)
+    assert purge_point([], now_ms=now_ms, retention=DAY, resolved_ts=5) == 5, "pending prewrites and later stay"
+
+
+def test_rule_20_no_drainer_in_use_is_overtaken() -> None:
+    """Paused ones count; offline ones do not."""
+    now_ms = 10 * 86_400_000
+    drainers = [drainer(State.ONLINE, 1000), drainer(State.PAUSED, 900), drainer(State.OFFLINE, 1)]
+    assert purge_point(drainers, now_ms=now_ms, retention=DAY, resolved_ts=1 << 62) == 900
+
+
+async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
+    """A file whose prewrite is committed from a later one stays until that commit may go."""
+    passed, late, all_ = (compose(SLACK_MS + ms) for ms in (10, 20, SLACK_MS + 30))
+    registry = Registry(MemoryEtcd())
+    async with opened(tmp_path, SetClock(1), file_bytes_max=1) as store:
+        for payload in (prewrite(10), prewrite(20), commit(20, 30), commit(10, late)):
+            assert await store.write([payload]) == [None]
+        store.resolver.advance(all_)
+        await registry.create("drainers", drainer(State.ONLINE, passed))
+        collector = GarbageCollector(store, registry, DAY)
+        assert await collector.collect() == passed
+        assert store.purged_ts == passed
+        assert [file.fid for file in store.log.files()] == [0, 3, 4]
+        assert await binlogs_of(store, passed) == [merged(10, late)]
+        assert store.index.pointer(20) is None
+        record = await registry.get("drainers", "d")
+        assert record is not None
+        await registry.update("drainers", drainer(State.ONLINE, all_), mod_revision=record.mod_revision)
+        await collector.collect()
+        assert [file.fid for file in store.log.files()] == [4]
+    async with opened(tmp_path, SetClock(1)) as store:
+        assert store.purged_ts == all_
+        assert store.damage == []
+        assert store.pending_count == 0
+
+
+async def test_the_point_never_goes_back(tmp_path: Path) -> None:
+    registry = Registry(MemoryEtcd())
+    async with opened(tmp_path, SetClock(1)) as store:
+        store.index.save_purged(50)
+        assert await GarbageCollector(store, registry, DAY).collect() == 50

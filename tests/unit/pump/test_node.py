@@ -1,0 +1,191 @@
+"""The registry record: registration, correctness rule 2, identity, notification of drainers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from binlog.errors import ConfigError, EtcdError, RegistryConflict
+from binlog.node import Event, NodeStatus, State
+from binlog.pb import cistern_pb2, cistern_pb2_grpc
+from binlog.registry import Registry, key_of
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tso import compose
+from grpc import aio
+
+from pump.errors import DataDirLocked, NotifyFailed
+from pump.identity import DirectoryLock, node_id
+from pump.node import Node
+from pump.notify import notify_drainers
+
+NOW = compose(1_700_000_000_000)
+
+
+async def registered(etcd: MemoryEtcd, name: str = "p1") -> Node:
+    node = Node(Registry(etcd), name, resolved_ts=lambda: 42)
+    await node.register("127.0.0.1:8250", NOW)
+    return node
+
+
+async def state_of(etcd: MemoryEtcd, name: str = "p1") -> NodeStatus:
+    record = await Registry(etcd).get("pumps", name)
+    assert record is not None
+    return record.status
+
+
+async def test_registration_and_lifecycle() -> None:
+    etcd = MemoryEtcd()
+    node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42)
+    assert node.refuses_prewrites == "offline", "a pump registers before it accepts a prewrite"
+    await node.register("127.0.0.1:8250", NOW)
+    assert node.refuses_prewrites == ""
+    status = await state_of(etcd)
+    assert (status.state, status.max_commit_ts, status.update_ts) == (State.ONLINE, 42, NOW)
+    await node.move(Event.PAUSE)
+    assert node.refuses_prewrites == "pausing"
+    await node.move(Event.DRAINED)
+    assert (await state_of(etcd)).state is State.PAUSED
+    again = await registered(etcd)
+    assert again.previous is State.PAUSED
+
+
+@pytest.mark.parametrize("how", ["forced offline", "a second live instance", "deleted"])
+async def test_rule_2_a_foreign_write_stops_prewrites(how: str) -> None:
+    """Nobody overwrites the other in turns: who finds a revision not its own stops, and leaves the record alone."""
+    etcd = MemoryEtcd()
+    node = await registered(etcd)
+    if how == "forced offline":
+        record = await Registry(etcd).get("pumps", "p1")
+        assert record is not None
+        forced = NodeStatus("p1", "127.0.0.1:8250", State.OFFLINE)
+        await Registry(etcd).update("pumps", forced, mod_revision=record.mod_revision)
+    elif how == "deleted":
+        await etcd.delete(key_of("pumps", "p1"))
+    else:
+        await registered(etcd)
+    with pytest.raises(RegistryConflict):
+        await node.write()
+    assert node.refuses_prewrites
+    if how != "deleted":
+        before = await state_of(etcd)
+        with pytest.raises(RegistryConflict):
+            await node.write()
+        assert await state_of(etcd) == before
+
+
+async def test_rule_2_the_watch_notices_at_once() -> None:
+    """Between two heartbeats a prewrite could be acknowledged by a pump that no longer counts."""
+    etcd = MemoryEtcd()
+    node = await registered(etcd)
+    watch = asyncio.create_task(node.watch())
+    await asyncio.sleep(0.01)
+    await node.write()
+    await asyncio.sleep(0.01)
+    assert node.refuses_prewrites == "", "its own heartbeat is not foreign"
+    await etcd.put(key_of("pumps", "p1"), NodeStatus("p1", "x:1", State.OFFLINE).to_json())
+    await asyncio.wait_for(watch, 2)
+    assert node.refuses_prewrites == "offline"
+
+
+async def test_a_write_whose_answer_was_lost_is_recognised() -> None:
+    """etcd took the write and failed before it said so: the next one must not mistake it for a second instance."""
+    etcd = MemoryEtcd()
+    registry = Registry(etcd)
+    node = Node(registry, "p1", resolved_ts=lambda: 42)
+    await node.register("h:1", NOW)
+    update = registry.update
+
+    async def lost(kind: Any, status: NodeStatus, *, mod_revision: int) -> int:
+        await update(kind, status, mod_revision=mod_revision)
+        raise EtcdError("the answer was lost")
+
+    registry.update = lost  # type: ignore[method-assign]
+    with pytest.raises(EtcdError):
+        await node.write()
+    registry.update = update  # type: ignore[method-assign]
+    await node.write()
+    assert node.refuses_prewrites == ""
+
+
+# Identity
+
+
+def test_node_id(tmp_path: Path) -> None:
+    """P-LC-01: what `.node` holds wins, a configured id is not kept, a made one is."""
+    assert node_id(tmp_path, "mine", "h:8250") == "mine"
+    assert not (tmp_path / ".node").exists()
+    made = node_id(tmp_path, "", "h:8250")
+    assert made.endswith(":8250")
+    assert (tmp_path / ".node").stat().st_mode & 0o777 == 0o600
+    assert node_id(tmp_path, "mine", "h:9999") == made
+
+
+def test_node_id_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / ".node").mkdir()
+    with pytest.raises(ConfigError, match=r"\.node"):
+        node_id(tmp_path, "", "h:8250")
+    assert node_id(tmp_path, "mine", "h:8250") == "mine"
+    with pytest.raises(ConfigError, match="slash"):
+        node_id(tmp_path, "a/b", "h:8250")
+
+
+def test_the_directory_has_one_user(tmp_path: Path) -> None:
+    """P-LC-02."""
+    lock = DirectoryLock(tmp_path / "d")
+    assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(DataDirLocked, match="already locked"):
+        DirectoryLock(tmp_path / "d")
+    lock.release()
+    DirectoryLock(tmp_path / "d").release()
+
+
+# Notification
+
+
+class Drainer(cistern_pb2_grpc.CisternServicer):
+    def __init__(self, *, refuse: bool = False) -> None:
+        self.refuse = refuse
+        self.notified = 0
+
+    async def Notify(self, request: Any, context: Any) -> Any:
+        self.notified += 1
+        if self.refuse:
+            await context.abort(grpc.StatusCode.INTERNAL, "no")
+        return cistern_pb2.NotifyResp()
+
+
+@contextlib.asynccontextmanager
+async def drainer(etcd: MemoryEtcd, name: str, servicer: Drainer | None, *, age_ms: int = 0) -> AsyncIterator[None]:
+    server = aio.server()
+    host = "127.0.0.1:1"
+    if servicer is not None:
+        cistern_pb2_grpc.add_CisternServicer_to_server(servicer, server)
+        host = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    update_ts = NOW - (age_ms << 18)
+    await Registry(etcd).create("drainers", NodeStatus(name, host, State.ONLINE, update_ts=update_ts))
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+async def test_notify_online_drainers() -> None:
+    """P-LC-05; a dead one with a stale record is only warned about (L-20)."""
+    etcd, living = MemoryEtcd(), Drainer()
+    async with drainer(etcd, "d1", living), drainer(etcd, "stale", None, age_ms=31_000):
+        await notify_drainers(Registry(etcd), None, now_ts=NOW, pause_s=0.01)
+    assert living.notified == 1
+
+
+async def test_a_living_drainer_that_refuses() -> None:
+    etcd, servicer = MemoryEtcd(), Drainer(refuse=True)
+    async with drainer(etcd, "d1", servicer):
+        with pytest.raises(NotifyFailed, match="fail to notify all living drainer: d1"):
+            await notify_drainers(Registry(etcd), None, now_ts=NOW, pause_s=0.01)
+    assert servicer.notified == 3

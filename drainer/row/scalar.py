@@ -13,6 +13,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.time import date_text, datetime_text
 
 _float32 = struct.Struct("<f")
+FLOAT_MAX = 3.4028234663852886e38
 TEXTS_MAX = 65_536  # entries of one cache of dates or times
 
 
@@ -58,12 +59,12 @@ def _float_text(value: float) -> str:
         packed = _float32.pack(value)
     except OverflowError:
         raise DecodeError("float", offset=0, detail=f"{value} does not fit 4 bytes") from None
-    for digits in range(6, 9):
-        text = f"{value:.{digits}g}"
-        # The largest single's short forms round up beyond it, which pack refuses.
-        if abs(float(text)) <= 3.4028234663852886e38 and _float32.pack(float(text)) == packed:
-            return repr(float(text))
-    return repr(float(f"{value:.9g}"))
+    for digits in range(6, 10):
+        text = repr(float(f"{value:.{digits}g}"))
+        # The largest single's short forms are beyond it, and servers refuse them.
+        if abs(float(text)) <= FLOAT_MAX and _float32.pack(float(text)) == packed:
+            return text
+    return repr(value)
 
 
 def enum_index(value: int, count: int) -> int:

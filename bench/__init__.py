@@ -5,5 +5,6 @@
     python -m bench.pump       binlogs/s into one pump against raw appends, and the Go pump where it is given
     python -m bench.rowcodec   one row from binlog bytes to SQL text
 
-The peer's binaries are found in the folder that PEER_BIN names: pd-server, unitikv, tidb-server, pump, drainer, pumpload.
+The peer's binaries are found in the folder that PEER_BIN names: pd-server, unitikv, tidb-server, pump, drainer,
+pumpload.
 """

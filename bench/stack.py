@@ -1,4 +1,4 @@
-"""etcd, our pumps, MariaDB and the drainer for one measurement; and PD and the Go programs where PEER_BIN names them."""
+"""etcd, our pumps, MariaDB and the drainer for one measurement; the Go programs where PEER_BIN names them."""
 
 from __future__ import annotations
 

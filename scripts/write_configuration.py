@@ -9,17 +9,35 @@ import sys
 from pathlib import Path
 
 from binlog.config import reference_markdown
+
 from drainer.config import FLAGS as DRAINER_FLAGS
 from drainer.config import Config
 from pump.config import FLAGS as PUMP_FLAGS
 from pump.config import PumpConfig
+from pumpclient.ctl.options import reference
 
 HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
 
 A flag beats an environment variable, that beats the TOML file (`-config FILE`), that beats the default. Flags take one dash or
-two. Unknown keys, flags and positional arguments are refused. A key `a.b` stands in the file as `b` under `[a]`.
+two, as `-gc 8h` or `-gc=8h`; a switch alone means true, `-sync-ddl=false` turns it off. Unknown keys, flags and positional
+arguments are refused. A key `a.b` stands in the file as `b` under `[a]`; `[[a.b]]` is a table that may come several times.
+
+Sizes are bytes or texts such as `42 MB` (42 000 000) or `10 GiB`; durations are texts such as `8h`, `30m`, `1m30s`. A TSO is
+TiDB's timestamp: Unix milliseconds × 2^18 plus a counter.
+"""
+
+CTL = """
+## binlogctl
+
+No file and no environment. The command is the first word or `-cmd`.
+"""
+
+DEMO = """
+## demo
+
+`make demo DEMO_ARGS="--seconds 20"`; the list is in `python -m demo -h`.
 """
 
 
@@ -31,8 +49,11 @@ def page() -> str:
         reference_markdown(PumpConfig, PUMP_FLAGS, env_prefix="PUMP_"),
         "\n## drainer\n",
         reference_markdown(Config, DRAINER_FLAGS, env_prefix="BINLOG_SERVER_"),
+        CTL,
+        reference(),
+        DEMO,
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts).rstrip() + "\n"
 
 
 def main() -> None:

@@ -112,7 +112,7 @@ class Chain:
 
 
 def drainer_config(chain: Chain, capture: CaptureSet, mariadb: MariaDB, *, jobs: Path, from_ts: int) -> str:
-    """drainer.toml that drains the recording into MariaDB; DDL that MariaDB cannot run is replaced as meta.json says."""
+    """drainer.toml that drains into MariaDB; DDL that MariaDB cannot run is replaced as meta.json says."""
     rewrites = "\n".join(
         f"[[syncer.ddl-rewrite]]\njob-id = {entry['job_id']}\nsql = {json.dumps(entry['replacement'])}\n"
         for entry in capture.meta.get("drainer_skipped_commit_ts", [])

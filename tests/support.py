@@ -133,9 +133,7 @@ class Server:
                 pytest.fail(f"exited before {text!r}: {' '.join(self.argv)}\n{self.tail()}")
             return False
 
-        wait_until(
-            seen, deadline_s=deadline_s, what=f"{text!r} in the output of {self.argv[0]}\n{self.tail()}"
-        )
+        wait_until(seen, deadline_s=deadline_s, what=f"{text!r} in the output of {self.argv[0]}\n{self.tail()}")
 
 
 def python_module(module: str, *args: str, output: Path, **env: str) -> Server:

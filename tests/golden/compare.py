@@ -11,7 +11,9 @@ from tests.support import MariaDB
 
 # MariaDB prints these otherwise than TiDB: FLOAT with 6 digits, FLOAT/DOUBLE(M,D) with all D, ZEROFILL with its
 # zeros. There the recording's own MariaDB tells what the stored value looks like.
-_DISPLAY = re.compile(r"^\s*`((?:[^`]|``)+)` (?:float|double\(|\w+(?:\(\d+\))? unsigned zerofill|\w+\(\d+\) zerofill)", re.M | re.I)
+_DISPLAY = re.compile(
+    r"^\s*`((?:[^`]|``)+)` (?:float|double\(|\w+(?:\(\d+\))? unsigned zerofill|\w+\(\d+\) zerofill)", re.M | re.I
+)
 
 Rows = list[list[Any]]
 

@@ -1,9 +1,10 @@
-"""What a real TiDB sent, through two real pumps and the drainer on Spark, into a real MariaDB: every table, row for row."""
+"""What a real TiDB sent, through two pumps and the drainer on Spark, into MariaDB: every table, row for row."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 import shutil
 import threading
@@ -110,7 +111,7 @@ CREATE TRIGGER tidb_binlog.audit_position AFTER UPDATE ON tidb_binlog.drainer_po
 
 
 def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
-    """Pumps and drainer die by SIGKILL at random moments while the recording is written; nothing lost, nothing twice."""
+    """Pumps and drainer die by SIGKILL at random moments while it is written; nothing lost, nothing twice."""
     rng = random.Random(20261121)
     mariadb.query("CREATE DATABASE audit")
     mariadb.query("CREATE TABLE audit.moves(n BIGINT AUTO_INCREMENT PRIMARY KEY, before_ts BIGINT, after_ts BIGINT)")
@@ -152,7 +153,7 @@ def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mari
         assert differences(mariadb, capture) == []
         moves = mariadb.query("SELECT before_ts, after_ts FROM audit.moves WHERE before_ts <> after_ts ORDER BY n")
         assert moves, "the audit saw no move at all"
-        for (_, earlier), (later, _) in zip(moves, moves[1:], strict=False):
+        for (_, earlier), (later, _) in itertools.pairwise(moves):
             assert earlier == later, f"a range was applied twice or left out around {earlier} and {later}"
 
 

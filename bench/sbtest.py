@@ -21,22 +21,44 @@ CREATE = (
 def _column(number: int, name: str, tp: int, flag: int, flen: int, charset: str) -> dict[str, Any]:
     collate = "binary" if charset == "binary" else "utf8mb4_bin"
     return {
-        "id": number, "name": {"O": name, "L": name}, "offset": number - 1, "origin_default": None, "default": None,
-        "type": {"Tp": tp, "Flag": flag, "Flen": flen, "Decimal": 0, "Charset": charset, "Collate": collate, "Elems": None},
-        "state": 5, "version": 2,
-    }  # fmt: skip
+        "id": number,
+        "name": {"O": name, "L": name},
+        "offset": number - 1,
+        "origin_default": None,
+        "default": None,
+        "type": {
+            "Tp": tp,
+            "Flag": flag,
+            "Flen": flen,
+            "Decimal": 0,
+            "Charset": charset,
+            "Collate": collate,
+            "Elems": None,
+        },
+        "state": 5,
+        "version": 2,
+    }
 
 
 def jobs(table_id: int = TABLE_ID, schema: str = "bench") -> str:
     """DDL history that knows `schema`.sbtest from schema version 1 on: long before any row that pumpload writes."""
     table = {
-        "id": table_id, "name": {"O": "sbtest", "L": "sbtest"}, "charset": "utf8mb4", "collate": "utf8mb4_bin",
+        "id": table_id,
+        "name": {"O": "sbtest", "L": "sbtest"},
+        "charset": "utf8mb4",
+        "collate": "utf8mb4_bin",
         "cols": [
-            _column(1, "id", 8, 4099, 20, "binary"), _column(2, "k", 3, 4097, 11, "binary"),
-            _column(3, "c", 254, 4097, 120, "utf8mb4"), _column(4, "pad", 254, 4097, 60, "utf8mb4"),
+            _column(1, "id", 8, 4099, 20, "binary"),
+            _column(2, "k", 3, 4097, 11, "binary"),
+            _column(3, "c", 254, 4097, 120, "utf8mb4"),
+            _column(4, "pad", 254, 4097, 60, "utf8mb4"),
         ],
-        "index_info": None, "state": 5, "pk_is_handle": True, "is_common_handle": False, "version": 5,
-    }  # fmt: skip
+        "index_info": None,
+        "state": 5,
+        "pk_is_handle": True,
+        "is_common_handle": False,
+        "version": 5,
+    }
     database = {
         "id": 900,
         "db_name": {"O": schema, "L": schema},
@@ -46,13 +68,23 @@ def jobs(table_id: int = TABLE_ID, schema: str = "bench") -> str:
     }
     shared = {"state": 6, "schema_state": 5, "schema_id": 900, "start_ts": 1, "version": 1}
     create_schema = {
-        "id": 901, "type": 1, "table_id": 0, "schema_name": schema, "query": f"CREATE DATABASE {schema}", **shared,
+        "id": 901,
+        "type": 1,
+        "table_id": 0,
+        "schema_name": schema,
+        "query": f"CREATE DATABASE {schema}",
+        **shared,
         "binlog": {"SchemaVersion": 1, "DBInfo": database, "TableInfo": None, "FinishedTS": 1},
-    }  # fmt: skip
+    }
     create_table = {
-        "id": 902, "type": 3, "table_id": table_id, "schema_name": schema, "query": CREATE.format(schema=schema), **shared,
+        "id": 902,
+        "type": 3,
+        "table_id": table_id,
+        "schema_name": schema,
+        "query": CREATE.format(schema=schema),
+        **shared,
         "binlog": {"SchemaVersion": 1, "DBInfo": None, "TableInfo": table, "FinishedTS": 1},
-    }  # fmt: skip
+    }
     return json.dumps([create_schema, create_table])
 
 

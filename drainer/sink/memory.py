@@ -156,6 +156,9 @@ class MemoryDestination:
     def job_done(self, job_id: int) -> bool:
         return job_id in self.store.jobs
 
+    def interrupt(self) -> None:
+        """Nothing here waits."""
+
     def close(self, *, clean: bool) -> None:
         self._epoch = -1
 

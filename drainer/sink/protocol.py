@@ -179,6 +179,11 @@ class Destination(Protocol):
         """Whether this DDL job has been run here (an early one is skipped at its own place, rule 14)."""
         ...
 
+    def interrupt(self) -> None:
+        """From any thread: whatever waits for the destination to come back gives up with DestinationDown, now and
+        from now on. Work that is going well is not disturbed."""
+        ...
+
     def close(self, *, clean: bool) -> None:
         """Give the destination back. `clean`: everything read was applied (D-CP-07)."""
         ...

@@ -23,7 +23,8 @@ class ServerConfig:
     `params`: session variables set after ours, in order (an error when the server rejects one). `retry_for_s`:
     how long an unreachable server is waited for. `lock_wait_s`: how long another holder of the changefeed is
     waited for; then `takeover` decides: `same-node` ends the holder's connection when it is a former life of this
-    node id, `never` and `force` say so. `spread`: whether executors may write.
+    node id, `never` and `force` say so. `spread`: whether executors may write. `allow_triggers`: write into tables
+    that have triggers of the destination's own, although these see deletes and inserts instead of updates.
     """
 
     host: str = "127.0.0.1"
@@ -44,6 +45,7 @@ class ServerConfig:
     checkpoint_every_s: float = 3.0
     limits: Limits = Limits()
     spread: bool = True
+    allow_triggers: bool = False
 
     @property
     def address(self) -> str:

@@ -10,6 +10,7 @@ import contextlib
 from typing import Any, Final
 
 import pymysql
+from binlog.log import get_logger
 from pymysql.constants import CLIENT
 
 from drainer.sink.errors import DestinationError, DestinationRefused
@@ -63,6 +64,8 @@ class ConnectionLost(DestinationError):
 class Retry(DestinationError):
     """Deadlock or lock timeout: the server rolled back, run the whole transaction again."""
 
+
+_log = get_logger(__name__)
 
 Cell = int | float | str | bytes | None
 
@@ -175,6 +178,8 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
         with contextlib.suppress(ServerError):
             session.execute(f"SET SESSION {name}={value}".encode())
     for name, value in config.params:
+        if not _allowed(config, name.lower(), value):
+            continue
         try:
             plain = value.lstrip("-").isdigit()
             session.execute(f"SET SESSION {name}=".encode() + (value.encode() if plain else session.literal(value)))
@@ -187,6 +192,20 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
     lowered = session.version.lower()
     session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
     session.packet_bytes_max = int(packet or 1 << 22)
+
+
+def _allowed(config: ServerConfig, name: str, value: str) -> bool:
+    """Whether a configured variable is set. Raises DestinationRefused where it would make rows wrong."""
+    if name == "time_zone":
+        # Values come in UTC and TIMESTAMP is stored in UTC: another zone for the session would only shift them.
+        _log.info("params.time_zone is not needed and left out", address=config.address, value=value)
+        return False
+    wrong = (name == "foreign_key_checks" and value.upper() not in ("0", "OFF")) or (
+        name == "sql_mode" and "NO_BACKSLASH_ESCAPES" in value.upper()
+    )
+    if wrong:
+        raise DestinationRefused(f"{config.address}: params.{name} = {value!r} would lose rows or change values")
+    return True
 
 
 def _translated(error: pymysql.err.Error, address: str, *, connecting: bool = False) -> DestinationError:

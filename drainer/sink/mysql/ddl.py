@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-import structlog
 from binlog.crashpoint import crash_point
+from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
 
@@ -25,12 +25,11 @@ from drainer.sink.mysql import fingerprint, position
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
 from drainer.sink.mysql.fingerprint import Fingerprint
-from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.sink.mysql.statements import quote
 from drainer.step import Ddl
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
@@ -95,7 +94,7 @@ class DdlRunner:
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See protocol.Destination.ddl."""
-        patience = Patience(f"DDL job {step.job.id} in {self._driver.feed.label}", self._driver.retry_for_s)
+        patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.feed.label}")
         lost = False
         while True:
             try:
@@ -107,6 +106,7 @@ class DdlRunner:
                     self._finish(plan)
                 else:
                     self._run_from(plan)
+                patience.over()
                 return
             except (ConnectionLost, Retry) as error:
                 lost = True

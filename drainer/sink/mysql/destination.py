@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
+
+from binlog.log import get_logger
 
 from drainer.plan import SegmentWork
-from drainer.sink.errors import DestinationRefused, PositionMoved
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.mysql import marks, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
@@ -14,9 +18,13 @@ from drainer.sink.mysql.ddl import DdlRunner
 from drainer.sink.mysql.driver import Driver
 from drainer.sink.mysql.position import Stored
 from drainer.sink.mysql.spread import MySQLSpread
-from drainer.sink.mysql.writer import UniqueSurprise, Writer
+from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer, tables_with_triggers
 from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Phase, Position, SlotResult
 from drainer.step import Ddl
+
+_log = get_logger(__name__)
+
+_CLOSE_WAIT_S: Final = 5.0
 
 
 class MySQLDestination:
@@ -25,11 +33,13 @@ class MySQLDestination:
     def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
         self._monotonic = monotonic
+        self._stop = threading.Event()
         self._driver: Driver | None = None
         self._ddl: DdlRunner | None = None
         self._commit_ts = 0
         self._schema_version = 0
         self._checkpoint_due_s = 0.0
+        self._triggers: frozenset[Name] = frozenset()
 
     @property
     def name(self) -> str:
@@ -49,7 +59,7 @@ class MySQLDestination:
         return self._commit_ts
 
     def open(self, identity: Identity, initial_ts: int) -> Position:
-        driver = self._driver = Driver(self._config, identity)
+        driver = self._driver = Driver(self._config, identity, self._stop)
         fresh = driver.start(lambda session: self._take(session, initial_ts))
         runner = self._ddl = DdlRunner(driver)
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
@@ -62,6 +72,8 @@ class MySQLDestination:
     def _take(self, session: Session, initial_ts: int) -> bool:
         """Make the position where there is none, and its epoch ours. True when it was made."""
         driver = self._open()
+        if not self._config.allow_triggers:
+            self._triggers = tables_with_triggers(session)
         found = position.read(session, driver.feed)
         fresh = found is None
         if found is None:
@@ -94,7 +106,7 @@ class MySQLDestination:
         def body(session: Session) -> None:
             nonlocal writer
             self._fence(session, work.after_ts, work.until_ts, schema_version, checkpoint)
-            writer = Writer(session, self._config.limits, until_ts=work.until_ts)
+            writer = Writer(session, self._config.limits, until_ts=work.until_ts, triggers=self._triggers)
             writer.ordered(work.ordered.changes)
             for folded in work.folded:
                 writer.folded(folded, thorough=thorough)
@@ -140,7 +152,7 @@ class MySQLDestination:
             marks.open_phase(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
 
         driver.transact(f"intent {intent} {phase}", body, lambda stored: False)
-        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase)
+        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
         driver = self._open()
@@ -190,13 +202,24 @@ class MySQLDestination:
         if driver is None:
             return
         if clean:
+            self._say_consistent(driver)
+        driver.close()
+        self._driver = None
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def _say_consistent(self, driver: Driver) -> None:
+        """For upstream's tools alone, so a server that is down does not hold up the end."""
+        try:
             driver.transact(
                 "checkpoint at the end",
                 lambda session: self._checkpoint(session, self._commit_ts, self._schema_version, consistent=True),
                 lambda stored: False,
+                wait_s=_CLOSE_WAIT_S,
             )
-        driver.close()
-        self._driver = None
+        except DestinationDown as error:
+            _log.warning("upstream's checkpoint still says not consistent", error=str(error))
 
     def _open(self) -> Driver:
         assert self._driver is not None, "open() comes first"

@@ -7,6 +7,7 @@ still its own; if not, another drainer has taken over and everything raises Fenc
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -31,25 +32,28 @@ Done = Callable[[Stored], bool]
 class Driver:
     """See the module. `feed` and `epoch` are set by `start`."""
 
-    def __init__(self, config: ServerConfig, identity: Identity) -> None:
+    def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event) -> None:
         self._config = config
         self.identity = identity
+        self._stop = stop
         self._session: Session | None = None
         self.feed: Feed
         self.epoch = 0
 
-    @property
-    def retry_for_s(self) -> float:
-        return self._config.retry_for_s
+    def patience(self, what: str, *, wait_s: float | None = None) -> Patience:
+        """For work on this connection; `wait_s` where the configured time is not meant."""
+        return Patience(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)
 
     def start(self, take: Callable[[Session], T]) -> T:
         """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
-        patience = Patience(f"connecting to {self._config.address}", self._config.retry_for_s)
+        patience = self.patience(f"connecting to {self._config.address}")
         while True:
             try:
                 session = self._locked()
                 position.create_tables(session, self.feed)
-                return take(session)
+                taken = take(session)
+                patience.over()
+                return taken
             except (ConnectionLost, Retry) as error:
                 self.lose()
                 patience.failed(error)
@@ -69,28 +73,32 @@ class Driver:
 
     def patiently(self, what: str, look: Callable[[Session], T]) -> T:
         """Run something that may be repeated, on a new connection when the old one is lost."""
-        patience = Patience(f"{self.feed.label}: {what}", self._config.retry_for_s)
+        patience = self.patience(f"{self.feed.label}: {what}")
         while True:
             try:
-                return look(self.session())
+                seen = look(self.session())
+                patience.over()
+                return seen
             except (ConnectionLost, Retry) as error:
                 self.lose()
                 patience.failed(error)
 
-    def transact(self, what: str, body: Body, done: Done) -> bool:
+    def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> bool:
         """Run `body` in one transaction until it is committed. True when it turned out to be committed already.
 
         `done` looks at the stored position and tells whether a transaction whose answer was lost had been
         committed. Deadlocks and lost connections are tried again for as long as the configuration says."""
-        patience = Patience(f"{self.feed.label}: {what}", self._config.retry_for_s)
+        patience = self.patience(f"{self.feed.label}: {what}", wait_s=wait_s)
         uncertain = False
         while True:
             try:
                 session = self.session()
                 if uncertain and self._done(session, done):
+                    patience.over()
                     return True
                 uncertain = False
                 run_transaction(session, body, before="sink.before_commit", after="sink.after_commit")
+                patience.over()
                 return False
             except Retry as error:
                 patience.failed(error)

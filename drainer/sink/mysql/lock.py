@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 from typing import Final
 
-import structlog
+from binlog.log import get_logger
 
 from drainer.sink.errors import LockHeld
 from drainer.sink.mysql import position
@@ -19,7 +19,7 @@ from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.position import Feed
 from drainer.sink.protocol import Identity
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _NAME_CHARACTERS_MAX: Final = 64
 _NO_SUCH_TABLE: Final = frozenset({1049, 1146})

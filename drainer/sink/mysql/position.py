@@ -94,16 +94,27 @@ def read(session: Session, feed: Feed) -> Stored | None:
     if not rows:
         return None
     commit_ts, schema_version, epoch, node_id, intent = rows[0]
-    plan = json.loads(str(intent)) if intent is not None else None
-    phase = Phase(plan.pop("phase")) if plan else Phase.DIRECT
-    return Stored(
-        int(commit_ts or 0),
-        int(schema_version or 0),
-        int(epoch or 0),
-        str(node_id),
-        Intent(**plan) if plan else None,
-        phase,
-    )
+    opened, phase = _parse_intent(feed, str(intent)) if intent is not None else (None, Phase.DIRECT)
+    return Stored(int(commit_ts or 0), int(schema_version or 0), int(epoch or 0), str(node_id), opened, phase)
+
+
+def _parse_intent(feed: Feed, text: str) -> tuple[Intent, Phase]:
+    try:
+        plan = json.loads(text)
+        opened = Intent(
+            after_ts=int(plan["after_ts"]),
+            until_ts=int(plan["until_ts"]),
+            slots=int(plan["slots"]),
+            chunk_rows=int(plan["chunk_rows"]),
+            hash_version=int(plan["hash_version"]),
+            digest=str(plan["digest"]),
+        )
+        return opened, Phase(plan["phase"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DestinationRefused(
+            f"{feed.label}: the open range in drainer_position was not written by this version of the drainer "
+            f"({error!r}): {text!r}; start the one that wrote it once, to finish it"
+        ) from error
 
 
 def create(session: Session, feed: Feed, *, commit_ts: int, schema_version: int) -> None:

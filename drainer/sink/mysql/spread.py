@@ -13,7 +13,7 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connec
 from drainer.sink.mysql.driver import run_transaction
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed
-from drainer.sink.mysql.writer import UniqueSurprise, Writer
+from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer
 from drainer.sink.protocol import Intent, Phase, SlotResult
 
 # A task never pauses between statements; a stopped one must not keep its locks much longer than that.
@@ -33,6 +33,7 @@ class MySQLSpread:
     epoch: int
     intent: Intent
     phase: Phase
+    triggers: frozenset[Name] = frozenset()
 
     def apply(self, slot: int, work: SegmentWork) -> SlotResult:
         chunks = cut(work, self.phase, self.intent.chunk_rows)
@@ -106,7 +107,7 @@ class _SlotRun:
             total=len(self._chunks),
         ):
             raise _NotNext
-        writer = Writer(session, target.config.limits, until_ts=target.intent.until_ts)
+        writer = Writer(session, target.config.limits, until_ts=target.intent.until_ts, triggers=target.triggers)
         writer.ordered(chunk.ordered)
         for folded in chunk.folded:
             if target.phase is Phase.DELETE:

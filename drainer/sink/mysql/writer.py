@@ -21,6 +21,9 @@ _COMPARISON: Final = frozenset({1292, 1300, 1366, 3146, 4036, 4037, 4038})
 _KEY: Final = re.compile(r"for key '([^']*)'")
 
 
+Name = tuple[str, str]
+
+
 class UniqueSurprise(DataError):
     """A row that is in the way of a unique key was found: try the thorough way. Not raised out of this package."""
 
@@ -41,16 +44,20 @@ class Writer:
     """Writes through one session; `thorough` after a surprise: every touched key is deleted first, then rows are
     inserted plainly, so that what stands in the way can only be a row that upstream did not touch."""
 
-    def __init__(self, session: Session, limits: Limits, *, until_ts: int) -> None:
+    def __init__(
+        self, session: Session, limits: Limits, *, until_ts: int, triggers: frozenset[Name] = frozenset()
+    ) -> None:
         room = max(session.packet_bytes_max - _PACKET_SPARE, 1 << 10)
         self._session = session
         self._limits = replace(limits, statement_bytes_max=min(limits.statement_bytes_max, room))
         self._packet_bytes_max = session.packet_bytes_max
         self._until_ts = until_ts
+        self._triggers = triggers
         self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
         """Net rows of one table in one go: stale keys first, then rows (rules 10 and 12)."""
+        self._refuse_triggers(folded.shape)
         if folded.shape.secondary_unique:
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
@@ -63,6 +70,7 @@ class Writer:
 
     def delete_touched(self, folded: Folded, *, known_absent: bool) -> None:
         """Delete every key that the range touches; with `known_absent` not those that it creates."""
+        self._refuse_triggers(folded.shape)
         self._delete(folded.shape, list(touched_keys(folded, known_absent=known_absent)))
 
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
@@ -77,6 +85,16 @@ class Writer:
         for step in one_by_one(changes, self._limits, self._session.flavour):
             self._ordered_step(step)
             self.written.rows += step.rows
+
+    def _refuse_triggers(self, shape: TableShape) -> None:
+        """Rule 13: a trigger would see rows come and go that upstream only changed."""
+        if (shape.schema.lower(), shape.table.lower()) in self._triggers:
+            raise RowsRefused(
+                f"{shape.schema}.{shape.table} has triggers in the destination, and rows are replaced there, not "
+                f"updated: drop them, or set allow-triggers when they may see deletes and inserts instead",
+                schema=shape.schema,
+                table=shape.table,
+            )
 
     def _ordered_step(self, step: OneByOne) -> None:
         shape = step.change.shape
@@ -146,6 +164,12 @@ class Writer:
                 schema=shape.schema,
                 table=shape.table,
             )
+
+
+def tables_with_triggers(session: Session) -> frozenset[Name]:
+    """(schema, table) in lower case of everything this user can see a trigger on."""
+    rows = session.query(b"SELECT DISTINCT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS")
+    return frozenset((str(schema).lower(), str(table).lower()) for schema, table in rows)
 
 
 def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-import structlog
+from binlog.log import get_logger
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.default import missing_value
 from binlog.tidb.job import ActionType
@@ -22,7 +22,7 @@ from drainer.sink.sqlite.convert import CannotConvert, Value, converter
 from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
 from drainer.step import Ddl, Located, TableChange
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # They move or remove rows by partition, or bring rows back; SQLite's tables have no partitions and no past.
 _UNSUPPORTED: Final = frozenset(

@@ -87,6 +87,9 @@ class SQLiteDestination:
     def finish(self, intent: Intent, schema_version: int) -> None:
         raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
 
+    def interrupt(self) -> None:
+        """Nothing here waits."""
+
     def close(self, *, clean: bool) -> None:
         if self._file is not None:
             self._file.close()

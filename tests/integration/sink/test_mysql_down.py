@@ -74,3 +74,25 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         counted = mariadb.query("SELECT n, COUNT(*) FROM d.k GROUP BY n ORDER BY n")
         assert counted == [(100, 7), (200, 7), (300, 7)]
         assert mariadb.query("SELECT commit_ts, intent FROM tidb_binlog.drainer_position") == [(400, None)]
+
+
+def test_waiting_ends_when_told() -> None:
+    """A stop signal must not wait for a server that is away, nor a clean end for upstream's checkpoint."""
+    with running_mariadb() as mariadb:
+        destination = opened(mariadb, retry_for_s=600.0)
+        mariadb.server.kill()
+        errors: list[str] = []
+
+        def advance() -> None:
+            try:
+                destination.advance(200, 1)
+            except DestinationDown as error:
+                errors.append(str(error))
+
+        thread = threading.Thread(target=advance)
+        thread.start()
+        destination.interrupt()
+        thread.join(20)
+        assert len(errors) == 1
+        assert "told to stop" in errors[0]
+        destination.close(clean=True)

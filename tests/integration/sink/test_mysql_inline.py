@@ -8,6 +8,7 @@ import pytest
 
 from drainer.plan import Folded, Kind, Match
 from drainer.sink.errors import (
+    DestinationRefused,
     Fenced,
     LockHeld,
     PositionMoved,
@@ -281,6 +282,31 @@ def test_foreign_keys_do_not_stand_in_the_way(db: MariaDB) -> None:
     destination.apply(work(100, 200, Folded(child, (put(1, b"(1,1)"),)), Folded(parent, (put(1, b"(1)"),))), 1)
     destination.apply(work(200, 300, Folded(parent, (gone(1),))), 1)
     assert db.query("SELECT * FROM d.c") == [(1, 1)]
+
+
+def test_triggers_of_the_destination_refuse_replaced_rows(db: MariaDB) -> None:
+    """Rule 13: a trigger would count an update as a delete and an insert; it is named unless it is allowed."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    db.query("CREATE TABLE d.gone (id INT)")
+    db.query("INSERT INTO d.t VALUES (1,1)")
+    db.query("CREATE TRIGGER d.x AFTER DELETE ON d.t FOR EACH ROW INSERT INTO d.gone VALUES (OLD.id)")
+    update = work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,2)", Kind.UPDATE),)))
+    refused = opened(db)
+    with pytest.raises(RowsRefused, match=r"d\.t has triggers"):
+        refused.apply(update, 1)
+    refused.close(clean=False)
+    opened(db, allow_triggers=True).apply(update, 1)
+    assert db.query("SELECT * FROM d.gone") == [(1,)]
+
+
+def test_session_variables_that_would_lose_rows_are_refused(db: MariaDB) -> None:
+    """Rule 13 again, from the configuration; a time zone is harmless because it is left out."""
+    with pytest.raises(DestinationRefused, match="foreign_key_checks"):
+        opened(db, params=(("foreign_key_checks", "ON"),))
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, ts TIMESTAMP)")
+    zoned = opened(db, params=(("time_zone", "+08:00"), ("group_concat_max_len", "4096")))
+    zoned.apply(work(100, 200, Folded(shape("t", "id ts"), (put(1, b"(1,'2020-01-01 00:00:00')"),))), 1)
+    assert db.query("SELECT CONCAT(ts) FROM d.t") == [("2020-01-01 00:00:00",)]
 
 
 def test_an_old_driver_writes_nothing_after_its_successor_opened(db: MariaDB) -> None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+import asyncio
 import sys
 
 from binlog import log
 from binlog.config import ConfigError, load_or_exit
 from binlog.errors import BinlogError
 
-from drainer.config import FLAGS, Config
+from drainer.config import FLAGS, PROGRAM, Config
 from drainer.daemon import run
-
-# Before the first channel: starting the JVM forks, and gRPC would complain; no child of ours goes on using a channel.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _log = log.get_logger("drainer")
 
 
 def main() -> int:
-    config = load_or_exit(Config, component="drainer", argv=sys.argv[1:], env_prefix="BINLOG_SERVER", flags=FLAGS)
+    config = load_or_exit(
+        Config, component="drainer", argv=sys.argv[1:], env_prefix="BINLOG_SERVER", flags=FLAGS, program=PROGRAM
+    )
     try:
         log.setup(config.log_level, config.log_file)
         config.check()

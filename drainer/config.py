@@ -11,7 +11,17 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from binlog.config import ByteSize, Flag, HostPort, Names, Section, SecuritySection, UpstreamSection, default_host
+from binlog.config import (
+    ByteSize,
+    Flag,
+    HostPort,
+    Names,
+    Program,
+    Section,
+    SecuritySection,
+    UpstreamSection,
+    default_host,
+)
 from binlog.errors import ConfigError
 from pydantic import Field
 
@@ -25,16 +35,16 @@ PORT = 8249
 class TableName(Section):
     """One table in a filter list; `~` begins a regular expression (D-FI-01)."""
 
-    db_name: str
-    tbl_name: str
+    db_name: str = Field(description="database; `~` begins a regular expression")
+    tbl_name: str = Field(description="table; `~` begins a regular expression")
 
 
 class DdlRewrite(Section):
     """What runs downstream in place of one DDL."""
 
-    job_id: int | None = Field(None, description="the DDL's job id; or")
+    job_id: int | None = Field(None, description="the DDL's job id, as in the error or log line; or")
     commit_ts: int | None = Field(None, description="the commit_ts of its binlog")
-    sql: str | tuple[str, ...] = Field("", description="text to run instead; empty: nothing runs")
+    sql: str | tuple[str, ...] = Field("", description="text or list of texts to run instead; empty: nothing runs")
 
     def statements(self) -> tuple[str, ...]:
         if isinstance(self.sql, str):
@@ -47,7 +57,8 @@ class SchemaSection(Section):
 
     history_file: str = Field("", description="TiDB's /ddl/history as a file: a JSON array, or a job on each line")
     history_url: str = Field(
-        "", description="a TiDB status port, as http://host:10080, read again when a job is missing"
+        "",
+        description="a TiDB status port, as http://host:10080; its /ddl/history is read, again when a job is missing",
     )
 
 
@@ -55,36 +66,38 @@ class DestinationSection(Section):
     """`[syncer.to]`."""
 
     host: str = Field("127.0.0.1", description="server of a mysql, tidb or mariadb destination")
-    port: int = Field(3306, ge=1, le=65535)
-    user: str = Field("root")
-    password: str = Field("", repr=False)
-    params: dict[str, str] = Field(default_factory=dict, description="session variables")
+    port: int = Field(3306, ge=1, le=65535, description="its port")
+    user: str = Field("root", description="who writes there; the privileges it needs are in operations.md")
+    password: str = Field("", repr=False, description="that user's password; in no log and on no page")
+    params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
-    path: str = Field("", description="the file of a sqlite destination")
+    path: str = Field("", description="the file of a sqlite destination; made if it is not there")
 
 
 class SyncerSection(Section):
     """`[syncer]`."""
 
     db_type: Literal["mysql", "tidb", "mariadb", "sqlite"] = Field("mysql", description="kind of destination")
-    ignore_schemas: Names = Field(IGNORE_SCHEMAS_DEFAULT, description="schemas that are not replicated")
-    ignore_table: tuple[TableName, ...] = ()
-    replicate_do_db: Names = ()
-    replicate_do_table: tuple[TableName, ...] = ()
+    ignore_schemas: Names = Field(IGNORE_SCHEMAS_DEFAULT, description="databases that are not replicated")
+    ignore_table: tuple[TableName, ...] = Field((), description="tables that are not replicated")
+    replicate_do_db: Names = Field(
+        (), description="databases that are replicated; with either do-list, nothing else is"
+    )
+    replicate_do_table: tuple[TableName, ...] = Field((), description="tables that are replicated")
     ignore_txn_commit_ts: tuple[int, ...] = Field((), description="transactions left out whole, by commit_ts")
-    sync_ddl: bool = Field(True, description="whether DDLs run downstream")
+    sync_ddl: bool = Field(True, description="whether DDLs run downstream; false: somebody else keeps the tables alike")
     worker_count: int = Field(
         0,
         ge=0,
         le=1024,
-        description="slots of a spread batch, a connection each; 0: twice the tasks at once",
+        description="slots of a spread batch, a connection to the destination each; 0: twice the tasks at once",
     )
     txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
     spread: bool = Field(True, description="whether executors write large batches in parallel")
     consistency: Literal["row"] = Field(
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )
-    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="text to run instead of single DDLs")
+    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="what runs downstream in place of single DDLs")
     to: DestinationSection = Field(default_factory=lambda: DestinationSection.model_validate({}))
 
     def filter(self) -> Filter:
@@ -115,8 +128,10 @@ class SyncerSection(Section):
 class SparkSection(Section):
     """`[spark]`."""
 
-    master: str = Field("local[*]", description="any Spark master")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark settings, over the drainer's own")
+    master: str = Field("local[*]", description="Spark master: local[*], local[N], spark://host:7077, yarn, k8s://…")
+    conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark settings as name = value, over the drainer's own"
+    )
 
 
 class Config(UpstreamSection):
@@ -124,23 +139,42 @@ class Config(UpstreamSection):
 
     node_id: str = Field("", description="name in the registry; empty: <hostname>:<port of addr>")
     changefeed: str = Field(
-        "default", description="several drainers of one cluster may share a destination under different names"
+        "default", description="name of this stream; drainers of one cluster share a destination under different ones"
     )
-    addr: HostPort = Field(default_factory=lambda: f"{default_host()}:{PORT}", description="gRPC that Go pumps notify")
-    advertise_addr: str = Field("", description="what goes into the registry; empty: addr")
+    addr: HostPort = Field(
+        default_factory=lambda: f"{default_host()}:{PORT}",
+        description="listen address of gRPC, host:port; pumps of the original notify it",
+        json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
+    )
+    advertise_addr: str = Field("", description="host:port in the registry; empty: addr")
     status_addr: str | None = Field(
-        None, description='HTTP: /status, /metrics; default: the port of addr + 1000; "": off'
+        None,
+        description='listen address of the status page, /status and /metrics, host:port; "": off',
+        json_schema_extra={"default": "port of addr + 1000"},
     )
-    data_dir: Path = Field(Path("data.drainer"), description="logs of Spark; nothing in it is needed for a restart")
-    log_file: str = Field("", description="empty: stderr")
-    log_level: str = Field("info")
+    data_dir: Path = Field(
+        Path("data.drainer"), description="folder of Spark's log; nothing in it is needed for a restart"
+    )
+    log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
+    log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
+        "info", description="what is logged at least"
+    )
     initial_commit_ts: int = Field(
-        -1, ge=-1, description="where to begin when the destination has no position; -1: now, 0: from the beginning"
+        -1,
+        ge=-1,
+        description="TSO to begin after when the destination has no position yet; -1: now; 0: from the beginning",
     )
-    synced_check_time: int = Field(5, ge=1, description="minutes without a row until `Synced` says true")
-    until_now: bool = Field(False, description="drain what is there and exit")
-    inline_bytes_max: ByteSize = Field(2 << 20, description="binlogs of one batch that goes through the driver")
-    batch_bytes_max: ByteSize = Field(32 << 20, description="binlogs of one batch that is spread over executors")
+    synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
+    until_now: bool = Field(False, description="drain what is there at the start, then exit with code 0")
+    inline_bytes_max: ByteSize = Field(
+        2 << 20, description="binlogs of one batch that goes through the driver, such as 2 MiB"
+    )
+    batch_bytes_max: ByteSize = Field(
+        32 << 20, description="binlogs of one batch that is spread over executors, such as 32 MiB"
+    )
+    spread_bytes_min: ByteSize = Field(
+        2 << 20, description="binlogs below which a batch goes through the driver, such as 2 MiB"
+    )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")
     syncer: SyncerSection = Field(default_factory=lambda: SyncerSection.model_validate({}))
@@ -167,29 +201,43 @@ class Config(UpstreamSection):
 
 
 FLAGS = (
-    Flag("node-id", help="name in the registry"),
-    Flag("addr", help="gRPC address"),
-    Flag("advertise-addr", help="address in the registry"),
-    Flag("status-addr", help="HTTP address of the status page"),
-    Flag("data-dir", help="folder for Spark's logs"),
-    Flag("pd-urls", help="PD or etcd"),
-    Flag("tso-source", help="auto, pd or own"),
-    Flag("pd-addr", help="PD's gRPC address where it is not at pd-urls"),
+    Flag("node-id"),
+    Flag("changefeed"),
+    Flag("addr"),
+    Flag("advertise-addr"),
+    Flag("status-addr"),
+    Flag("data-dir"),
+    Flag("pd-urls"),
+    Flag("tso-source"),
+    Flag("pd-addr"),
     Flag("log-file"),
-    Flag("L", "log-level", help="debug, info, warn, error, fatal"),
+    Flag("L", "log-level"),
     Flag("log-level"),
-    Flag("initial-commit-ts", help="where to begin without a position"),
+    Flag("initial-commit-ts"),
     Flag("synced-check-time"),
-    Flag("until-now", help="drain what is there and exit"),
-    Flag("master", "spark.master", help="Spark master"),
-    Flag("dest-db-type", "syncer.db-type", help="mysql, tidb, mariadb, sqlite"),
+    Flag("until-now"),
+    Flag("master", "spark.master"),
+    Flag("dest-db-type", "syncer.db-type"),
     Flag("ignore-schemas", "syncer.ignore-schemas"),
-    Flag("c", "syncer.worker-count", help="slots of a spread batch"),
+    Flag("c", "syncer.worker-count"),
     Flag("sync-ddl", "syncer.sync-ddl"),
     Flag("history-file", "schema.history-file"),
     Flag("history-url", "schema.history-url"),
+    Flag("ssl-ca", "security.ssl-ca"),
+    Flag("ssl-cert", "security.ssl-cert"),
+    Flag("ssl-key", "security.ssl-key"),
     Flag("detect-interval", ignored=True),
     Flag("txn-batch", ignored=True),
     Flag("safe-mode", ignored=True),
     Flag("log-rotate", ignored=True),
+)
+
+PROGRAM = Program(
+    "drainer applies what the pumps of a cluster keep to MySQL, TiDB, MariaDB or SQLite, exactly once.",
+    (
+        "drainer -config drainer.toml                              a daemon; SIGTERM stops it cleanly",
+        "drainer -config drainer.toml -until-now                   drain what is there and exit",
+        "drainer -config drainer.toml -master spark://host:7077    the same on a Spark cluster",
+        "drainer -config drainer.toml -initial-commit-ts 0         a first start from the oldest binlog",
+    ),
 )

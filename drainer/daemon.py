@@ -70,7 +70,6 @@ class Opened:
     destination: Destination
     position: Position
     supply: Supply
-    first_ts: int | None
 
 
 async def run(config: Config) -> None:
@@ -131,7 +130,7 @@ async def _opened(config: Config, upstream: Upstream) -> AsyncIterator[Opened]:
             first_start=position.fresh,
         )
         supply = Supply(keeper, asyncio.get_running_loop())
-        yield Opened(destination, position, supply, position.commit_ts if position.fresh else None)
+        yield Opened(destination, position, supply)
         clean = True
     finally:
         await asyncio.to_thread(destination.close, clean=clean)
@@ -154,7 +153,6 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         opened.supply,
         Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
         position_ts=opened.position.commit_ts,
-        first_ts=opened.first_ts,
     )
     pumps = PumpSet(upstream.registry, dial_with(upstream.cluster_id, security))
     scheduler = Scheduler(
@@ -196,7 +194,11 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
 
 def _sizes(config: Config, destination: Destination) -> Sizes:
     if config.syncer.spread and destination.spreads:
-        return Sizes(inline_bytes_max=config.inline_bytes_max, spread_bytes_max=config.batch_bytes_max)
+        return Sizes(
+            inline_bytes_max=config.inline_bytes_max,
+            spread_bytes_min=config.spread_bytes_min,
+            spread_bytes_max=config.batch_bytes_max,
+        )
     # Nothing but the driver writes: larger batches there.
     return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
 

@@ -140,12 +140,10 @@ class Pipeline:
         cut: Cut,
         *,
         position_ts: int,
-        first_ts: int | None = None,
     ) -> None:
         self._destination = destination
         self._supply = schema
         self._cut = cut
-        self._first_ts = first_ts
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._decoder: Decoder | None = None
@@ -252,7 +250,7 @@ class Pipeline:
                 self.progress.position_ts = step.until_ts
                 crash_point("drainer.after_apply")
             case Ddl():
-                self._destination.ddl(step, may_exist=self._may_exist(step))
+                self._destination.ddl(step, may_exist=step.may_exist)
                 self.progress.ddls += 1
                 self.progress.last_ddl = step.query[:200]
                 self.progress.position_ts = step.commit_ts
@@ -267,9 +265,6 @@ class Pipeline:
         if self._decoder is None or self._decoder.view is not view:
             self._decoder = Decoder(view, self._destination.dialect)
         return self._decoder
-
-    def _may_exist(self, step: Ddl) -> bool:
-        return self._first_ts is not None and step.job.start_ts <= self._first_ts
 
     # --- spread -------------------------------------------------------------------------------------------------
 

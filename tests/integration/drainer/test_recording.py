@@ -40,3 +40,33 @@ def test_every_table_arrives(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
     drainer = stubs.drainer(configuration(stubs, capture, mariadb), "--until-now").start()
     assert drainer.wait(deadline_s=180) == 0, drainer.tail()
     assert differences(mariadb, capture) == []
+
+
+CRASHES = [
+    "drainer.mid_spread",
+    "drainer.after_apply",
+    "drainer.after_intent",
+    "drainer.before_finish",
+    "drainer.after_ddl",
+]
+
+
+@pytest.mark.slow
+def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, mariadb: MariaDB) -> None:
+    """Every batch without a DDL is spread; the drainer dies at each crash point in turn, then ends its work.
+
+    Tables without keys show at once what was written twice.
+    """
+    capture = CaptureSet(GOLDEN / "keys")
+    for pump in ("a", "b"):
+        stubs.add(pump)
+    stubs.share(capture.binlogs)
+    stubs.resolve(capture.meta["scenario_end_ts"])
+    small = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512"
+    config = configuration(stubs, capture, mariadb, more=small)
+    for point in CRASHES:
+        drainer = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT=point).start()
+        assert drainer.wait(deadline_s=180) in (-9, 2), f"{point} was not reached\n{drainer.tail()}"
+    drainer = stubs.drainer(config, "--until-now").start()
+    assert drainer.wait(deadline_s=180) == 0, drainer.tail()
+    assert differences(mariadb, capture) == []

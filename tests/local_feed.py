@@ -1,0 +1,55 @@
+"""A batch as the pipeline sees it, without Spark: messages from memory, folding in this process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from binlog import envelope
+from binlog.pb import pump_ext_pb2 as ext
+
+from drainer.order.blob import merge_slot
+from drainer.order.fold import FoldBuilder
+from drainer.pipeline import PackedView, SpreadJob
+from drainer.row.decode import Decoder
+from drainer.sink.protocol import Intent, SlotResult
+
+
+@dataclass
+class LocalFeed:
+    """`parts`: what each reading task holds, binlogs of (after_ts, until_ts] only."""
+
+    parts: list[list[bytes]]
+    after_ts: int
+    until_ts: int
+    checks: int = 0
+    spreads: list[SpreadJob] = field(default_factory=list)
+
+    def messages(self) -> Iterable[tuple[str, bytes]]:
+        for number, part in enumerate(self.parts):
+            chosen = [p for p in part if self.after_ts < envelope.scan(p).commit_ts <= self.until_ts]
+            yield f"p{number}", ext.PullRangeResp(payloads=chosen).SerializeToString()
+
+    def check(self, view: PackedView, intent: Intent) -> None:
+        self.checks += 1
+        self._fold(view, intent)
+
+    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+        self.spreads.append(job)
+        slots: dict[int, list[bytes]] = {}
+        for blobs in self._fold(job.view, job.intent):
+            for slot, blob in blobs.items():
+                slots.setdefault(slot, []).append(blob)
+        return [
+            job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts))
+            for slot, blobs in sorted(slots.items())
+        ]
+
+    def _fold(self, view: PackedView, intent: Intent) -> list[dict[int, bytes]]:
+        found = []
+        for _, message in self.messages():
+            builder = FoldBuilder(Decoder(pickle.loads(view.pickled), "mysql"))
+            builder.add_all(ext.PullRangeResp.FromString(message).payloads)
+            found.append(builder.slots(intent.slots))
+        return found

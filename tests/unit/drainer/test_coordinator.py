@@ -1,0 +1,139 @@
+"""What the next batch is, from the pumps' answers alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, decide, first_limits, inline_limits, resume
+from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.sink.protocol import Intent
+
+SIZES = Sizes(inline_bytes_max=2000, inline_count_max=50, spread_bytes_min=1000, spread_bytes_max=8000, parallelism=2)
+ASKED = first_limits(SIZES, schema_version=3, pumps=2)
+
+
+def mark(name: str = "a", **changes: object) -> PumpMark:
+    values: dict[str, object] = {
+        "node_id": name, "host": name, "extension": True, "resolved_ts": 100, "end_ts": 100, "batch_bytes": 0,
+        "batch_count": 0, "stop": Stop.RESOLVED,
+    }  # fmt: skip
+    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def seen(*marks: PumpMark) -> Watermark:
+    return watermark_of(marks, floor_ts=0)
+
+
+def test_the_first_question_is_how_much_lies_before_the_next_ddl() -> None:
+    assert Limits(4000, stop_at_schema=True, schema_version=3) == ASKED
+
+
+def test_a_destination_that_cannot_spread_is_asked_for_inline_batches_only() -> None:
+    sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
+    asked = first_limits(sizes, schema_version=3, pumps=2)
+    assert asked == Limits(4000, 50)
+    full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
+    plan = decide(seen(full), after_ts=10, asked=asked, sizes=sizes)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE and plan.until_ts == 60
+
+
+def test_nothing_new_anywhere_is_nothing_to_do() -> None:
+    assert decide(seen(mark(), mark("b")), after_ts=100, asked=ASKED, sizes=SIZES) is None
+
+
+def test_progress_without_data_moves_the_position() -> None:
+    found = decide(seen(mark(), mark("b", resolved_ts=90, end_ts=90)), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert found == Advance(90)
+
+
+def test_a_little_data_goes_through_the_driver_and_only_its_pump_is_pulled() -> None:
+    found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan)
+    assert (found.mode, found.after_ts, found.until_ts) == (Mode.INLINE, 50, 100)
+    assert [[r.node_id for r in task] for task in found.tasks] == [["a"]]
+
+
+def test_small_batches_of_several_pumps_are_one_task() -> None:
+    marks = (mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
+
+
+def test_a_backlog_is_spread_and_ends_where_the_first_pump_ends_its_batch() -> None:
+    marks = (
+        mark(batch_bytes=4000, batch_count=40, stop=Stop.LIMIT, end_ts=70, split_ts=(55, 60, 65)),
+        mark("b", batch_bytes=3000, batch_count=30, end_ts=100, split_ts=(60, 70, 80)),
+    )
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan)
+    assert (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+    for name in ("a", "b"):
+        ranges = [r for task in found.tasks for r in task if r.node_id == name]
+        assert ranges[0].after_ts == 50 and ranges[-1].until_ts == 70
+
+
+def test_a_backlog_before_a_ddl_is_spread_up_to_the_ddl() -> None:
+    marks = (mark(batch_bytes=4000, batch_count=40, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+
+
+def test_little_before_a_ddl_asks_again_for_a_batch_with_the_ddl_in_it() -> None:
+    marks = (mark(batch_bytes=40, batch_count=1, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert found == Ask(inline_limits(SIZES, pumps=2))
+    again = (mark(batch_bytes=80, batch_count=2), mark("b"))
+    plan = decide(seen(*again), after_ts=50, asked=found.limits, sizes=SIZES)
+    assert isinstance(plan, Plan) and (plan.mode, plan.until_ts) == (Mode.INLINE, 100)
+
+
+def test_a_row_of_a_newer_schema_right_ahead_asks_again_too() -> None:
+    marks = (mark(stop=Stop.SCHEMA, stop_ts=51, end_ts=50), mark("b"))
+    assert isinstance(decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES), Ask)
+
+
+def test_nothing_above_the_ceiling_is_planned() -> None:
+    marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)
+    assert isinstance(found, Plan) and found.until_ts == 80
+    assert decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, ceiling_ts=80) is None
+
+
+def test_an_open_intent_is_the_first_batch_exactly() -> None:
+    """Rule 17: its range, whatever lies behind it, and of every pump."""
+    intent = Intent(50, 90, 4, 100, 1, "x")
+    marks = (mark(batch_bytes=9000, batch_count=90, split_ts=(60, 70)), mark("b"))
+    found = resume(seen(*marks), intent, SIZES)
+    assert found is not None
+    assert (found.after_ts, found.until_ts, found.mode, found.intent) == (50, 90, Mode.SPREAD, intent)
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+
+
+def test_an_open_intent_waits_until_the_pumps_can_serve_it() -> None:
+    assert resume(seen(mark(resolved_ts=89)), Intent(50, 90, 4, 100, 1, "x"), SIZES) is None
+
+
+marks_strategy = st.builds(
+    lambda resolved, end, size, count, stop: mark(
+        "m", resolved_ts=resolved, end_ts=min(end, resolved), batch_bytes=size, batch_count=count, stop=stop
+    ),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+    st.integers(0, 9000),
+    st.integers(0, 90),
+    st.sampled_from(Stop),
+)
+
+
+@given(st.lists(marks_strategy, min_size=1, max_size=4), st.integers(0, 500), st.none() | st.integers(0, 1000))
+def test_no_plan_leaves_what_is_final(marks: list[PumpMark], after_ts: int, ceiling_ts: int | None) -> None:
+    """Whatever the pumps answer: a batch begins at the position, gets on, and stays at or below the watermark."""
+    watermark = seen(*marks)
+    found = decide(watermark, after_ts=after_ts, asked=ASKED, sizes=SIZES, ceiling_ts=ceiling_ts)
+    if isinstance(found, Plan | Advance):
+        assert after_ts < found.until_ts <= watermark.ts
+        assert ceiling_ts is None or found.until_ts <= ceiling_ts
+    if isinstance(found, Plan):
+        assert found.after_ts == after_ts
+        assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for task in found.tasks for r in task)

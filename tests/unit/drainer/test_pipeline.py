@@ -1,0 +1,192 @@
+"""A recording through the pipeline into memory: inline and spread batches, any cut, come out alike."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from binlog import envelope
+from binlog.errors import BinlogError
+from binlog.tidb.job import ActionType
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batch import Batch
+from drainer.coordinator import Mode, Plan
+from drainer.pipeline import BatchRefused, Cut, Pipeline, Stopped
+from drainer.schema.errors import JobUnknown, UnknownColumn
+from drainer.schema.file import parse_jobs
+from drainer.schema.history import JobHistory
+from drainer.schema.schema import Schema
+from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.protocol import Identity, Intent
+from tests.capture import GOLDEN, CaptureSet
+from tests.local_feed import LocalFeed
+from tests.schema_case import BEGIN_TS, ddl, job, table, ts
+
+CAPTURE = CaptureSet(GOLDEN / "keys")
+BEGIN, END = CAPTURE.meta["scenario_start_ts"], CAPTURE.meta["scenario_end_ts"]
+JOBS = parse_jobs(CAPTURE.jobs_text.decode(), "recording")
+BINLOGS = [p for p in CAPTURE.binlogs if BEGIN < envelope.scan(p).commit_ts <= END]
+COMMITS = sorted({envelope.scan(p).commit_ts for p in BINLOGS})
+CUT = Cut(slots=4, chunk_rows=100, digest="d")
+WHO = Identity(1, "default", "n")
+
+
+class Supply:
+    """A schema that knows everything, or learns what `late` gives when it is asked."""
+
+    def __init__(self, schema: Schema, late: list[list[object]] | None = None) -> None:
+        self.schema = schema
+        self.complete = True
+        self.asked: list[BinlogError] = []
+        self._late = late or []
+
+    def prepare(self, batch: Batch) -> None:
+        self.schema.settle(batch.greatest_version)
+
+    def missing(self, error: JobUnknown) -> bool:
+        self.asked.append(error)
+        jobs = self._late.pop(0) if self._late else []
+        self.schema.learn(jobs)  # type: ignore[arg-type]
+        return bool(jobs)
+
+    def judge(self, error: UnknownColumn) -> bool:
+        raise AssertionError(error)
+
+
+@dataclass
+class Run:
+    """One life of the pipeline on a store."""
+
+    store: Store
+    pipeline: Pipeline
+    destination: MemoryDestination
+    supply: Supply
+
+
+def start(store: Store, schema: Schema | None = None, late: list[list[object]] | None = None, at: int = BEGIN) -> Run:
+    destination = MemoryDestination(store)
+    position = destination.open(WHO, at)
+    schema = schema or Schema.open(
+        JobHistory(JOBS), position_ts=position.commit_ts, job_done=None if position.fresh else destination.job_done
+    )
+    supply = Supply(schema, late)
+    return Run(store, Pipeline(destination, supply, CUT, position_ts=position.commit_ts), destination, supply)
+
+
+def plan(after_ts: int, until_ts: int, mode: Mode = Mode.INLINE, intent: Intent | None = None) -> Plan:
+    return Plan(after_ts, until_ts, mode, (), 1, intent)
+
+
+def feed(after_ts: int, until_ts: int, parts: int = 2) -> LocalFeed:
+    return LocalFeed([BINLOGS[n::parts] for n in range(parts)], after_ts, until_ts)
+
+
+def whole() -> Store:
+    store = Store()
+    start(store).pipeline.run(plan(BEGIN, END), feed(BEGIN, END))
+    return store
+
+
+WHOLE = whole()
+
+
+def has_ddl(after_ts: int, until_ts: int) -> bool:
+    return any(envelope.scan(p).ddl_job_id for p in BINLOGS if after_ts < envelope.scan(p).commit_ts <= until_ts)
+
+
+def test_a_whole_recording_is_one_inline_batch() -> None:
+    assert WHOLE.commit_ts == END
+    assert sum(len(rows) for rows in WHOLE.rows.values()) > 100
+    assert WHOLE.jobs
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.sampled_from(COMMITS), max_size=8), st.integers(1, 3), st.booleans())
+def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restart: bool) -> None:
+    """Batches end anywhere; those without a DDL are spread; the driver may be another life for each."""
+    store = Store()
+    run = start(store)
+    edges = sorted({BEGIN, END, *cuts})
+    for after_ts, until_ts in itertools.pairwise(edges):
+        if restart:
+            run = start(store)
+        version = run.pipeline.schema_version
+        newest = max(
+            (e.schema_version for e in map(envelope.scan, BINLOGS) if after_ts < e.commit_ts <= until_ts), default=0
+        )
+        spread = not has_ddl(after_ts, until_ts) and newest <= version
+        mode = Mode.SPREAD if spread else Mode.INLINE
+        run.pipeline.run(plan(after_ts, until_ts, mode), feed(after_ts, until_ts, parts))
+        assert run.pipeline.position_ts == until_ts
+    assert (store.rows, store.commit_ts, store.jobs) == (WHOLE.rows, WHOLE.commit_ts, WHOLE.jobs)
+    assert {k: sorted(v, key=repr) for k, v in store.bags.items() if v} == {
+        k: sorted(v, key=repr) for k, v in WHOLE.bags.items() if v
+    }
+
+
+def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:
+    """Rule 17."""
+    run = start(Store())
+    with pytest.raises(BatchRefused, match="does not begin"):
+        run.pipeline.run(plan(BEGIN + 1, END), feed(BEGIN, END))
+    assert run.store.log == []
+
+
+def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
+    """Rule 16: the recorded intent decides, not today's configuration."""
+    store = Store()
+    first = start(store)
+    first.pipeline.run(plan(BEGIN, COMMITS[-3]), feed(BEGIN, COMMITS[-3]))
+    intent = Intent(COMMITS[-3], END, 2, 7, 1, "d")
+    first.destination.begin(intent)
+    second = start(store)
+    reading = feed(COMMITS[-3], END)
+    second.pipeline.run(plan(COMMITS[-3], END, Mode.SPREAD, intent), reading)
+    assert [spread.intent for spread in reading.spreads] == [intent]
+    assert (store.intent, store.rows) == (None, WHOLE.rows)
+
+
+def test_an_unfinished_batch_of_other_filters_is_refused() -> None:
+    store = Store()
+    run = start(store)
+    intent = Intent(BEGIN, END, 2, 7, 1, "other filters")
+    with pytest.raises(BatchRefused, match="other filters"):
+        run.pipeline.run(plan(BEGIN, END, Mode.SPREAD, intent), feed(BEGIN, END))
+
+
+# --- a job that is not known yet ------------------------------------------------------------------------------------
+
+DONE = [
+    job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
+    job(2, ActionType.CREATE_TABLE, 2, schema_id=2, table_id=10, table_info=table(10, "t", ["a"]), finished_ts=1),
+]
+LATE = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=table(10, "t", ["a", "b"]))
+UNTIL = ts(900_000)
+
+
+def with_late_job(late: list[list[object]]) -> tuple[Run, LocalFeed]:
+    binlog = ddl(ts(2), 9, "ALTER TABLE t ADD COLUMN b INT;")
+    schema = Schema.open(JobHistory(DONE), position_ts=BEGIN_TS)
+    return start(Store(), schema, late, at=BEGIN_TS), LocalFeed([[binlog.payload]], BEGIN_TS, UNTIL)
+
+
+def test_a_batch_waits_for_a_job_and_then_goes_on() -> None:
+    run, reading = with_late_job([[], [LATE]])
+    run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
+    assert run.store.jobs == {9} and run.pipeline.position_ts == UNTIL
+    assert len(run.supply.asked) == 2
+    assert run.pipeline.progress.waiting_for == ""
+
+
+def test_a_batch_that_waits_gives_up_when_the_daemon_stops() -> None:
+    run, reading = with_late_job([])
+    run.supply.missing = lambda error: (run.pipeline.stop(), False)[1]  # type: ignore[method-assign,func-returns-value]
+    with pytest.raises(Stopped, match="DDL job 9"):
+        run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
+    assert "DDL job 9" in run.pipeline.progress.waiting_for
+    with pytest.raises(Stopped, match="before the batch began"):
+        run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
+    assert run.store.commit_ts == BEGIN_TS

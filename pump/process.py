@@ -67,6 +67,7 @@ class Pump:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._requested: asyncio.Queue[str] = asyncio.Queue()
+        self.status_addr = ""
         self.election: Election | None = None  # where timestamps are our own
 
     async def start(self) -> None:
@@ -188,6 +189,7 @@ class Pump:
         )
         await server.start()
         self._stack.push_async_callback(server.close)
+        self.status_addr = server.addr
         _log.info("status is served", addr=server.addr)
 
     async def _watch_space(self) -> None:

@@ -14,6 +14,7 @@ from binlog.node import NodeStatus, State
 from binlog.pb import binlog_pb2
 from binlog.registry import Registry
 from binlog.version import release
+from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.gc import GarbageCollector
 from pump.node import Node
@@ -119,8 +120,7 @@ class StatusPages:
         shown = binlog_pb2.Binlog.FromString(payload)
         parts = [str(shown)]
         if scan(payload).value_end:
-            value = binlog_pb2.PrewriteValue.FromString(shown.prewrite_value)
-            parts.append(f"\n\n PrewriteValue: \n{value}")
+            parts.append(f"\n\n PrewriteValue: \n{_prewrite_value(shown.prewrite_value)}")
         return text_response("".join(parts))
 
     async def trigger_gc(self, _request: Request) -> Response:
@@ -128,6 +128,13 @@ class StatusPages:
             return text_response("gc is working\n")
         await self._collector.collect()
         return text_response("trigger gc success\n")
+
+
+def _prewrite_value(data: bytes) -> str:
+    try:
+        return str(binlog_pb2.PrewriteValue.FromString(data))
+    except ProtobufError:
+        return " <Unmarshallable>"
 
 
 def _document(status: NodeStatus) -> Any:

@@ -12,10 +12,13 @@ from binlog.errors import TimestampUnavailable
 from pump.index import IndexOptions
 from pump.store import Store, StoreOptions
 
-__all__ = ["SetClock", "binlogs_of", "commit", "encode_fake", "merged", "opened", "prewrite", "rollback"]
+__all__ = ["ROW", "SetClock", "binlogs_of", "commit", "encode_fake", "merged", "opened", "prewrite", "rollback"]
 
 
-def prewrite(start_ts: int, *, row: bytes = b"row", schema_version: int = 5, job: int = 0, key: bytes = b"k") -> bytes:
+ROW = b"\x08\x01\x12\x03row"  # a TableMutation: table_id 1, one inserted row
+
+
+def prewrite(start_ts: int, *, row: bytes = ROW, schema_version: int = 5, job: int = 0, key: bytes = b"k") -> bytes:
     value = b"\x08" + bytes([schema_version]) + b"\x12" + bytes([len(row)]) + row
     if job:
         return encode_binlog(
@@ -32,7 +35,7 @@ def rollback(start_ts: int, *, key: bytes = b"k") -> bytes:
     return encode_binlog(tp=2, start_ts=start_ts, prewrite_key=key)
 
 
-def merged(start_ts: int, commit_ts: int, *, row: bytes = b"row") -> bytes:
+def merged(start_ts: int, commit_ts: int, *, row: bytes = ROW) -> bytes:
     """What a pull serves for prewrite(start_ts) and commit(start_ts, commit_ts)."""
     return merge(prewrite(start_ts, row=row), commit(start_ts, commit_ts))
 

@@ -70,16 +70,16 @@ def without_index(source: Path, target: Path) -> Path:
 
 async def test_every_cut_of_a_small_log(tmp_path: Path) -> None:
     """The index is lost and the log ends at any byte: what is whole is served, what has no outcome is pending."""
-    await write_all(tmp_path / "a")
-    lengths = [len(encode_record(step)) for step in STEPS]
-    ends = [sum(lengths[:i]) for i in range(len(STEPS) + 1)]
-    for cut in range(ends[-1] + 1):
-        here = without_index(tmp_path / "a", tmp_path / f"cut{cut}")
-        with (here / "value" / "000000.vlog").open("r+b") as log:
-            log.truncate(cut)
+    steps = STEPS[:5]
+    lengths = [len(encode_record(step)) for step in steps]
+    ends = [sum(lengths[:i]) for i in range(len(steps) + 1)]
+    data = b"".join(map(encode_record, steps))
+    for cut in range(len(data) + 1):
+        here = tmp_path / f"cut{cut}"
+        (here / "value").mkdir(parents=True)
+        (here / "value" / "000000.vlog").write_bytes(data[:cut])
         pending, served = recovered_from(here)
         assert (served, pending) == state_after(max(i for i, end in enumerate(ends) if end <= cut)), cut
-        shutil.rmtree(here)
 
 
 async def test_the_last_record_cut_at_every_byte_with_its_index(tmp_path: Path) -> None:

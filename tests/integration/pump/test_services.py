@@ -1,0 +1,354 @@
+"""Both services over real gRPC, with etcd and PD in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+from binlog.stub.pd import StubPD
+from grpc import aio
+
+from pump.errors import NotifyFailed
+from tests.integration.pump.rpc import Client, connected, running, until
+from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
+
+CLUSTER = 7
+
+
+@pytest.fixture
+async def pd() -> AsyncIterator[StubPD]:
+    stub = await StubPD.start(cluster_id=CLUSTER)
+    stub.set(1)
+    stub._last_ts = 1
+    yield stub
+    await stub.close()
+
+
+@pytest.fixture
+def etcd() -> MemoryEtcd:
+    return MemoryEtcd()
+
+
+@pytest.fixture
+async def client(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> AsyncIterator[Client]:
+    """A pump whose clock is held at 5: prewrites above it come before every T."""
+    pd.set(5, hold=True)
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as connection:
+        yield connection
+
+
+def codes(error: pytest.ExceptionInfo[aio.AioRpcError]) -> tuple[grpc.StatusCode, str]:
+    return error.value.code(), error.value.details() or ""
+
+
+async def test_round_trip_of_the_extension(client: Client, pd: StubPD) -> None:
+    """WriteBatch → Watermark → PullRange."""
+    batches = [
+        [prewrite(ts) for ts in range(10, 210, 2)],
+        [commit(ts, ts + 1) for ts in range(10, 210, 2)] + [prewrite(300), rollback(301)],
+    ]
+    answers = await client.write_batches(batches)
+    assert [(a.batch_id, len(a.errors)) for a in answers] == [(0, 0), (1, 0)]
+    pd.set(1000, hold=True)
+    mark = await client.watermark(batch_bytes_max=1 << 20)
+    assert (mark.resolved_ts, mark.batch_count, mark.state) == (299, 100, "online")
+    messages = await client.pull_range(0, mark.resolved_ts, 500)
+    assert len(messages) > 5
+    payloads = [payload for message in messages for payload in message.payloads]
+    assert payloads == [merged(ts, ts + 1) for ts in range(10, 210, 2)]
+    assert mark.batch_bytes == sum(map(len, payloads))
+    assert messages[-1].last_ts == 209
+    assert await client.pull_range(209, 299) == []
+    mark = await client.watermark(after_ts=0, batch_bytes_max=1 << 20, batch_count_max=10)
+    assert (mark.batch_end_ts, mark.stop, mark.batch_count) == (29, 1, 10)
+    assert [len(m.payloads) for m in await client.pull_range(0, mark.batch_end_ts)] == [10]
+
+
+async def test_write_batch_tells_each_error_by_its_index(client: Client) -> None:
+    """Every payload without an error is durable."""
+    (answer,) = await client.write_batches([[prewrite(10), b"\x08", commit(10, 9), commit(10, 20), commit(10, 21)]])
+    assert [(e.index, e.code) for e in answer.errors] == [
+        (1, grpc.StatusCode.INVALID_ARGUMENT.value[0]),
+        (2, grpc.StatusCode.INVALID_ARGUMENT.value[0]),
+        (4, grpc.StatusCode.ALREADY_EXISTS.value[0]),
+    ]
+    assert "unexpected EOF" in answer.errors[0].message
+    assert await client.outcome(10, 11) == [20, 0]
+
+
+async def test_write_binlog_of_upstream(client: Client) -> None:
+    """§1.3: success, the probe, and errors as UNKNOWN with upstream's text."""
+    await client.write(prewrite(10))
+    await client.write(b"")
+    client.cluster_id = 8
+    with pytest.raises(aio.AioRpcError) as error:
+        await client.write(prewrite(12))
+    assert codes(error) == (grpc.StatusCode.UNKNOWN, "cluster ID are mismatch, 8 vs 7")
+    client.cluster_id = CLUSTER
+    with pytest.raises(aio.AioRpcError) as error:
+        await client.write(prewrite(12)[:-1])
+    code, text = codes(error)
+    assert code is grpc.StatusCode.UNKNOWN
+    assert "unexpected EOF" in text
+
+
+async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """P-RPC-11."""
+    pd.set(5, hold=True)
+    async with (
+        running(tmp_path, etcd, pd) as pump,
+        connected(pump.addr, CLUSTER, compression=grpc.Compression.Gzip) as client,
+    ):
+        await client.write(prewrite(10, row=b"x" * 100))
+        await client.write(commit(10, 20))
+        assert await client.outcome(10) == [20]
+
+
+async def test_large_messages(client: Client, pd: StubPD) -> None:
+    """A transaction larger than a message goes alone."""
+    value = b"y" * 9_000_000
+    from binlog.envelope import encode_binlog
+
+    await client.write(encode_binlog(tp=0, start_ts=10, prewrite_value=value))
+    await client.write(commit(10, 20))
+    await client.write_batches([[prewrite(30), commit(30, 40)]])
+    pd.set(1000, hold=True)
+    until_ts = (await client.watermark()).resolved_ts
+    messages = await client.pull_range(0, until_ts)
+    assert [len(m.payloads) for m in messages] == [1, 1]
+    assert len(messages[0].payloads[0]) > 9_000_000
+
+
+async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
+    found: list[Any] = []
+    async with asyncio.timeout(10):
+        async for entity in stream:
+            found.append(entity)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_pull_binlogs_follows_the_writes(client: Client, pd: StubPD) -> None:
+    """§1.9: exclusive position, commit order, fakes unchanged, and a commit arrives without waiting for a tick."""
+    await client.write_batches([[prewrite(10), commit(10, 20), encode_fake(25)]])
+    pd.set(30, hold=True)
+    stream = client.pull_binlogs(0)
+    first = await take(stream, 2)
+    assert [entity.payload for entity in first] == [merged(10, 20), encode_fake(25)]
+    assert (first[0].meta.startTs, first[0].meta.commitTs) == (10, 20)
+    stream = client.pull_binlogs(20)
+    assert [e.payload for e in await take(stream, 1)] == [encode_fake(25)]
+
+    stream = client.pull_binlogs(25)
+    waiting = asyncio.create_task(take(stream, 1))
+    await client.write(prewrite(40))
+    pd.set(60, hold=True)
+    assert not waiting.done()
+    await client.write(commit(40, 50))
+    assert [entity.payload for entity in await waiting] == [merged(40, 50)]
+
+
+async def test_purged_and_unpromised_ranges(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """OUT_OF_RANGE below the purge point on both services; FAILED_PRECONDITION above every promise."""
+    pd.set(100, hold=True)
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        pump.store.index.save_purged(50)
+        with pytest.raises(aio.AioRpcError) as error:
+            await client.pull_range(49, 60)
+        assert codes(error)[0] is grpc.StatusCode.OUT_OF_RANGE
+        with pytest.raises(aio.AioRpcError) as error:
+            await take(client.pull_binlogs(49), 1)
+        assert codes(error)[0] is grpc.StatusCode.OUT_OF_RANGE
+        with pytest.raises(aio.AioRpcError) as error:
+            await client.pull_range(50, 101)
+        assert codes(error)[0] is grpc.StatusCode.FAILED_PRECONDITION
+        assert await client.pull_range(50, 100) == []
+
+
+async def test_damage_is_a_named_status(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """DATA_LOSS with file and offset on both services, and not an EOF that a drainer meets for ever."""
+    pd.set(5, hold=True)
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        await client.write_batches([[prewrite(10), commit(10, 20)]])
+        pd.set(100, hold=True)
+        await client.watermark()
+        log = tmp_path / "p1" / "value" / "000000.vlog"
+        data = bytearray(log.read_bytes())
+        data[20] ^= 1
+        log.write_bytes(data)
+        for pull in (client.pull_range(0, 100), take(client.pull_binlogs(0), 1)):
+            with pytest.raises(aio.AioRpcError) as error:
+                await pull
+            code, text = codes(error)
+            assert code is grpc.StatusCode.DATA_LOSS
+            assert "000000.vlog at byte 0" in text
+
+
+async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:
+    """What an operator sees of a writer that died, and how it ends."""
+    await client.write_batches([[prewrite(10, key=b"abc"), prewrite(12, job=77), prewrite(14), commit(14, 15)]])
+    seen = await client.inspect()
+    assert (seen.node_id, seen.state, seen.pending_count, seen.max_commit_ts) == ("p1", "online", 2, 15)
+    assert [(p.start_ts, p.ddl_job_id, p.prewrite_key) for p in seen.pending] == [(10, 0, b"abc"), (12, 77, b"k")]
+    await client.settle(12)
+    await client.settle(10, 20)
+    with pytest.raises(aio.AioRpcError) as error:
+        await client.settle(10, 20)
+    assert codes(error)[0] is grpc.StatusCode.NOT_FOUND
+    pd.set(1000, hold=True)
+    assert (await client.watermark()).resolved_ts == 1000
+    assert (await client.inspect()).pending_count == 0
+    await client.write_batches([[prewrite(30), commit(30, 40)]])
+    seen = await client.inspect()
+    assert (seen.late_commit_count, list(seen.late_commit_ts)) == (1, [40])
+
+
+async def test_rule_1_a_pump_with_pending_prewrites_stays_pausing(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """A acks P(start 50) and pauses; it counts until C(60) has come. Then it is `paused` with its final resolved ts."""
+    pd.set(40, hold=True)
+
+    async def record() -> NodeStatus:
+        found = await Registry(etcd).get("pumps", "p1")
+        assert found is not None
+        return found.status
+
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        await client.write(prewrite(50))
+        pd.set(1000, hold=True)
+        assert (await client.watermark()).resolved_ts == 49
+    assert (await record()).state is State.PAUSING
+    assert (await record()).max_commit_ts == 49
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        assert (await client.watermark()).resolved_ts == 49
+        await client.write(commit(50, 60))
+        assert (await client.watermark()).resolved_ts == 1000
+    assert ((await record()).state, (await record()).max_commit_ts) == (State.PAUSED, 1000)
+
+
+async def test_rule_1_a_stop_waits_for_commits(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """While it is pausing it refuses prewrites and takes commits."""
+    pd.set(40, hold=True)
+    async with connected_pump(tmp_path, etcd, pd, **{"drain-wait": 20}) as (pump, client):
+        await client.write(prewrite(50))
+        stopping = asyncio.create_task(pump.stop())
+
+        async def pausing() -> bool:
+            return pump.node.state is State.PAUSING
+
+        await until(pausing)
+        with pytest.raises(aio.AioRpcError) as error:
+            await client.write(prewrite(52))
+        assert codes(error) == (grpc.StatusCode.UNKNOWN, "no online: pausing")
+        assert not stopping.done()
+        await client.write(commit(50, 60))
+        await stopping
+    found = await Registry(etcd).get("pumps", "p1")
+    assert found is not None
+    assert found.status.state is State.PAUSED
+
+
+@contextlib.asynccontextmanager
+async def connected_pump(
+    directory: Path, etcd: MemoryEtcd, pd: StubPD, **settings: Any
+) -> AsyncIterator[tuple[Any, Client]]:
+    """A pump that the test itself stops."""
+    from pump.process import Pump
+    from tests.integration.pump.rpc import config
+
+    pump = Pump(config(directory, pd, **settings), etcd=etcd)
+    await pump.start()
+    async with connected(pump.addr, CLUSTER) as client:
+        yield pump, client
+
+
+async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """Prewrites stop at once; commits and pulls go on; the operator's record stays."""
+    pd.set(5, hold=True)
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        await client.write(prewrite(10))
+        registry = Registry(etcd)
+        found = await registry.get("pumps", "p1")
+        assert found is not None
+        await registry.update("pumps", NodeStatus("p1", "x:1", State.OFFLINE), mod_revision=found.mod_revision)
+
+        async def noticed() -> bool:
+            return bool(pump.node.refuses_prewrites)
+
+        await until(noticed)
+        with pytest.raises(aio.AioRpcError, match="no online: offline"):
+            await client.write(prewrite(12))
+        await client.write(commit(10, 20))
+        pd.set(100, hold=True)
+        assert len(await client.pull_range(0, (await client.watermark()).resolved_ts)) == 1
+    found = await registry.get("pumps", "p1")
+    assert found is not None
+    assert found.status.host == "x:1"
+
+
+async def test_a_copy_on_two_pumps_is_settled(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """§1.8: the other pump serves the commit, so this copy ends as rolled back; a rollback there says nothing."""
+    pd.set(5, hold=True)
+    async with (
+        running(tmp_path, etcd, pd, "p1", **{"pending-warn": 1}) as first,
+        running(tmp_path, etcd, pd, "p2", **{"pending-warn": 600}) as second,
+        connected(first.addr, CLUSTER) as one,
+        connected(second.addr, CLUSTER) as two,
+    ):
+        await one.write_batches([[prewrite(10), prewrite(12)]])
+        await two.write_batches([[prewrite(10), commit(10, 20), rollback(12)]])
+
+        async def one_left() -> bool:
+            return (await one.inspect()).pending_count == 1
+
+        await until(one_left)
+        seen = await one.inspect()
+        assert [entry.start_ts for entry in seen.pending] == [12]
+        assert await one.outcome(10) == [0]
+        await one.settle(12)
+
+
+async def test_a_living_drainer_that_cannot_be_told(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """P-LC-05: the registration is taken back, and the start fails by name."""
+    now_ts = pd.allocate(1)[0]
+    await Registry(etcd).create("drainers", NodeStatus("d1", "127.0.0.1:1", State.ONLINE, update_ts=now_ts))
+    with pytest.raises(NotifyFailed, match="fail to notify all living drainer"):
+        async with running(tmp_path, etcd, pd):
+            pass
+    found = await Registry(etcd).get("pumps", "p1")
+    assert found is not None
+    assert found.status.state is State.OFFLINE
+
+
+async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """§1.11 and the metrics of §1.12."""
+    import aiohttp
+
+    async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
+        start_ts = pd.allocate(1)[0]
+        await client.write(prewrite(start_ts))
+        base = f"http://{pump.status_addr}"
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{base}/status") as response:
+                document = await response.json()
+            assert document["status"]["p1"]["state"] == "online"
+            assert document["pump"]["pendingCount"] == 1
+            async with http.get(f"{base}/metrics") as response:
+                assert "binlog_pump_pending_count 1.0" in await response.text()
+            async with http.get(f"{base}/debug/binlog/{start_ts}") as response:
+                assert "schema_version: 5" in await response.text()
+            async with http.get(f"{base}/debug/binlog/abc") as response:
+                assert await response.text() == "invalid parameter ts: abc"
+            async with http.put(f"{base}/state/other/pause") as response:
+                assert (await response.json())["message"] == "invalide nodeID other, this pump's nodeID is p1"
+            async with http.put(f"{base}/state/p1/pause") as response:
+                assert (await response.json())["code"] == 200
+        assert await asyncio.wait_for(pump.requested(), 5) == "pause"

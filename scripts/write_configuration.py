@@ -20,12 +20,13 @@ HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
 
-A flag beats an environment variable, that beats the TOML file (`-config FILE`), that beats the default. Flags take one dash or
-two, as `-gc 8h` or `-gc=8h`; a switch alone means true, `-sync-ddl=false` turns it off. Unknown keys, flags and positional
-arguments are refused. A key `a.b` stands in the file as `b` under `[a]`; `[[a.b]]` is a table that may come several times.
+A flag beats an environment variable, that beats the TOML file (`-config FILE`), that beats the default. Flags take one
+dash or two, as `-gc 8h` or `-gc=8h`; a switch alone means true, `-sync-ddl=false` turns it off. Unknown keys, flags and
+positional arguments are refused. A key `a.b` stands in the file as `b` under `[a]`; `[[a.b]]` is a table that may come
+several times.
 
-Sizes are bytes or texts such as `42 MB` (42 000 000) or `10 GiB`; durations are texts such as `8h`, `30m`, `1m30s`. A TSO is
-TiDB's timestamp: Unix milliseconds × 2^18 plus a counter.
+Sizes are bytes or texts such as `42 MB` (42 000 000) or `10 GiB`; durations are texts such as `8h`, `30m`, `1m30s`. A
+TSO is TiDB's timestamp: Unix milliseconds × 2^18 plus a counter.
 """
 
 CTL = """

@@ -5,6 +5,7 @@ Both are made from the models and flags that `binlog.config` reads, so they cann
 
 from __future__ import annotations
 
+import textwrap
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from pydantic.fields import FieldInfo
 
 from binlog.errors import ConfigError
 from binlog.fields import parse_bytes, parse_go_duration, parse_retention
+
+WIDTH = 110
 
 Key = tuple[str, ...]
 
@@ -163,8 +166,10 @@ def usage(
     for flag in sorted((f for f in flags if not f.ignored), key=lambda flag: flag.name.lower()):
         info = find(model, flag.path)
         default = default_text(info)
-        lines.append(f"  -{flag.name} {kind_text(info)}".rstrip())
-        lines.append(f"        {flag.help or info.description or ''}{f' (default {default})' if default else ''}")
+        switch = "[=false]" if default == "true" else ""
+        lines.append(f"  -{flag.name}{switch} {kind_text(info)}".rstrip())
+        shown = f" (default {default})" if default not in ("", "false") else ""
+        lines += _wrapped(f"{flag.help or info.description or ''}{shown}")
     lines += ["  -V", "        print the version and exit", "  -h", "        print this and exit"]
     if ignored:
         lines += ["", f"Accepted and ignored: {', '.join('-' + name for name in ignored)}"]
@@ -174,6 +179,12 @@ def usage(
     if examples:
         lines += ["", "Examples:", *(f"  {example}" for example in examples)]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
@@ -208,4 +219,7 @@ def _code(text: str) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    escaped = (
+        c.replace("|", "\\|") if c.startswith("`") else c.replace("|", "\\|").replace("<", "&lt;") for c in cells
+    )
+    return f"| {' | '.join(escaped)} |"

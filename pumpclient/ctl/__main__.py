@@ -11,22 +11,12 @@ from binlog.log import get_logger, setup
 from binlog.version import version_text
 
 from pumpclient.ctl import meta, nodes, settle
-from pumpclient.ctl.options import Options, UsageError, parse, usage
+from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage
 from pumpclient.ctl.session import CommandError, Session, open_session
 
 Command = Callable[[Session], Awaitable[None]]
 
 log = get_logger("binlogctl")
-
-
-async def _not_yet(session: Session) -> None:
-    cmd = session.options.cmd
-    what = cmd.split("-")[1]
-    raise CommandError(f"{cmd} is not supported yet: send SIGTERM to the {what}, which pauses it cleanly")
-
-
-async def _no_encryption(session: Session) -> None:
-    raise CommandError("encrypt is not supported yet")
 
 
 COMMANDS: Mapping[str, Command] = {
@@ -37,19 +27,16 @@ COMMANDS: Mapping[str, Command] = {
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,
-    "pause-pump": _not_yet,
-    "pause-drainer": _not_yet,
-    "offline-pump": _not_yet,
-    "offline-drainer": _not_yet,
-    "encrypt": _no_encryption,
 }
 
 
 async def run(options: Options) -> None:
     """BinlogError says why it failed."""
     command = COMMANDS.get(options.cmd)
+    if command is None and options.cmd in NOT_YET:
+        raise CommandError(f"{options.cmd} is not supported yet: {NOT_YET[options.cmd]}")
     if command is None:
-        raise CommandError(f"cmd {options.cmd} not supported")
+        raise CommandError(f"cmd {options.cmd} not supported; binlogctl -h lists the commands")
     try:
         async with open_session(options) as session:
             await command(session)
@@ -61,10 +48,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
     except UsageError as error:
-        sys.stderr.write(f"{error}\n{usage(tuple(COMMANDS))}\n")
+        sys.stderr.write(f"binlogctl: {error}\nrun binlogctl -h for the flags\n")
         raise SystemExit(2) from None
     if options.help or options.version:
-        sys.stdout.write((usage(tuple(COMMANDS)) if options.help else version_text()) + "\n")
+        sys.stdout.write((usage() if options.help else version_text()) + "\n")
         raise SystemExit(0)
     setup()
     try:

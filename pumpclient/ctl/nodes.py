@@ -26,9 +26,12 @@ def describe(status: NodeStatus) -> str:
 async def query(session: Session, kind: Kind) -> None:
     """One line a node; offline ones only when asked for."""
     listing = await session.registry.list(kind)
-    for record in listing.nodes:
-        if record.status.state is not State.OFFLINE or session.options.show_offline_nodes:
-            log.info("query node", type=kind.removesuffix("s"), node=describe(record.status))
+    all_of_them = session.options.show_offline_nodes
+    shown = [r.status for r in listing.nodes if all_of_them or r.status.state is not State.OFFLINE]
+    for status in shown:
+        log.info("query node", type=kind.removesuffix("s"), node=describe(status))
+    if not shown:
+        log.info(f"no {kind} to list", registered=len(listing.nodes), offline=len(listing.nodes) - len(shown))
     for key in listing.unreadable:
         log.warning("a record cannot be read", key=key)
 

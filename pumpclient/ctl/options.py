@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from binlog.errors import BinlogError
@@ -47,18 +48,18 @@ HELP = {
     "pd_urls": "PD, or an etcd where there is no PD: URLs or host:port, comma separated",
     "pd_addr": "host:port of PD's gRPC service where it is not at pd-urls",
     "tso_source": "auto, pd or own: where timestamps come from",
-    "node_id": "the pump or drainer",
+    "node_id": "the pump or drainer, as `pumps` and `drainers` list it",
     "state": "update-pump, update-drainer: online, pausing, paused, closing or offline",
     "show_offline_nodes": "pumps, drainers: list those too",
     "data_dir": "generate_meta: where savepoint is written",
     "time_zone": "generate_meta: also show the position's time in this zone, as +08:00 or Asia/Shanghai",
     "text": "encrypt: the text (not supported yet)",
-    "start_ts": "settle: the pending prewrite",
-    "commit_ts": "settle: commit it at this ts",
+    "start_ts": "settle: which pending prewrite, by its TSO",
+    "commit_ts": "settle: commit it at this TSO",
     "rollback": "settle: roll it back",
     "force": "settle: against what the published DDL job says",
     "yes": "settle: do not ask",
-    "pending_max": "settle, inspect: how many pending prewrites of each pump to list",
+    "pending_max": "settle, inspect: how many pending prewrites of each pump to list at most",
     "ssl_ca": "CA file; TLS is on only when it is set",
     "ssl_cert": "certificate file",
     "ssl_key": "key file",
@@ -88,7 +89,9 @@ def parse(argv: Sequence[str]) -> Options:
         name, given, value = word.lstrip("-").partition("=")
         field = _SHORT.get(name, name.replace("-", "_"))
         if field not in _KINDS or (name != field.replace("_", "-") and name not in _SHORT):
-            raise UsageError(f"flag provided but not defined: -{name}")
+            close = difflib.get_close_matches(name, [known.replace("_", "-") for known in _KINDS], n=1)
+            meant = f" (did you mean -{close[0]}?)" if close else ""
+            raise UsageError(f"flag provided but not defined: -{name}{meant}")
         found[field] = _value(field, value if given else _next(field, rest), word)
     return Options(**found)  # type: ignore[arg-type]  # _value gives each field its kind
 
@@ -116,12 +119,60 @@ def _value(field: str, text: str, word: str) -> str | int | bool:
     return text
 
 
-def usage(commands: Sequence[str]) -> str:
-    defaults = Options()
-    lines = ["Usage of binlogctl:", f"  commands: {', '.join(commands)}"]
-    for field in _KINDS:
-        default = getattr(defaults, field)
-        shown = f" (default {default})" if default not in ("", 0, False) else ""
+COMMANDS: Mapping[str, str] = {
+    "pumps": "list the pumps: address, state, how far they are",
+    "drainers": "list the drainers",
+    "inspect": "ask every pump, or -node-id: resolved ts, pending prewrites, late commits",
+    "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback",
+    "update-pump": "write -state into the record of -node-id without asking it; for dead nodes, may lose data",
+    "update-drainer": "the same for a drainer",
+    "generate_meta": "write a TSO of now into <data-dir>/savepoint",
+}
+NOT_YET: Mapping[str, str] = {
+    "pause-pump": "send SIGTERM to the pump",
+    "pause-drainer": "send SIGTERM to the drainer",
+    "offline-pump": "PUT /state/<node-id>/close at the pump's status-addr",
+    "offline-drainer": "SIGTERM, then update-drainer -state offline",
+    "encrypt": "passwords stand in the file as they are",
+}
+EXAMPLES = (
+    "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
+    "binlogctl inspect -pd-urls 10.0.0.9:2379",
+    "binlogctl settle -node-id pump-1 -start-ts 470613165340622850 -rollback",
+    "binlogctl update-pump -node-id pump-1 -state offline",
+)
+
+
+def _default(field: str) -> str:
+    value = getattr(Options(), field)
+    return "" if value in ("", 0, False) else str(value)
+
+
+def usage() -> str:
+    """The answer to -h."""
+    lines = ["binlogctl asks the registry and the pumps, and ends transactions whose writer died.", ""]
+    lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
+    lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]
+    lines += ["", "Not supported yet, and what to do instead:"]
+    lines += [f"  {name:16}{text}" for name, text in NOT_YET.items()]
+    lines += ["", "Flags:"]
+    for field, kind in _KINDS.items():
+        default = _default(field)
         short = next((f", -{s}" for s, name in _SHORT.items() if name == field), "")
-        lines.append(f"  {flag_name(field)}{short}\n        {HELP[field]}{shown}")
+        takes = {int: " number", str: " text"}.get(kind, "")
+        shown = f" (default {default})" if default else ""
+        lines.append(f"  {flag_name(field)}{short}{takes}\n        {HELP[field]}{shown}")
+    lines += ["", "Exit code: 0, 1 when the command failed, 2 for a bad command line.", "", "Examples:"]
+    return "\n".join([*lines, *(f"  {example}" for example in EXAMPLES)])
+
+
+def reference() -> str:
+    """Two tables for docs/configuration.md."""
+    lines = ["| command | what it does |", "|---|---|"]
+    lines += [f"| `{name}` | {text.replace('<', '&lt;')} |" for name, text in COMMANDS.items()]
+    lines += [f"| `{name}` | not supported yet: {text.replace('<', '&lt;')} |" for name, text in NOT_YET.items()]
+    lines += ["", "| flag | default | meaning |", "|---|---|---|"]
+    for field in _KINDS:
+        default = f"`{_default(field)}`" if _default(field) else ""
+        lines.append(f"| `{flag_name(field)}` | {default} | {HELP[field]} |")
     return "\n".join(lines)

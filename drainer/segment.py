@@ -71,14 +71,14 @@ class _Walk:
             return
         if not kinds.takes_effect(job) or kinds.is_skipped(job):
             return
-        yield from self._run_due(item, job.schema_version - 1)
+        yield from self._run_due(item, job.schema_version - 1, but=job)
         if self._schema.has_run(job):
             return
         yield from self._run(job, item.commit_ts, query=item.ddl.query, own_ts=item.commit_ts, early=False)
 
-    def _run_due(self, item: Item, version: int) -> Iterator[Step]:
-        """Run what must have run before a row of `version`, lowest version first."""
-        while (job := self._schema.due(version)) is not None:
+    def _run_due(self, item: Item, version: int, *, but: Job | None = None) -> Iterator[Step]:
+        """Run what must have run before a row of `version`, lowest version first, as far as `but`."""
+        while (job := self._schema.due(version)) is not None and job is not but:
             own = self._batch.ddl_texts.get(job.id)
             query, own_ts = (own.query, own.commit_ts) if own else (job.query, 0)
             yield from self._run(job, item.commit_ts - 1, query=query, own_ts=own_ts, early=True)

@@ -9,7 +9,7 @@ from binlog.log import get_logger
 from binlog.tidb.table import TableInfo
 
 from drainer.batch import Batch
-from drainer.schema.column import Verdict, unknown_column
+from drainer.schema.column import Verdict, unknown_column, unknown_until
 from drainer.schema.errors import HistoryUnavailable, JobMissing, JobUnknown, UnknownColumn
 from drainer.schema.history import JobHistory, JobSource
 from drainer.schema.policy import Policy
@@ -128,9 +128,15 @@ class SchemaKeeper:
         except HistoryUnavailable as unavailable:
             _log.warning("DDL history is not there now", error=str(unavailable))
             return False
-        if unknown_column(fresh, error.column_id) is Verdict.WAIT:
+        schema = self.schema
+        job = schema.publisher(error.table_id, error.column_id)
+        verdict = unknown_until(job) if job else unknown_column(fresh, error.column_id)
+        if verdict is Verdict.WAIT:
             return False
-        self.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+        if job is not None and verdict is Verdict.RUN_FIRST:
+            schema.bring_forward(job, error.schema_version)
+            return True
+        schema.leave_out(error.table_id, error.column_id, error.schema_version)
         return True
 
     async def _refresh(self, wanted: int | None) -> int:

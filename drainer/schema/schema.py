@@ -15,6 +15,7 @@ from binlog.tidb.job import Job
 
 from drainer.schema import effects, kinds
 from drainer.schema.catalog import Catalog
+from drainer.schema.column import public_version, publisher
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
 from drainer.schema.session import independent
@@ -48,7 +49,8 @@ class Schema:
         self._opened_ts = position_ts
         self._first_start = first_start
         self._catalog = Catalog()
-        self._pending: list[tuple[int, int]] = []
+        self._pending: list[tuple[int, int]] = []  # (version from which rows need the job, its id)
+        self._due: dict[int, int] = {}  # job id → that version, of pending jobs
         self._ran: set[int] = set()
         self._settled_version = 0
         self._complete = complete
@@ -119,13 +121,24 @@ class Schema:
         return self._history.get(job_id)
 
     def is_pending(self, job: Job) -> bool:
-        return (job.schema_version, job.id) in self._pending
+        return job.id in self._due
 
     def due(self, version: int) -> Job | None:
         """The first pending job at or below `version`."""
         if not self._pending or self._pending[0][0] > version:
             return None
         return self._history.get(self._pending[0][1])
+
+    def publisher(self, table_id: int, column_id: int) -> Job | None:
+        """The pending job that makes this column public."""
+        jobs = (self._history.get(job_id) for _, job_id in self._pending)
+        return publisher((job for job in jobs if job is not None), table_id, column_id)
+
+    def bring_forward(self, job: Job, version: int) -> None:
+        """Rows from `version` on need this pending job to have run."""
+        if version < self._due[job.id]:
+            self._pending.remove((self._due[job.id], job.id))
+            self._await(job, version)
 
     def may_precede_start(self, job: Job) -> bool:
         """Whether the job's binlog may lie before the position this schema was opened at."""
@@ -187,12 +200,16 @@ class Schema:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
             effects.apply(self._catalog, job)
-        elif (job.schema_version, job.id) not in self._pending:
-            insort(self._pending, (job.schema_version, job.id))
+        elif job.id not in self._due:
+            self._await(job, public_version(job) or job.schema_version)
+        self._view = None
+
+    def _await(self, job: Job, version: int) -> None:
+        self._due[job.id] = version
+        insort(self._pending, (version, job.id))
         self._view = None
 
     def _leave(self, job: Job) -> None:
-        key = (job.schema_version, job.id)
-        if key in self._pending:
-            self._pending.remove(key)
+        if job.id in self._due:
+            self._pending.remove((self._due.pop(job.id), job.id))
         self._ran.add(job.id)

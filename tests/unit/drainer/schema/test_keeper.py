@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -16,7 +17,7 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.policy import Policy
 from drainer.schema.published import PublishedSource
 from drainer.segment import walk
-from drainer.step import Ddl, Rows
+from drainer.step import Ddl, Rows, Step
 from tests.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
 CREATED = [
@@ -193,3 +194,57 @@ async def test_etcd_away() -> None:
 
     with pytest.raises(HistoryUnavailable, match="no leader"):
         await PublishedSource(Store()).refresh()
+
+
+async def test_a_column_of_a_job_that_is_known_and_still_to_run() -> None:
+    """A drainer that is behind: upstream shows the column as public, to rows before the job's version it was not."""
+    source = StubSource([*CREATED, ADD_B], complete=False)
+    source.shown = table(10, "t", ["a", "b"])
+    keeper = await keeper_of(source)
+    assert await keeper.judge(UNKNOWN_B)
+    assert keeper.schema.view().leaves_out(10, 2, 8)
+    assert not keeper.schema.view().leaves_out(10, 2, 9)
+
+
+def several(*parts: tuple[ActionType, int]) -> Job:
+    """One statement that adds b, and more; what each part records as its version."""
+    subs = [{"type": int(kind), "schema_version": version} for kind, version in parts]
+    return replace(ADD_B, type=ActionType.MULTI_SCHEMA_CHANGE, rest={"multi_schema_info": {"sub_jobs": subs}})
+
+
+ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MODIFY_COLUMN
+
+
+@pytest.mark.parametrize(
+    ("parts", "runs_before_a_row_of"),
+    [
+        ([(ADD, 9)], 9),
+        ([(ADD, 6), (DROP, 9)], 6),
+        ([(ActionType.ADD_INDEX, 6), (ADD, 0), (DROP, 9)], 6),
+        ([(ADD, 0), (ADD, 9)], 9),
+    ],
+    ids=["one part", "dropped later", "noted with the first part", "without drops"],
+)
+async def test_new_columns_have_values_before_the_dropped_ones_are_gone(
+    parts: list[tuple[ActionType, int]], runs_before_a_row_of: int
+) -> None:
+    keeper = await keeper_of(StubSource([*CREATED, several(*parts)], complete=False))
+    for version in range(3, 10):
+        assert keeper.schema.view().belongs(version) is (version < runs_before_a_row_of)
+    assert keeper.schema.applied_version == runs_before_a_row_of - 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "steps"),
+    [([(DROP, 9), (ADD, 0)], [Ddl, Rows]), ([(DROP, 9), (ADD, 0), (MODIFY, 0)], [Rows, Ddl])],
+    ids=["the row shows when", "a changed type stays in its place"],
+)
+async def test_new_columns_whose_version_is_not_noted(
+    parts: list[tuple[ActionType, int]], steps: list[type[Step]]
+) -> None:
+    source = StubSource([*CREATED, several(*parts)], complete=False)
+    source.shown = table(10, "t", ["a", "b"])
+    keeper = await keeper_of(source)
+    assert await keeper.judge(UNKNOWN_B)
+    batch = read_batch([row(ts(1), 8, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
+    assert [type(step) for step in walk(batch, keeper.schema)] == steps

@@ -18,9 +18,7 @@ from enum import Enum
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
-_DROPS = frozenset(
-    {ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.DROP_INDEX, ActionType.DROP_INDEXES}
-)
+_DROPS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.DROP_INDEX, ActionType.DROP_INDEXES})
 
 
 class Verdict(Enum):

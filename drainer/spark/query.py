@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from binlog.errors import BinlogError
 from binlog.log import get_logger
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from drainer.pipeline import PackedView, SpreadJob
 from drainer.sink.protocol import Dialect, Intent, SlotResult
 from drainer.spark import spread
+from drainer.spark.errors import SPARK_ERRORS, unwrap
 
 _log = get_logger(__name__)
-
-
-class QueryFailed(BinlogError):
-    """Spark gave up on its query; the text is the innermost reason found, more is in spark.log."""
-
-
-def reason_of(text: str) -> str:
-    """The line that matters in Spark's many: the last error of a Python traceback, else the first line."""
-    head = text.partition("=== Streaming Query ===")[0]
-    found = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused): .*$", head, re.MULTILINE)
-    return found[-1] if found else head.strip().splitlines()[0]
 
 
 class SparkFeed:
@@ -42,8 +29,8 @@ class SparkFeed:
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
             table = self._packed.select("pump", "blob").toArrow()
-        except PySparkException as error:
-            raise spread.unwrap(error) from error
+        except SPARK_ERRORS as error:
+            raise unwrap(error) from error
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
@@ -77,8 +64,8 @@ class Query:
         def wait() -> None:
             try:
                 self._query.awaitTermination()
-            except PySparkException as error:
-                ended(QueryFailed(reason_of(str(error))))
+            except SPARK_ERRORS as error:
+                ended(unwrap(error))
             else:
                 ended(None)
 
@@ -87,6 +74,6 @@ class Query:
     def stop(self) -> None:
         try:
             self._query.stop()
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             _log.warning("Spark did not stop its query in time", error=str(error).splitlines()[0])
         shutil.rmtree(self._checkpoint, ignore_errors=True)

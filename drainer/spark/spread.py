@@ -8,16 +8,13 @@ as values: Spark would reduce them to text.
 
 from __future__ import annotations
 
-import base64
 import pickle
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from drainer.order.blob import merge_slot
@@ -26,37 +23,13 @@ from drainer.pipeline import PackedView, SpreadJob
 from drainer.pumps.pull import payloads
 from drainer.row.decode import Decoder
 from drainer.sink.protocol import Dialect, Intent, SlotResult
+from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, unwrap
 
 Batches = Iterator[pa.RecordBatch]
 
 SLOTTED = pa.schema([("slot", pa.int32()), ("blob", pa.binary())])
 SLOTTED_DDL = "slot int, blob binary"
 RESULT_DDL = "result binary"
-_MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/=]+)>")
-
-
-class ErrorInTask(Exception):
-    """Wraps an error of ours on its way through Spark's text."""
-
-    def __init__(self, error: BinlogError) -> None:
-        # Its parts, not the error: many take keyword arguments, which an exception's own pickle forgets.
-        parts = (type(error), error.args, {k: v for k, v in vars(error).items() if not k.startswith("__")})
-        text = base64.b64encode(pickle.dumps(parts)).decode()
-        super().__init__(f"{error} <binlog-error:{text}>")
-
-
-def unwrap(error: PySparkException) -> BaseException:
-    """The error of ours that a task raised, or the one of Spark."""
-    as_it_came: BaseException = error
-    found = _MARK.search(str(error))
-    if found is None:
-        return as_it_came
-    kind, args, state = pickle.loads(base64.b64decode(found.group(1)))  # noqa: S301  written by our own task
-    ours = kind.__new__(kind)
-    assert isinstance(ours, BinlogError)
-    ours.args = args
-    vars(ours).update(state)
-    return ours
 
 
 def _carried(work: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
@@ -133,7 +106,7 @@ def check(packed: DataFrame, view: PackedView, dialect: Dialect, intent: Intent)
     """Raises what decoding a row of the batch raises; writes nothing."""
     try:
         slotted(packed, view, dialect, intent).count()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise unwrap(error) from error
 
 
@@ -146,6 +119,6 @@ def spread(packed: DataFrame, dialect: Dialect, job: SpreadJob) -> Sequence[Slot
     )
     try:
         table = rows.toArrow()
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise unwrap(error) from error
     return [pickle.loads(result.as_py()) for result in table.column("result")]  # noqa: S301  from our own tasks

@@ -42,12 +42,13 @@ def test_every_table_arrives(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
     assert differences(mariadb, capture) == []
 
 
+# In this order the first spread batch is open over three lives.
 CRASHES = [
-    "drainer.mid_spread",
-    "drainer.after_apply",
+    "drainer.after_ddl",
     "drainer.after_intent",
     "drainer.before_finish",
-    "drainer.after_ddl",
+    "drainer.mid_spread",
+    "drainer.after_apply",
 ]
 
 

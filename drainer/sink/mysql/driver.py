@@ -121,11 +121,11 @@ class Driver:
 
     def _locked(self) -> Session:
         self.lose()
-        session = connect(self._config, idle_s=_IDLE_S)
+        session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
         self._session = session
         self.feed = Feed.of(self._config, self.identity, session)
         try:
-            lock.acquire(session, self._config, self.identity, self.feed)
+            lock.acquire(session, self._config, self.identity, self.feed, self._stop)
         except BaseException:
             self.lose()
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from typing import Final
 
 from binlog.log import get_logger
@@ -34,29 +35,51 @@ def lock_name(identity: Identity) -> str:
     return "tidb_binlog/" + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
 
 
-def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Feed) -> None:
-    """Take the changefeed's lock, or end the connection that holds it where `takeover` allows. Raises LockHeld."""
+def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Feed, stop: threading.Event) -> None:
+    """Take the changefeed's lock, or end the connection that holds it where `takeover` allows. Raises LockHeld.
+
+    A holder that is in the middle of a statement is waited for, as long as it takes: an ALTER TABLE of hours that
+    outlived its drainer must not begin again from nothing. Only `force` ends that too."""
     name = session.literal(lock_name(identity))
-    if _get(session, name, config.lock_wait_s):
-        return
-    used = session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0]
-    holder = int(used) if used is not None else 0
-    if holder:
-        former = _holder_node(session, feed)
-        allowed = config.takeover == "force" or (config.takeover == "same-node" and former == identity.node_id)
-        if not allowed:
-            raise LockHeld(
-                f"{feed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
-                f'this one with takeover = "force" to end its connection'
-            )
-        _log.warning("ending the connection of a former drainer", feed=feed.label, node=former, connection=holder)
+    ended = False
+    while not _get(session, name, config.lock_wait_s if not ended else max(config.lock_wait_s, 10)):
+        used = session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0]
+        if used is None:
+            continue  # given back just now
+        if ended:
+            raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {used!r}) was ended")
+        if stop.is_set():
+            raise LockHeld(f"{feed.label}: told to stop while waiting for connection {used!r} to give it back")
+        holder = int(used)
+        _may_take(config, identity, feed, _holder_node(session, feed), holder)
+        running = _running(session, holder)
+        if running and config.takeover != "force":
+            _log.warning("waiting for a former drainer's statement", feed=feed.label, connection=holder, sql=running)
+            continue
+        _log.warning("ending the connection of a former drainer", feed=feed.label, connection=holder)
         try:
             session.execute(b"KILL %d" % holder)
         except ServerError as error:
             if error.code != _UNKNOWN_THREAD:
                 raise
-    if not _get(session, name, max(config.lock_wait_s, 10)):
-        raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {holder}) was ended")
+        ended = True
+
+
+def _may_take(config: ServerConfig, identity: Identity, feed: Feed, former: str, holder: int) -> None:
+    if config.takeover == "force" or (config.takeover == "same-node" and former == identity.node_id):
+        return
+    raise LockHeld(
+        f"{feed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
+        f'this one with takeover = "force" to end its connection'
+    )
+
+
+def _running(session: Session, holder: int) -> str:
+    """The statement a connection is in, '' when it is idle or gone."""
+    rows = session.query(
+        b"SELECT COMMAND, LEFT(COALESCE(INFO,''),200) FROM information_schema.PROCESSLIST WHERE ID=%d" % holder
+    )
+    return str(rows[0][1]) if rows and rows[0][0] == "Query" else ""
 
 
 def release(session: Session, identity: Identity) -> None:

@@ -119,7 +119,9 @@ class _SlotRun:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = connect(self._target.config, idle_s=_IDLE_S)
+            self._session = connect(
+                self._target.config, idle_s=_IDLE_S, read_timeout_s=self._target.config.read_timeout_s
+            )
         return self._session
 
     def _close(self) -> None:

@@ -53,15 +53,24 @@ def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:
     return found
 
 
-def run_until_done(config: ServerConfig, actions: Sequence[tuple[Any, ...]], crash: str, directory: Path) -> int:
-    """Run in a child that dies at `crash`, then again in one that does not. Returns the first one's exit code."""
+def start(
+    config: ServerConfig, actions: Sequence[tuple[Any, ...]], directory: Path, crash: str = ""
+) -> subprocess.Popen[bytes]:
+    """A child that does these actions, and dies at `crash`."""
     file = directory / "actions.pickle"
     file.write_bytes(pickle.dumps((config, list(actions))))
-    argv = [sys.executable, "-m", "tests.integration.sink.child", str(file)]
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
-    first = subprocess.run(argv, env={**environ, "BINLOG_CRASH_POINT": crash}, cwd=ROOT, check=False)
-    subprocess.run(argv, env=environ, cwd=ROOT, check=True)
-    return first.returncode
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "BINLOG_CRASH_POINT": crash}
+    return subprocess.Popen([sys.executable, "-m", "tests.integration.sink.child", str(file)], env=environ, cwd=ROOT)
+
+
+def run_until_done(config: ServerConfig, actions: Sequence[tuple[Any, ...]], crash: str, directory: Path) -> int:
+    """Run in a child that dies at `crash`, then again in one that does not, which must succeed. Returns the first
+    one's exit code."""
+    first = start(config, actions, directory, crash).wait(120)
+    second = start(config, actions, directory)
+    if second.wait(120) != 0:
+        raise subprocess.CalledProcessError(second.returncode, second.args)
+    return first
 
 
 if __name__ == "__main__":

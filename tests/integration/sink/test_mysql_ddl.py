@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pymysql
@@ -15,9 +17,9 @@ from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
 from drainer.sink.mysql.destination import MySQLDestination
 from drainer.step import Ddl
 from tests.integration.sink.case import IDENTITY, opened, put, server_config, shape, work
-from tests.integration.sink.child import run_until_done
+from tests.integration.sink.child import run_until_done, start
 from tests.integration.sink.ddl_case import TEXT, column, step, table
-from tests.support import MariaDB
+from tests.support import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -207,8 +209,6 @@ def test_without_table_ids_the_operator_decides(db: MariaDB, tmp_path: Path) -> 
 
 def test_a_ddl_whose_connection_is_lost_is_looked_at_not_repeated(db: MariaDB) -> None:
     """The server ends our connection while the statement runs; it is settled as after a crash, in the same call."""
-    import threading
-
     db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
     destination = opened(db)
     with db.connect(autocommit=False) as blocker, blocker.cursor() as cursor:
@@ -225,6 +225,37 @@ def test_a_ddl_whose_connection_is_lost_is_looked_at_not_repeated(db: MariaDB) -
         blocker.commit()
         thread.join(30)
     assert [row[0] for row in db.query("SHOW COLUMNS FROM d.a")] == ["id", "v"]
+    assert position(db) == 300
+
+
+def test_a_statement_that_outlived_its_drainer_is_waited_for(db: MariaDB, tmp_path: Path) -> None:
+    """The drainer is killed while the server copies a table: the next one does not end that and begin again."""
+    db.query("CREATE TABLE d.a (id INT PRIMARY KEY)")
+    db.query("INSERT INTO d.a SELECT seq FROM d.seq_1_to_600000")
+    child = start(server_config(db), [("ddl", replace(ADD, sql=(f"{ADD.sql[0]}, ALGORITHM=COPY",)))], tmp_path)
+    running = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE 'ALTER TABLE%'"
+    wait_until(lambda: db.query(running) == [(1,)])
+    child.kill()
+    child.wait()
+    assert db.query(running) == [(1,)]
+    assert opened(db, lock_wait_s=0).job_done(5)
+    assert [row[0] for row in db.query("SHOW COLUMNS FROM d.a")] == ["id", "v"]
+    assert position(db) == 300
+
+
+def test_an_early_ddl_is_skipped_at_its_own_place(db: MariaDB) -> None:
+    """Rule 14: it ran before a row that needs it, under its job's id; the position is just before that row."""
+    setup_tables(db)
+    destination = opened(db)
+    early = replace(ADD, commit_ts=149, early=True, own_ts=300)
+    destination.ddl(early)
+    a = shape("a", "id v")
+    destination.apply(work(149, 299, Folded(a, (put(2, b"(2,9)"),))), 5)
+    assert destination.job_done(5)
+    again = opened(db)
+    assert again.job_done(5)
+    again.advance(300, 5)
+    assert db.query("SELECT * FROM d.a ORDER BY id") == [(1, 7), (2, 9)]
     assert position(db) == 300
 
 

@@ -84,6 +84,18 @@ def test_a_slot_applied_again_does_nothing(db: MariaDB) -> None:
     assert db.query("SELECT COUNT(*) FROM d.t") == [(8,)]
 
 
+def test_two_attempts_of_one_slot_at_once(db: MariaDB) -> None:
+    """Spark may run a task twice: each chunk is committed by one of the two, the other goes on behind it."""
+    db.query("CREATE TABLE d.t (n INT)")
+    t = shape("t", "n", key=())
+    steps = [change(t, Kind.INSERT, new=str(i), ts=101, seq=i) for i in range(60)]
+    target = opened(db).begin(intent(chunk_rows=2))
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda _: target.apply(0, work(100, 200, ordered=steps)), range(3)))
+    assert sum(result.rows for result in results) == 60
+    assert db.query("SELECT n FROM d.t ORDER BY n") == [(i,) for i in range(60)]
+
+
 def test_a_ring_over_slots_goes_through_the_phases(db: MariaDB) -> None:
     """Rule 12: unique values trade places between slots; no slot may be in the way of another in the end."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")

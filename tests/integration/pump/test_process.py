@@ -1,0 +1,281 @@
+"""Pump processes on a real etcd: killed at every named place, killed as the one that gives out timestamps, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from pathlib import Path
+
+import pytest
+from binlog.cluster import own_cluster_id
+from binlog.envelope import scan
+from binlog.errors import TimestampUnavailable
+from binlog.etcd import connect_etcd
+from binlog.node import State
+from binlog.registry import Registry
+from binlog.timestamp import BatchingSource, OwnTimestamps
+from binlog.upstream import LEADER_KEY
+from grpc import aio
+
+from tests.integration.pump.rpc import Client, connected, until
+from tests.support import Etcd, Server, free_port, python_module, wait_until
+from tests.unit.pump.build import commit, prewrite
+
+pytestmark = pytest.mark.integration
+
+CRASH_POINTS = (
+    "pump.before_append",
+    "pump.mid_append",
+    "pump.after_append",
+    "pump.after_sync",
+    "pump.after_index",
+    "pump.after_ack",
+)
+
+
+def pump(directory: Path, etcd: Etcd, name: str, port: int, *more: str, **env: str) -> Server:
+    args = ["-addr", f"127.0.0.1:{port}", "-pd-urls", etcd.endpoint, "-tso-source", "own"]
+    args += ["-data-dir", str(directory / name), "-node-id", name, "-status-addr", "", "-drain-wait", "1"]
+    return python_module("pump", *args, *more, output=directory / f"{name}.log", **env)
+
+
+async def cluster_of(etcd: Etcd) -> int:
+    client = connect_etcd([etcd.endpoint])
+    try:
+        return await own_cluster_id(client)
+    finally:
+        await client.close()
+
+
+class Writer:
+    """Writes transactions with timestamps of the cluster until the pump dies; remembers what was acknowledged."""
+
+    def __init__(self, source: BatchingSource) -> None:
+        self._source = source
+        self.tried: dict[int, int] = {}  # start_ts → commit_ts, sent
+        self.acked_prewrites: set[int] = set()
+        self.acked_commits: dict[int, int] = {}
+
+    async def run(self, client: Client, transactions: int) -> None:
+        """Each transaction through the plain call, then one through batches."""
+        for _ in range(transactions):
+            start_ts = await self._source.get()
+            await client.write(prewrite(start_ts))
+            self.acked_prewrites.add(start_ts)
+            await self._commit(client, start_ts)
+            start_ts = await self._source.get()
+            assert not (await client.write_batches([[prewrite(start_ts)]]))[0].errors
+            self.acked_prewrites.add(start_ts)
+            await self._commit(client, start_ts)
+
+    async def _commit(self, client: Client, start_ts: int) -> None:
+        self.tried[start_ts] = commit_ts = await self._source.get()
+        assert not (await client.write_batches([[commit(start_ts, commit_ts)]]))[0].errors
+        self.acked_commits[start_ts] = commit_ts
+
+    async def finish(self, client: Client) -> dict[int, int]:
+        """A client repeats what was not answered, in the same words: all of it is taken. What must be served then."""
+        wanted = dict(self.acked_commits)
+        for start_ts in self.acked_prewrites:
+            wanted[start_ts] = commit_ts = self.tried.get(start_ts) or await self._source.get()
+            for payload in (prewrite(start_ts), commit(start_ts, commit_ts), commit(start_ts, commit_ts)):
+                (answer,) = await client.write_batches([[payload]])
+                assert not answer.errors, answer.errors
+        return wanted
+
+
+async def served(client: Client, after_ts: int) -> list[tuple[int, int]]:
+    mark = await client.watermark(after_ts)
+    messages = await client.pull_range(after_ts, mark.resolved_ts)
+    found = [scan(payload) for message in messages for payload in message.payloads]
+    return [(envelope.start_ts, envelope.commit_ts) for envelope in found]
+
+
+async def timestamps(etcd: Etcd) -> BatchingSource:
+    return BatchingSource(OwnTimestamps(connect_etcd([etcd.endpoint])), wait_s=15)
+
+
+@pytest.mark.parametrize("point", CRASH_POINTS)
+async def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path, etcd: Etcd, point: str) -> None:
+    """SIGKILL at the named place, restart, and look: every acknowledged commit is served once, every acknowledged
+    prewrite without a commit is pending, and what was under way is there whole or not at all."""
+    port = free_port()
+    server = pump(tmp_path, etcd, "p1", port, "-fake-binlog-interval", "0", BINLOG_CRASH_POINT=f"{point}:8").start()
+    server.wait_for_output("pump is serving")
+    cluster_id = await cluster_of(etcd)
+    source = await timestamps(etcd)
+    writer = Writer(source)
+    async with connected(f"127.0.0.1:{port}", cluster_id) as client:
+        with pytest.raises((aio.AioRpcError, asyncio.InvalidStateError, ValueError, TimestampUnavailable)):
+            await writer.run(client, 50)
+    assert server.wait() == -signal.SIGKILL
+    assert len(writer.acked_commits) >= 1
+
+    server = pump(tmp_path, etcd, "p1", port)
+    server.output = tmp_path / "again.log"
+    server.start()
+    try:
+        server.wait_for_output("pump is serving", deadline_s=60)
+        async with connected(f"127.0.0.1:{port}", cluster_id) as client:
+            pending = {entry.start_ts for entry in (await client.inspect(100)).pending}
+            found = await served(client, 0)
+            assert set(writer.acked_commits.items()) <= set(found), "an acknowledged commit is lost"
+            assert writer.acked_prewrites <= pending | dict(found).keys(), "an acknowledged prewrite is lost"
+            wanted = await writer.finish(client)
+            for start_ts in pending - writer.acked_prewrites:  # stored, but its answer was lost: a client rolls it back
+                await client.settle(start_ts)
+            found = await served(client, 0)
+            assert len(found) == len(set(found)), "a binlog is there twice"
+            assert dict(found) == wanted
+            assert (await client.inspect()).late_commit_count == 0
+    finally:
+        server.kill()
+        await source.close()
+
+
+async def test_rule_7_timestamps_rise_over_a_killed_leader(tmp_path: Path, etcd: Etcd) -> None:
+    """Two pumps allocate; a client asks all along; the leader is killed, restarted, and the other one killed."""
+    ports = {"p1": free_port(), "p2": free_port()}
+    servers = {name: pump(tmp_path, etcd, name, port).start() for name, port in ports.items()}
+    store = connect_etcd([etcd.endpoint])
+    source = await timestamps(etcd)
+    seen: list[int] = []
+    stop = asyncio.Event()
+
+    async def ask() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(TimestampUnavailable):
+                seen.extend(await source.batch(3))
+
+    async def leader() -> str:
+        found = await store.get(LEADER_KEY)
+        addr = found.value.decode() if found else ""
+        return next((name for name, port in ports.items() if addr.endswith(f":{port}")), "")
+
+    async def other_leads(than: str) -> None:
+        async def changed() -> bool:
+            return await leader() not in ("", than)
+
+        await until(changed, 20)
+
+    async def goes_on() -> None:
+        count = len(seen)
+
+        async def more() -> bool:
+            return len(seen) > count + 30
+
+        await until(more, 20)
+
+    try:
+        for server in servers.values():
+            server.wait_for_output("pump is serving")
+        asking = asyncio.create_task(ask())
+        await goes_on()
+        for _ in range(2):
+            first = await leader()
+            servers[first].kill()
+            await other_leads(first)
+            await goes_on()
+            servers[first].start()
+        stop.set()
+        await asking
+        assert seen == sorted(set(seen)), "timestamps went back or were given twice"
+    finally:
+        for server in servers.values():
+            server.kill()
+        await source.close()
+        await store.close()
+
+
+async def test_rule_7_a_leader_stopped_by_sigstop(tmp_path: Path, etcd: Etcd) -> None:
+    """It sleeps through its lease, its successor gives out more, it wakes: nothing it says then is taken or smaller."""
+    ports = {"p1": free_port(), "p2": free_port()}
+    servers = {name: pump(tmp_path, etcd, name, port).start() for name, port in ports.items()}
+    store = connect_etcd([etcd.endpoint])
+    source = await timestamps(etcd)
+    try:
+        for server in servers.values():
+            server.wait_for_output("pump is serving")
+        found = await store.get(LEADER_KEY)
+        assert found is not None
+        name = next(name for name, port in ports.items() if found.value.endswith(str(port).encode()))
+        before = await source.get()
+        sleeper = servers[name].process
+        assert sleeper is not None
+        sleeper.send_signal(signal.SIGSTOP)
+        after = await source.get()
+        assert after > before
+        sleeper.send_signal(signal.SIGCONT)
+        last = after
+        for _ in range(200):
+            ts = await source.get()
+            assert ts > last
+            last = ts
+    finally:
+        for server in servers.values():
+            server.kill()
+        await source.close()
+        await store.close()
+
+
+async def test_a_clean_stop(tmp_path: Path, etcd: Etcd) -> None:
+    """Each signal ends it with exit code 0 and a `paused` record; a second pump on the directory is refused."""
+    store = connect_etcd([etcd.endpoint])
+    port = free_port()
+    for number in (signal.SIGTERM, signal.SIGQUIT):
+        server = pump(tmp_path, etcd, "p1", port).start()
+        server.wait_for_output("pump is serving")
+        assert server.process is not None
+        second = pump(tmp_path, etcd, "p1", free_port())
+        second.output = tmp_path / "second.log"
+        assert second.start().wait() == 2
+        assert "already locked" in second.text()
+        server.process.send_signal(number)
+        assert server.wait() == 0
+        record = await Registry(store).get("pumps", "p1")
+        assert record is not None
+        assert record.status.state is State.PAUSED
+        server.output.unlink()
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "text"),
+    [
+        (["-addr", "nonsense"], 1, "host:port"),
+        (["-nonsense"], 2, "flag provided but not defined: -nonsense"),
+        (["extra"], 2, "'extra' is not a valid flag"),
+        (["-gc", "0"], 1, "must bigger than 0"),
+        (["-advertise-addr", "0.0.0.0:8250"], 1, "invalid advertiseAddr host"),
+        (["-pd-urls", "ftp://x:1"], 1, "URL scheme must be http, https, unix, or unixs"),
+        (["-h"], 0, "-fake-binlog-interval"),
+        (["-V"], 0, "Release Version"),
+    ],
+)
+def test_the_command_line(tmp_path: Path, args: list[str], code: int, text: str) -> None:
+    """One clear error; help that can be read."""
+    server = python_module("pump", *args, output=tmp_path / "out.log").start()
+    assert server.wait() == code
+    assert text in server.text()
+    assert "Traceback" not in server.text()
+
+
+def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:
+    """`auto` is the port of addr + 1000, where that is a port."""
+    port = free_port()
+    server = python_module(
+        "pump",
+        "-addr",
+        f"127.0.0.1:{port}",
+        "-pd-urls",
+        etcd.endpoint,
+        "-data-dir",
+        str(tmp_path / "d"),
+        output=tmp_path / "log",
+    ).start()
+    try:
+        server.wait_for_output("status is served")
+        wait_until(lambda: "pump is serving" in server.text(), what="pump serves")
+    finally:
+        server.kill()

@@ -42,7 +42,16 @@ class Store:
     log: list[tuple[object, ...]] = field(default_factory=list)
 
     def write(self, work: SegmentWork) -> int:
-        """All rows of one work, at once."""
+        """All rows of one work, at once; none of them when one is refused."""
+        rows = {name: dict(table) for name, table in self.rows.items()}
+        bags = {name: list(bag) for name, bag in self.bags.items()}
+        try:
+            return self._write(work)
+        except RowMissing:
+            self.rows, self.bags = rows, bags
+            raise
+
+    def _write(self, work: SegmentWork) -> int:
         for change in work.ordered.changes:
             self._one(change)
         for folded in work.folded:
@@ -122,8 +131,9 @@ class MemoryDestination:
         return Position(store.commit_ts, store.schema_version, store.intent, fresh)
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
-        self._move(work.after_ts, work.until_ts, schema_version)
+        self._check(work.after_ts)
         rows = self.store.write(work)
+        self._move(work.after_ts, work.until_ts, schema_version)
         self.store.log.append(("rows", work.after_ts, work.until_ts))
         return Applied(rows, rows)
 

@@ -9,23 +9,21 @@ changefeed's lock, so that nothing of a predecessor can still be running when it
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from binlog.crashpoint import crash_point
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType
-from binlog.tidb.types import Tp
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
 from drainer.sink.mysql import fingerprint, position
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
-from drainer.sink.mysql.fingerprint import Fingerprint
-from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
+from drainer.sink.mysql.plan import Plan, plan_of
+from drainer.sink.mysql.rewrite import Dialect
 from drainer.sink.mysql.statements import quote
 from drainer.step import Ddl
 
@@ -33,7 +31,7 @@ _log = get_logger(__name__)
 
 # D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
-_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
+_ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
 # Errors that say the destination is already as this kind of job leaves it: the thing to drop is not there, the
 # database to create is. Nothing is skipped that could still have an effect.
@@ -48,35 +46,6 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
     ActionType.DROP_FOREIGN_KEY: frozenset({1091}),
 }
 _KEPT_JOBS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """All that is needed to run, judge or finish a job, as JSON in its mark."""
-
-    job_id: int
-    kind: int
-    commit_ts: int
-    schema_version: int
-    use: str
-    sql: tuple[str, ...]
-    schemas: tuple[str, ...]
-    tables: tuple[tuple[str, str], ...]
-    may_exist: bool
-    clock: str = ""
-    statement: int = 0
-    before: Fingerprint | None = None
-
-    def text(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
-
-    @staticmethod
-    def parse(text: str) -> Plan:
-        fields = json.loads(text)
-        fields["sql"] = tuple(fields["sql"])
-        fields["schemas"] = tuple(fields["schemas"])
-        fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
-        return Plan(**fields)
 
 
 class DdlRunner:
@@ -159,33 +128,16 @@ class DdlRunner:
         )
 
     def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
-        defaults = _defaults(step)
         dialect = Dialect(self._driver.session().flavour, self._known_collations())
-        sql: list[str] = []
-        for text in step.sql:
-            rewritten = rewrite(text, defaults, dialect)
-            for note in rewritten.notes:
-                _log.warning("DDL changed for the destination", job=step.job.id, note=note)
-            if rewritten.sql:
-                sql.append(rewritten.sql)
-        names = step.touched_names
-        return Plan(
-            job_id=step.job.id,
-            kind=int(step.job.type),
-            commit_ts=step.commit_ts,
-            schema_version=step.job.schema_version,
-            use=step.use,
-            sql=tuple(sql),
-            schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
-            tables=names,
-            may_exist=may_exist,
-            clock=_clock(step),
-        )
+        return plan_of(step, dialect, may_exist=may_exist)
 
     def _run_from(self, plan: Plan) -> None:
         """Every statement from plan.statement on, each with its own mark before it."""
         for number in range(plan.statement, len(plan.sql)):
             session = self._driver.session()
+            if _ROWS.match(plan.sql[number]):
+                self._change_rows(session, replace(plan, statement=number))
+                continue
             before = fingerprint.take(session, plan.schemas, plan.tables)
             marked = replace(plan, statement=number, before=before)
             crash_point("sink.ddl_before_mark")
@@ -195,6 +147,21 @@ class DdlRunner:
             crash_point("sink.ddl_after_exec")
         self._finish(plan)
         crash_point("sink.after_mark")
+
+    def _change_rows(self, session: Session, plan: Plan) -> None:
+        """A statement on rows, which an operator's ddl-rewrite may hold: no table shows whether it happened, but it
+        can share a transaction with the mark that says so."""
+
+        def body(session: Session) -> None:
+            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._execute(session, plan)
+            self._write(session, replace(plan, statement=plan.statement + 1), "running")
+
+        try:
+            run_transaction(session, body, before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+        except DdlFailed:
+            self._forget(plan.job_id)  # what _execute forgot came back with the rollback
+            raise
 
     def _execute(self, session: Session, plan: Plan) -> None:
         text = plan.sql[plan.statement]
@@ -304,28 +271,3 @@ class DdlRunner:
                     _log.debug("no full collation names", error=str(error))
             self._collations = frozenset(known)
         return self._collations
-
-
-def _defaults(step: Ddl) -> Defaults:
-    info, database = step.after, step.job.db_info
-    if info is None:
-        return Defaults(database.charset, database.collate) if database is not None else Defaults()
-    stamps = tuple(
-        (column.name.lower(), column.default)
-        for column in info.columns
-        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and _INSTANT.fullmatch(column.default)
-    )
-    return Defaults(info.charset, info.collate, stamps)
-
-
-def _clock(step: Ddl) -> str:
-    """When upstream ran an ADD COLUMN … DEFAULT CURRENT_TIMESTAMP, in UTC; '' for any other job. Rows that were there
-    before hold that instant, and not the one at which the destination gets to it."""
-    if step.before is None or step.after is None:
-        return ""
-    known = step.before.columns_by_id
-    for column in step.after.columns:
-        moving = isinstance(column.default, str) and column.default.upper().startswith("CURRENT_TIMESTAMP")
-        if moving and column.id not in known and isinstance(column.origin_default, str):
-            return column.origin_default if _INSTANT.fullmatch(column.origin_default) else ""
-    return ""

@@ -24,6 +24,7 @@ _log = get_logger(__name__)
 
 _NAME_CHARACTERS_MAX: Final = 64
 _NO_SUCH_TABLE: Final = frozenset({1049, 1146})
+_AGAIN_S: Final = 10
 _UNKNOWN_THREAD: Final = 1094
 
 
@@ -42,7 +43,9 @@ def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Fe
     outlived its drainer must not begin again from nothing. Only `force` ends that too."""
     name = session.literal(lock_name(identity))
     ended = False
-    while not _get(session, name, config.lock_wait_s if not ended else max(config.lock_wait_s, 10)):
+    wait_s = config.lock_wait_s
+    while not _get(session, name, wait_s):
+        wait_s = max(config.lock_wait_s, _AGAIN_S)
         used = session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0]
         if used is None:
             continue  # given back just now

@@ -166,9 +166,16 @@ CASES: dict[str, tuple[Ddl, str, list[tuple[object, ...]]]] = {
     "add-column": (ADD, "SELECT * FROM d.a", [(1, 7)]),
     "drop": (DROP, "SHOW TABLES IN d LIKE 'a'", []),
 }
+REWRITTEN = step(
+    5, ActionType.RECOVER_TABLE, 300, "CREATE TABLE `r` (`n` INT)", "INSERT INTO `r` VALUES (1)",
+    "ALTER TABLE `r` ADD COLUMN `m` INT DEFAULT 2", "INSERT INTO `r` VALUES (3,4)", after=table(61, "r"),
+)  # fmt: skip
+CASES["rewritten"] = (REWRITTEN, "SELECT * FROM d.r ORDER BY n", [(1, 2), (3, 4)])
 # Every point for the two that look the same before and after; for the others those on both sides of the statement.
 KILLS = [(case, point) for case in ("ring", "exchange") for point in POINTS]
 KILLS += [(case, point) for case in ("truncate", "add-column", "drop") for point in POINTS[2:4]]
+KILLS += [("rewritten", f"sink.ddl_mark_{edge}:{n}") for edge in ("commit", "committed") for n in (2, 4)]
+KILLS += [("rewritten", "sink.ddl_after_exec:2"), ("rewritten", "sink.before_commit")]
 
 
 @pytest.mark.parametrize(("case", "point"), KILLS)

@@ -1,0 +1,98 @@
+"""A DDL job made ready for one server: what to run, where, and with which clock. JSON in the job's mark."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from binlog.log import get_logger
+from binlog.tidb.types import Tp
+
+from drainer.sink.mysql.fingerprint import Fingerprint
+from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
+from drainer.step import Ddl
+
+_log = get_logger(__name__)
+
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is needed to run, judge or finish a job, as JSON in its mark."""
+
+    job_id: int
+    kind: int
+    commit_ts: int
+    schema_version: int
+    use: str
+    sql: tuple[str, ...]
+    schemas: tuple[str, ...]
+    tables: tuple[tuple[str, str], ...]
+    may_exist: bool
+    clock: str = ""
+    statement: int = 0
+    before: Fingerprint | None = None
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def parse(text: str) -> Plan:
+        fields = json.loads(text)
+        fields["sql"] = tuple(fields["sql"])
+        fields["schemas"] = tuple(fields["schemas"])
+        fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
+        return Plan(**fields)
+
+
+def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
+    """The step's statements as the destination must be told them. Logs what had to be changed."""
+    defaults = _defaults(step)
+    sql: list[str] = []
+    for text in step.sql:
+        rewritten = rewrite(text, defaults, dialect)
+        for note in rewritten.notes:
+            _log.warning("DDL changed for the destination", job=step.job.id, note=note)
+        if rewritten.sql:
+            sql.append(rewritten.sql)
+    names = step.touched_names
+    return Plan(
+        job_id=step.job.id,
+        kind=int(step.job.type),
+        commit_ts=step.commit_ts,
+        schema_version=step.job.schema_version,
+        use=step.use,
+        sql=tuple(sql),
+        schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
+        tables=names,
+        may_exist=may_exist,
+        clock=_clock(step),
+    )
+
+
+def _defaults(step: Ddl) -> Defaults:
+    info, database = step.after, step.job.db_info
+    if info is None:
+        return Defaults(database.charset, database.collate) if database is not None else Defaults()
+    stamps = tuple(
+        (column.name.lower(), column.default)
+        for column in info.columns
+        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and _INSTANT.fullmatch(column.default)
+    )
+    return Defaults(info.charset, info.collate, stamps)
+
+
+def _clock(step: Ddl) -> str:
+    """When upstream ran an ADD COLUMN … DEFAULT CURRENT_TIMESTAMP, in UTC; '' for any other job. Rows that were there
+    before hold that instant, and not the one at which the destination gets to it."""
+    if step.before is None or step.after is None:
+        return ""
+    known = step.before.columns_by_id
+    for column in step.after.columns:
+        moving = isinstance(column.default, str) and column.default.upper().startswith("CURRENT_TIMESTAMP")
+        if moving and column.id not in known and isinstance(column.origin_default, str):
+            return column.origin_default if _INSTANT.fullmatch(column.origin_default) else ""
+    return ""

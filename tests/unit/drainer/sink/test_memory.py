@@ -1,0 +1,90 @@
+"""The in-memory destination keeps the rules that a pipeline relies on."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from binlog.errors import ConfigError
+from binlog.tidb.job import ActionType, Job
+
+from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.errors import Fenced, PositionMoved, RowMissing
+from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.lock import lock_name
+from drainer.sink.protocol import Identity, Intent
+from drainer.sink.table import DESTINATIONS, DestinationConfig, destination
+from drainer.step import Ddl
+
+IDENTITY = Identity(1, "main", "n")
+SHAPE = TableShape(1, "d", "t", ("id",), (0,), "", (), (Match.PLAIN,))
+KEYLESS = replace(SHAPE, table="k", key=())
+INTENT = Intent(200, 300, 2, 10, 1, "all")
+
+
+def work(after: int, until: int, *rows: NetRow, changes: tuple[Change, ...] = ()) -> SegmentWork:
+    return SegmentWork(after, until, (Folded(SHAPE, rows),), Ordered(changes), 1, 1)
+
+
+def test_position_and_rows_move_together_and_once() -> None:
+    store = Store()
+    one = MemoryDestination(store)
+    assert one.open(IDENTITY, 100).fresh
+    one.apply(work(100, 200, NetRow(b"1", Kind.INSERT, b"(1)", ())), 3)
+    with pytest.raises(PositionMoved):
+        one.apply(work(100, 200), 3)
+    missing = Change(KEYLESS, Kind.DELETE, (b"9",), None, 201, 0)
+    with pytest.raises(RowMissing):
+        one.apply(work(200, 300, changes=(missing,)), 3)
+    assert (store.rows, one.commit_ts) == ({("d", "t"): {b"1": b"(1)"}}, 200)
+
+
+def test_a_successor_fences_the_one_before() -> None:
+    store = Store()
+    old, new = MemoryDestination(store), MemoryDestination(store)
+    old.open(IDENTITY, 200)
+    target = old.begin(INTENT)
+    assert new.open(IDENTITY, 1).intent == INTENT
+    for attempt in (lambda: old.advance(500, 1), lambda: target.apply(0, work(200, 300))):
+        with pytest.raises(Fenced):
+            attempt()
+    again = new.begin(INTENT)
+    first = again.apply(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
+    assert (first.rows, again.apply(0, work(200, 300)).skipped) == (1, 1)
+    with pytest.raises(PositionMoved):
+        new.begin(replace(INTENT, slots=3))
+    assert new.next_phase(INTENT, [first]) is None
+    new.finish(INTENT, 4)
+    assert (new.commit_ts, store.intent) == (300, None)
+
+
+def test_jobs_are_remembered() -> None:
+    one = MemoryDestination()
+    one.open(IDENTITY, 100)
+    job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
+    one.ddl(Ddl(job, 150, False, "d", "d", ("x",), "x", 150, ()))
+    assert one.job_done(5)
+    assert one.store.schema_version == 9
+
+
+def test_the_table_of_destinations() -> None:
+    """Every kind is made without touching anything; an unknown one is named with those there are."""
+    for kind in DESTINATIONS:
+        assert destination(kind, DestinationConfig()).dialect in ("mysql", "sqlite")
+    with pytest.raises(ConfigError, match=r"'oracle'.*mysql"):
+        destination("oracle", DestinationConfig())
+
+
+def test_a_servers_password_is_not_shown_but_travels() -> None:
+    config = ServerConfig(password="hidden")
+    assert "hidden" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)).password == "hidden"
+
+
+def test_lock_names_fit_and_differ() -> None:
+    """64 characters are the servers' limit; two long changefeeds do not share a lock."""
+    names = {lock_name(Identity(1, "f" * 90 + end, "n")) for end in "ab"} | {lock_name(Identity(2, "f", "n"))}
+    assert len(names) == 3
+    assert all(len(name) <= 64 for name in names)

@@ -142,6 +142,8 @@ class Matcher:
     def outcome(self, start_ts: int) -> int | None:
         """As the index's, this batch included."""
         found = self._outcomes.get(start_ts)
+        if found is None:
+            found = self._overtaken.get(start_ts)  # a commit that was stored before the prewrite of this batch
         if found is None and start_ts <= self.largest_ts and start_ts not in self._prewrites:
             found = self.stored.outcome(start_ts)
         return found

@@ -156,6 +156,19 @@ async def test_rule_3_a_resent_commit_is_a_success(tmp_path: Path) -> None:
         assert await binlogs_of(store) == [merged(10, 20)]
 
 
+async def test_rule_3_one_outcome_also_when_it_overtook_its_prewrite(tmp_path: Path) -> None:
+    """The commit is stored, then one batch has its prewrite and a second outcome: only the same pair is a success."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        for start_ts, again in ((10, commit(10, 20)), (30, commit(30, 41)), (50, rollback(50))):
+            await write(store, commit(start_ts, start_ts + 10))
+            prewritten, repeated = await store.write([prewrite(start_ts), again])
+            assert prewritten is None
+            assert (repeated is None) == (start_ts == 10)
+            assert store.outcome(start_ts) == start_ts + 10
+        await store.resolver.refresh()
+        assert await binlogs_of(store) == [merged(10, 20), merged(30, 40), merged(50, 60)]
+
+
 async def test_repetitions_within_one_batch(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), prewrite(10), commit(10, 20), commit(10, 20), prewrite(10))

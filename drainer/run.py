@@ -87,8 +87,12 @@ class SparkRun:
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, feed: SparkFeed) -> None:
+        plan = self._scheduler.current
+        if plan is None:
+            _log.debug("nothing to do in Spark's first batch")  # the first question for an offset brought nothing
+            return
         try:
-            self._pipeline.run(self._scheduler.current, feed)
+            self._pipeline.run(plan, feed)
         except BaseException as error:
             self._fail(error)
             raise

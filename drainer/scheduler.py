@@ -79,9 +79,8 @@ class Scheduler:
         self._stopping.set()
 
     @property
-    def current(self) -> Plan:
-        """The batch that was planned last."""
-        assert self._plan is not None, "a batch before anything was planned"
+    def current(self) -> Plan | None:
+        """The batch that was planned last; None before the first."""
         return self._plan
 
     # --- called from the reader's thread ------------------------------------------------------------------------
@@ -93,8 +92,9 @@ class Scheduler:
 
     def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[PumpRange, ...], ...]:
         plan = self.current
-        if plan.until_ts != until_ts:
-            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but the batch ends at {plan.until_ts}")
+        if plan is None or plan.until_ts != until_ts:
+            planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"
+            raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but {planned}")
         return plan.tasks
 
     # --- on the loop --------------------------------------------------------------------------------------------

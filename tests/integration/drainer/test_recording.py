@@ -9,7 +9,7 @@ import pytest
 from tests.capture import GOLDEN, CaptureSet
 from tests.golden.compare import differences
 from tests.integration.drainer.stubs import Stubs
-from tests.support import MariaDB
+from tests.support import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -71,3 +71,16 @@ def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, m
     drainer = stubs.drainer(config, "--until-now").start()
     assert drainer.wait(deadline_s=180) == 0, drainer.tail()
     assert differences(mariadb, capture) == []
+
+
+def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB) -> None:
+    """Spark's first batch is empty then. What comes later arrives."""
+    capture = CaptureSet(GOLDEN / "keys")
+    stubs.add("a")
+    drainer = stubs.drainer(configuration(stubs, capture, mariadb, more='log-level = "debug"')).start()
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    drainer.wait_for_output("nothing to do in Spark's first batch", deadline_s=60)
+    stubs.share(capture.binlogs)
+    stubs.resolve(capture.meta["scenario_end_ts"])
+    wait_until(lambda: differences(mariadb, capture) == [], deadline_s=90, what="every table arrived")
+    assert drainer.stop(deadline_s=60) == 0, drainer.tail()

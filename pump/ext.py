@@ -55,19 +55,22 @@ class ExtService:
 
     async def write_batch(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Answers in the order of the requests; several may be under way, at most IN_FLIGHT_MAX."""
-        answers: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue(IN_FLIGHT_MAX)
+        answers: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue()
+        slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
         async def read() -> None:
             try:
                 async for data in requests:
-                    await answers.put(asyncio.create_task(self._write(data)))
+                    await slots.acquire()
+                    answers.put_nowait(asyncio.create_task(self._write(data)))
             finally:
-                await answers.put(None)
+                answers.put_nowait(None)
 
         reader = asyncio.create_task(read())
         try:
             while (answer := await answers.get()) is not None:
                 yield await answer
+                slots.release()
         finally:
             reader.cancel()
 

@@ -159,9 +159,10 @@ class Index:
 
     def save_progress(self, *, handle: Pointer, max_commit_ts: int) -> None:
         """Where recovery starts and how far the original may serve (correctness rule 3). One batch."""
-        with self._db.write_batch() as batch:
-            batch.put(keys.HANDLE, handle.encode())
-            batch.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
+        batch, raw = self.batch()
+        batch.put(keys.HANDLE, handle.encode())
+        batch.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
+        self.write(raw)
 
     def save_purged(self, purged_ts: int) -> None:
         """Synced: what is removed afterwards must never be served as if it were whole."""

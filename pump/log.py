@@ -254,7 +254,8 @@ class ValueLog:
 
     def give_up(self, reason: str) -> None:
         """Refuse every later write: something after the log failed, so that its end no longer has one meaning."""
-        self._broken = self._broken or reason
+        if self._broken is None:
+            self._break(reason)
 
     def _break(self, reason: str) -> LogBroken:
         self._broken = reason

@@ -33,7 +33,8 @@ from pump.resolver import Resolver, Timestamps
 from pump.space import Space
 from pump.writer import Submission, Writer, Written
 
-LATE_KEPT = 100
+LATE_KEPT = 100  # of the newest; and so many have a line of their own
+ALARM_INTERVAL_S = 1.0
 PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
 
 _log = get_logger("pump.store")
@@ -75,6 +76,7 @@ class Store:
         self._timestamps = timestamps
         self._drained = asyncio.Event()
         self._resolver_task: asyncio.Task[None] | None = None
+        self._alarmed_s = 0.0
         self.activity = 0  # accepted writes; fakes do not count
 
     # Life
@@ -226,12 +228,18 @@ class Store:
             self._drained.set()
 
     def _alarm(self, commit_ts: int) -> None:
+        """Every late commit is counted and kept for Inspect; a flood of them is not a flood of lines."""
         self.counters.late_commits += 1
         self.counters.late_ts.append(commit_ts)
+        now_s = time.monotonic()
+        if self.counters.late_commits > LATE_KEPT and now_s - self._alarmed_s < ALARM_INTERVAL_S:
+            return
+        self._alarmed_s = now_s
         _log.error(
             "a commit arrived at or below a resolved ts already given out",
             commit_ts=commit_ts,
             resolved_ts=self._resolved.ts,
+            so_far=self.counters.late_commits,
         )
 
     async def write_fake(self) -> int:

@@ -105,7 +105,7 @@ class Writer:
             await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)  # reports of the last batch are queued on the loop before this
 
-    def _deliver(self, reports: list[tuple[Submission, Written]], taken: int) -> None:
+    def _deliver(self, reports: list[tuple[Submission, Written]]) -> None:
         for submission, written in reports:
             submission.report(written)
         if self._queued_bytes <= QUEUE_BYTES_MAX:
@@ -116,7 +116,7 @@ class Writer:
 
     def _run(self) -> None:
         while True:
-            batch, taken = self._take()
+            batch = self._take()
             if not batch:
                 break
             try:
@@ -126,11 +126,11 @@ class Writer:
                 reports = [(s, _all_unknown(s, LogBroken(f"the writer failed: {error!r}"))) for s in batch]
                 self._log.give_up(f"the writer failed: {error!r}")
             if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._deliver, reports, taken)
+                self._loop.call_soon_threadsafe(self._deliver, reports)
             self._save_progress(now=False)
         self._save_progress(now=True)
 
-    def _take(self) -> tuple[list[Submission], int]:
+    def _take(self) -> list[Submission]:
         """What is queued, up to BATCH_BYTES_MAX; nothing once stopped and empty."""
         with self._ready:
             while not self._queue and not self._stopping:
@@ -142,7 +142,7 @@ class Writer:
                 taken += submission.size
                 batch.append(submission)
             self._queued_bytes -= taken
-            return batch, taken
+            return batch
 
     def _write(self, batch: list[Submission]) -> list[tuple[Submission, Written]]:
         if self._log.broken is not None:
@@ -199,7 +199,10 @@ class Writer:
         if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
             return
         handle = self._matcher.oldest_pointer() or self._head
-        self._index.save_progress(handle=min(handle, self._head), max_commit_ts=self._resolved_ts())
+        try:
+            self._index.save_progress(handle=min(handle, self._head), max_commit_ts=self._resolved_ts())
+        except IndexFailed as error:
+            self._log.give_up(str(error))
         self._saved_s = clock_s
 
 

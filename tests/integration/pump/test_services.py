@@ -270,6 +270,30 @@ async def connected_pump(
         yield pump, client
 
 
+async def test_close_waits_for_every_drainer_in_use(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """P-LC-09: `closing`, then `offline` once what is here has been passed."""
+    registry = Registry(etcd)
+    async with connected_pump(tmp_path, etcd, pd) as (pump, client):
+        start_ts, commit_ts = pd.allocate(1)[0], pd.allocate(1)[0]
+        revision = await registry.create("drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1))
+        await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts)]])
+        stopping = asyncio.create_task(pump.stop("close"))
+
+        async def closing() -> bool:
+            return pump.node.state is State.CLOSING
+
+        await until(closing)
+        assert (await client.pull_range(0, (await client.watermark()).resolved_ts))[0].last_ts == commit_ts
+        assert not stopping.done()
+        await registry.update(
+            "drainers", NodeStatus("d1", "127.0.0.1:1", State.PAUSED, max_commit_ts=1 << 62), mod_revision=revision
+        )
+        await stopping
+    found = await registry.get("pumps", "p1")
+    assert found is not None
+    assert found.status.state is State.OFFLINE
+
+
 async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
     """Prewrites stop at once; commits and pulls go on; the operator's record stays."""
     pd.set(5, hold=True)

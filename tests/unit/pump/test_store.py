@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import plyvel
 import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline, PurgedPosition, TimestampUnavailable
@@ -103,7 +104,7 @@ async def test_a_prewrite_behind_its_commit_completes_it(tmp_path: Path, togethe
             await write(store, commit(10, 20), prewrite(10))
         else:
             await write(store, commit(10, 20))
-            await write(store, prewrite(10))
+            await write(store, prewrite(10), commit(10, 20))
         assert store.pending_count == 0
         store.resolver.advance(100)
         assert await binlogs_of(store) == [merged(10, 20)]
@@ -358,6 +359,24 @@ async def test_a_broken_log_refuses_and_keeps_pending_what_may_be_there(tmp_path
         assert await store.resolver.refresh() <= 101
     async with opened(tmp_path, SetClock(100)) as store:
         assert 90 in [entry.start_ts for entry in store.pending(9)]
+
+
+async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
+    """Upstream reports success when the index write failed; here the end is unknown and nothing follows."""
+    async with opened(tmp_path, SetClock(100)) as store:
+
+        class Failing:
+            def write(self) -> None:
+                raise plyvel.IOError("no space left")
+
+        batch = store.index.batch
+        store.index.batch = lambda: (batch()[0], Failing())  # type: ignore[method-assign]
+        assert "no space left" in str(await refused(store, prewrite(102)))
+        store.index.batch = batch  # type: ignore[method-assign]
+        assert isinstance(await refused(store, prewrite(103)), LogBroken)
+        assert [entry.start_ts for entry in store.pending(9)] == [102]
+    async with opened(tmp_path, SetClock(100)) as store:
+        assert [entry.start_ts for entry in store.pending(9)] == [102], "the log had it"
 
 
 async def test_a_cancelled_caller_leaves_a_true_pending_set(tmp_path: Path) -> None:

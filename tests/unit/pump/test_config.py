@@ -1,0 +1,102 @@
+"""Settings of §1.1: defaults, units, precedence, refusals."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from binlog.config import load, reference_markdown
+from binlog.errors import ConfigError
+
+from pump.config import FLAGS, PumpConfig
+
+
+def loaded(*argv: str, environ: dict[str, str] | None = None) -> PumpConfig:
+    return load(PumpConfig, component="pump", argv=argv, env_prefix="PUMP", flags=FLAGS, environ=environ or {})
+
+
+def test_defaults() -> None:
+    config = loaded()
+    assert config.addr.endswith(":8250")
+    assert config.status_listen.endswith(":9250")
+    assert (config.heartbeat_interval, config.gen_binlog_interval, config.gc) == (2, 3, timedelta(days=7))
+    assert config.storage.sync_log
+    assert config.storage.stop_write_at_available_space == 10 << 30
+    assert config.storage.kv.options().write_buffer_bytes == 64 << 20
+    assert config.directory == "data.pump"
+
+
+def test_a_file_of_upstream(tmp_path: Path) -> None:
+    """Every key of 1.1 is known, those without effect too; flag over environment over file."""
+    path = tmp_path / "pump.toml"
+    path.write_text(
+        """
+        addr = "127.0.0.1:8250"
+        advertise-addr = "10.0.0.1:8250"
+        pd-urls = "http://127.0.0.1:2379"
+        data-dir = "data"
+        heartbeat-interval = 2
+        gc = 3
+        gen-binlog-interval = 5
+        log-level = "warn"
+        [security]
+        ssl-ca = ""
+        [storage]
+        sync-log = false
+        stop-write-at-available-space = "42 mib"
+        slow_write_threshold = 2.5
+        kv_chan_cap = 100
+        [storage.kv]
+        block-cache-capacity = 1
+        write-L0-pause-trigger = 24
+        compaction-L0-trigger = 8
+        block-size = -1
+        """
+    )
+    config = loaded("-config", str(path), "--gc=8h", environ={"PUMP_ADDR": "127.0.0.1:1", "PUMP_GC": "9h"})
+    assert config.addr == "127.0.0.1:1"
+    assert config.advertised == "10.0.0.1:8250"
+    assert config.gc == timedelta(hours=8)
+    assert config.storage.stop_write_at_available_space == 44_040_192
+    assert config.storage.kv.options().block_bytes == 4096
+    assert loaded("-fake-binlog-interval", "7").gen_binlog_interval == 7
+    assert loaded("-log-rotate", "hour", "-binlog-slice-size", "5").addr
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["-addr", "8250"], "host:port"),
+        (["-advertise-addr", "0.0.0.0:8250"], "invalid advertiseAddr host"),
+        (["-gc", "0"], "must bigger than 0"),
+        (["-gc", "soon"], "unsupported gc time"),
+        (["-L", "loud"], "log-level|flag -L"),
+        (["-status-addr", "x"], "host:port"),
+        (["-heartbeat-interval", "-1"], "heartbeat"),
+        (["-tso-source", "ntp"], "tso-source"),
+    ],
+)
+def test_refusals_name_the_setting(argv: list[str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        loaded(*argv)
+
+
+def test_unknown_keys(tmp_path: Path) -> None:
+    """K-02."""
+    path = tmp_path / "pump.toml"
+    path.write_text("adr = 'x:1'\n[storage.kv]\nblok = 1\n")
+    with pytest.raises(ConfigError, match=r"unknown configuration options: adr, storage\.kv\.blok"):
+        loaded("-config", str(path))
+
+
+def test_addresses_without_room_for_a_status_port() -> None:
+    assert loaded("-addr", "127.0.0.1:65000").status_listen == "127.0.0.1:0"
+    assert loaded("-status-addr", "").status_listen == ""
+
+
+def test_every_setting_is_described() -> None:
+    """docs/configuration.md is made of this."""
+    table = reference_markdown(PumpConfig, FLAGS, env_prefix="PUMP")
+    for line in table.splitlines()[2:]:
+        assert line.rstrip(" |").count("|") >= 5, line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 
@@ -13,6 +14,7 @@ from pump.config import PumpConfig, load_config
 from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+GC_THRESHOLD = 100_000
 
 _log = log.get_logger("pump")
 
@@ -44,6 +46,10 @@ async def _run(config: PumpConfig) -> int:
 def main() -> None:
     """The console script."""
     config = load_config(sys.argv[1:])
+    # Thousands of binlogs are alive for a moment and none of them in a cycle: the default would look at all of them
+    # again and again (a fifth of the time of a write).
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
     log.setup(config.log_level, config.log_file)
     sys.exit(asyncio.run(_run(config)))
 

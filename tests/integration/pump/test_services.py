@@ -12,11 +12,13 @@ import grpc
 import pytest
 from binlog.node import NodeStatus, State
 from binlog.registry import Registry
+from binlog.security import Security
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pump.errors import NotifyFailed
+from tests.certificates import Authority
 from tests.integration.pump.rpc import Client, connected, running, until
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
@@ -376,3 +378,32 @@ async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> Non
             async with http.put(f"{base}/state/p1/pause") as response:
                 assert (await response.json())["code"] == 200
         assert await asyncio.wait_for(pump.requested(), 5) == "pause"
+
+
+async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:
+    """S-01, S-03: the same port over TLS; a certificate with another name is refused before any handler."""
+    authority = Authority(tmp_path)
+    server, friend, stranger = (authority.issue(name) for name in ("pump", "tidb", "stranger"))
+    security = {
+        "ssl-ca": str(authority.ca),
+        "ssl-cert": str(server.cert),
+        "ssl-key": str(server.key),
+        "cert-allowed-cn": ["tidb", "pump"],
+    }
+    plain = Security(str(authority.ca), str(server.cert), str(server.key))
+    pd = await StubPD.start(cluster_id=CLUSTER, security=plain)
+    try:
+        async with running(tmp_path, etcd, pd, security=security, **{"pd-urls": f"https://{pd.addr}"}) as pump:
+            for pair, allowed in ((friend, True), (stranger, False)):
+                credentials = Security(str(authority.ca), str(pair.cert), str(pair.key)).grpc_channel_credentials()
+                assert credentials is not None
+                client = Client(pump.addr, CLUSTER)
+                client.channel = aio.secure_channel(pump.addr, credentials)
+                if allowed:
+                    await client.write(b"")
+                else:
+                    with pytest.raises(aio.AioRpcError, match="client certificate authentication failed"):
+                        await client.write(b"")
+                await client.close()
+    finally:
+        await pd.close()

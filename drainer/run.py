@@ -64,12 +64,13 @@ class SparkRun:
     def _start(self) -> None:
         from drainer.spark.planner import PlannerServer
         from drainer.spark.query import Query
-        from drainer.spark.session import start_session
+        from drainer.spark.session import start_session, warm_up
 
         config = self._config
         spark = config.spark
         self._session = start_session(master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf)
         tasks = max(1, self._session.sparkContext.defaultParallelism)
+        warm_up(self._session, tasks)
         self._scheduler.use_parallelism(tasks)
         self._pipeline.use_parallelism(tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from drainer.spark import register
+from drainer.spark.errors import SPARK_ERRORS
 
 JAVA_MAJOR_MIN = 17
 JVM_EXIT_S = 10
@@ -121,6 +124,16 @@ def with_retries(master: str) -> str:
     if master.startswith("local[") and master.endswith("]") and "," not in master:
         return f"{master[:-1]},4]"
     return master
+
+
+def warm_up(session: SparkSession, tasks: int) -> None:
+    """Run a job that does nothing, in the background: Python workers start while the query does."""
+
+    def run() -> None:
+        with contextlib.suppress(*SPARK_ERRORS):  # the first batch will say what is wrong
+            session.range(0, tasks, numPartitions=tasks).mapInArrow(lambda batches: batches, "id long").collect()
+
+    threading.Thread(target=run, name="warm up", daemon=True).start()
 
 
 def stop_session(session: SparkSession) -> None:

@@ -85,14 +85,26 @@ def inline_limits(sizes: Sizes, *, pumps: int) -> Limits:
 
 
 def decide(
-    watermark: Watermark, *, after_ts: int, asked: Limits, sizes: Sizes, ceiling_ts: int | None = None
+    watermark: Watermark,
+    *,
+    after_ts: int,
+    asked: Limits,
+    sizes: Sizes,
+    ceiling_ts: int | None = None,
+    loose_from: int | None = None,
 ) -> Decision:
-    """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now."""
+    """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
+
+    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12)."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
+    if loose_from is not None and after_ts < loose_from:
+        until_ts = min(until_ts, loose_from)
     if watermark.empty:
         return Advance(until_ts) if until_ts > after_ts else None
+    if loose_from is not None and after_ts >= loose_from and asked.stop_at_schema:
+        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
     spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
     if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:

@@ -33,6 +33,7 @@ from drainer.schema.errors import JobUnknown, UnknownColumn
 from drainer.schema.schema import Schema
 from drainer.schema.view import SchemaView
 from drainer.segment import walk
+from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Destination, Dialect, Intent, SlotResult, SpreadTarget
 from drainer.step import Ddl, Fence, Merged, Rows, Step
 
@@ -148,6 +149,7 @@ class Pipeline:
         self._lock = threading.Lock()
         self._decoder: Decoder | None = None
         self._packed: tuple[SchemaView, PackedView] | None = None
+        self._loose: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
 
     @property
@@ -161,6 +163,16 @@ class Pipeline:
         view = self._supply.schema.view()
         settled = view.settled_version
         return min(settled, view.ddl_due_version - 1) if view.ddl_due_version else settled
+
+    @property
+    def loose_from(self) -> int | None:
+        """From this ts on batches must be inline: upstream may not check a unique key any more (rule 12), and only
+        there two rows of one key are kept apart and the key's drop is brought forward."""
+        schema = self._supply.schema
+        view = schema.view()
+        if self._loose is None or self._loose[0] is not view:
+            self._loose = (view, schema.loose_from)
+        return self._loose[1]
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows."""
@@ -234,9 +246,25 @@ class Pipeline:
                 wait.unless(self._supply.missing(error), error)
             except UnknownColumn as error:
                 wait.unless(self._supply.judge(error), error)
+            except UniqueConflict as error:
+                self._drop_first(error, batch.after(self.progress.position_ts))
             else:
                 wait.over()
                 return
+
+    def _drop_first(self, error: UniqueConflict, rest: Batch) -> None:
+        """Upstream is dropping the key that refuses rows of `rest`: that job runs before them (rule 12). Raises the
+        error where no job is known to drop the key."""
+        place = {"schema": error.schema, "table": error.table, "key": error.key}
+        job = self._supply.schema.job_that_drops(**place)
+        if job is None:
+            unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
+            job = self._supply.schema.job_that_drops(**place) if self._supply.missing(unknown) else None
+        if job is None:
+            raise error
+        _log.warning("a unique key is dropped before its DDL's place", job_id=job.id, why=str(error))
+        first = min(item.schema_version for item in rest.items if item.ddl is None)
+        self._supply.schema.bring_forward(job, first)
 
     def _apply(self, step: Step) -> None:
         version = self._supply.schema.applied_version

@@ -129,7 +129,14 @@ class Scheduler:
                 self._intent = None
             return plan
         while True:
-            decision = decide(watermark, after_ts=after_ts, asked=asked, sizes=self._sizes, ceiling_ts=self._ceiling_ts)
+            decision = decide(
+                watermark,
+                after_ts=after_ts,
+                asked=asked,
+                sizes=self._sizes,
+                ceiling_ts=self._ceiling_ts,
+                loose_from=self._pipeline.loose_from,
+            )
             match decision:
                 case Ask(limits):
                     asked = limits

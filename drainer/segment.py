@@ -1,7 +1,8 @@
 """The walk over a batch: rows between two DDLs, and each DDL in its place (rule 14, X-08).
 
 A DDL runs before the first row whose schema_version is at or above its job's version, and is skipped at its own
-place when it has run already. See drainer.step for the values.
+place when it has run already. One that drops a key by which rows fold runs before the first row behind its job's
+start, for upstream may have stopped checking the key by then (rule 12). See drainer.step for the values.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class _Walk:
         self._job_done = job_done
         self._after_ts = batch.after_ts
         self._rows: list[Merged] = []
+        self._unfolding = schema.unfolding
 
     def steps(self) -> Iterator[Step]:
         ignored = self._schema.policy.ignored_ts
@@ -56,6 +58,9 @@ class _Walk:
     def _row(self, item: Item) -> Iterator[Step]:
         if item.schema_version > self._schema.settled_version:
             yield from self._unknown(item, None, item.schema_version)
+        while (job := self._unfolding) is not None and item.commit_ts > job.start_ts:
+            self._schema.bring_forward(job, item.schema_version)
+            yield from self._run_due(item, item.schema_version)
         yield from self._run_due(item, item.schema_version)
         self._rows.append(item.binlog)
 
@@ -93,6 +98,7 @@ class _Walk:
             yield planned.ddl
             self._after_ts = commit_ts
         self._schema.commit(planned)
+        self._unfolding = self._schema.unfolding
 
     def _began_before_start(self, job: Job) -> bool:
         """The job's binlog would be in this batch (it commits before FinishedTS) if it came after the start."""

@@ -7,13 +7,13 @@ catalog always shows what the destination has: pending jobs are not in it.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from binlog import tso
 from binlog.tidb.job import Job
 
-from drainer.schema import effects, kinds
+from drainer.schema import effects, kinds, loose
 from drainer.schema.catalog import Catalog
 from drainer.schema.column import public_version, publisher
 from drainer.schema.history import JobHistory
@@ -131,8 +131,28 @@ class Schema:
 
     def publisher(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that makes this column public."""
-        jobs = (self._history.get(job_id) for _, job_id in self._pending)
-        return publisher((job for job in jobs if job is not None), table_id, column_id)
+        return publisher(self._waiting(), table_id, column_id)
+
+    @property
+    def loose_from(self) -> int | None:
+        """From this ts on upstream may not check every unique key the destination has (drainer.schema.loose)."""
+        return loose.loose_from(self._waiting(), self._catalog)
+
+    @property
+    def unfolding(self) -> Job | None:
+        """The pending job before whose start every row of some fold key must be, and behind whose run the others."""
+        return loose.unfolding(self._waiting(), self._catalog)
+
+    def job_that_drops(self, *, schema: str, table: str, key: str) -> Job | None:
+        """The pending job that drops this unique key and may be brought forward."""
+        return loose.job_that_drops(self._waiting(), self._catalog, schema=schema, table=table, key=key)
+
+    def _waiting(self) -> Iterator[Job]:
+        """The pending jobs in the order in which they are due."""
+        for _, job_id in self._pending:
+            job = self._history.get(job_id)
+            if job is not None:
+                yield job
 
     def bring_forward(self, job: Job, version: int) -> None:
         """Rows from `version` on need this pending job to have run."""

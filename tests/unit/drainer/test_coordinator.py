@@ -137,3 +137,14 @@ def test_no_plan_leaves_what_is_final(marks: list[PumpMark], after_ts: int, ceil
     if isinstance(found, Plan):
         assert found.after_ts == after_ts
         assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for task in found.tasks for r in task)
+
+
+def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
+    """Rule 12: a spread batch ends where the job that drops a key begins; behind it batches are inline."""
+    marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
+    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, loose_from=80)
+    assert isinstance(before, Plan) and (before.mode, before.until_ts) == (Mode.SPREAD, 80)
+    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, loose_from=80)
+    assert behind == Ask(inline_limits(SIZES, pumps=2))
+    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, loose_from=80)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE

@@ -1,0 +1,77 @@
+"""Unique keys that upstream does not check any more because a job is taking them away (rule 12). Pure.
+
+TiDB stops checking a unique key some versions before the job's own, so rows of those versions may hold one value
+twice while the destination still has the key. What these functions find is what the pipeline then does about it: no
+batch is spread from the job's start on, and a key that refuses rows is dropped before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import IndexInfo, TableInfo
+
+from drainer.schema.catalog import Catalog
+
+_TAKES_KEYS = frozenset(
+    {
+        ActionType.DROP_INDEX,
+        ActionType.DROP_INDEXES,
+        ActionType.DROP_PRIMARY_KEY,
+        ActionType.DROP_COLUMN,
+        ActionType.DROP_COLUMNS,
+        ActionType.MULTI_SCHEMA_CHANGE,
+    }
+)
+_ONLY_KEYS = frozenset({ActionType.DROP_INDEX, ActionType.DROP_INDEXES, ActionType.DROP_PRIMARY_KEY})
+
+
+def lost_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False) -> frozenset[str]:
+    """Names, in lower case, of the unique keys that only `before` has; `fold_only`: without those that hold NULLs."""
+    kept = {index.name.lower() for index in after.unique_indexes()}
+    keys = (index for index in before.unique_indexes() if not fold_only or _never_null(before, index))
+    return frozenset(index.name.lower() for index in keys) - kept
+
+
+def _never_null(table: TableInfo, index: IndexInfo) -> bool:
+    return index.primary or all(column.is_not_null for column in table.index_columns(index))
+
+
+def loose_from(pending: Iterable[Job], catalog: Catalog) -> int | None:
+    """The ts from which some unique key of the catalog may not be checked upstream: the least start_ts of the pending
+    jobs that take one away. None: every key is checked."""
+    starts = [job.start_ts for job in pending if job.type in _TAKES_KEYS and _lost(job, catalog)]
+    return min(starts, default=None)
+
+
+def unfolding(pending: Iterable[Job], catalog: Catalog) -> Job | None:
+    """The pending job with the least start_ts that takes away a key by which rows may fold (rule 9). From its start
+    on two rows may live under one such key, and a REPLACE would evict the one that the range does not touch: the job
+    must run before the first row behind its start."""
+    found = []
+    tables: set[int] = set()
+    for job in pending:
+        first = job.table_id not in tables
+        tables.add(job.table_id)
+        if first and job.type in _ONLY_KEYS and _lost(job, catalog, fold_only=True):
+            found.append(job)
+    return min(found, key=lambda job: job.start_ts, default=None)
+
+
+def job_that_drops(pending: Iterable[Job], catalog: Catalog, *, schema: str, table: str, key: str) -> Job | None:
+    """The pending job that takes this unique key away and nothing else, so that it may run before rows of older
+    versions. None where there is none, or where another job of the table has to run before it."""
+    for job in pending:
+        at = catalog.tables.get(job.table_id)
+        if at is None or (at.schema.lower(), at.name.lower()) != (schema.lower(), table.lower()):
+            continue
+        return job if job.type in _ONLY_KEYS and key.lower() in _lost(job, catalog) else None
+    return None
+
+
+def _lost(job: Job, catalog: Catalog, *, fold_only: bool = False) -> frozenset[str]:
+    at = catalog.tables.get(job.table_id)
+    if at is None or job.table_info is None:
+        return frozenset()
+    return lost_keys(at.current, job.table_info, fold_only=fold_only)

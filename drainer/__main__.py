@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-
 import asyncio
 import sys
 
+from binlog import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog import log
 from binlog.config import ConfigError, load_or_exit
 from binlog.errors import BinlogError
@@ -33,11 +30,13 @@ def main() -> int:
         asyncio.run(run(config))
     except BinlogError as error:
         _log.error("drainer failed", kind=type(error).__name__, error=str(error))
-        sys.stderr.write(f"drainer: {error}\n")
-        return 2
+        if config.log_file:
+            sys.stderr.write(f"drainer: {error}\n")
+        return 1 if isinstance(error, ConfigError) else 2
     except Exception as error:  # noqa: BLE001  the one place that must turn whatever it is into an exit code
         _log.exception("drainer failed in a way nobody foresaw")
-        sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
+        if config.log_file:
+            sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
         return 2
     return 0
 

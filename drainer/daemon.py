@@ -18,6 +18,7 @@ from typing import Any
 
 from binlog import tso
 from binlog.cluster import cluster_id
+from binlog.errors import BinlogError
 from binlog.etcd import connect_etcd
 from binlog.http import StatusServer
 from binlog.kv import Etcd
@@ -53,6 +54,10 @@ STOP_BATCH_S = 60.0
 _log = get_logger(__name__)
 
 
+class _StoppedEarly(BinlogError):
+    """A signal came before there was anything to stop."""
+
+
 @dataclass(frozen=True, slots=True)
 class Upstream:
     """Where the pumps are."""
@@ -80,7 +85,11 @@ async def run(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(_upstream(config))
-        opened = await stack.enter_async_context(_opened(config, upstream))
+        try:
+            opened = await stack.enter_async_context(_opened(config, upstream, stop))
+        except _StoppedEarly:
+            _log.info("stopped before the destination could be opened")
+            return
         await _drain(config, upstream, opened, stop)
 
 
@@ -107,11 +116,11 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Config, upstream: Upstream) -> AsyncIterator[Opened]:
+async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
     destination = destination_for(config.syncer)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    position = await asyncio.to_thread(destination.open, identity, initial_ts)
+    position = await _position(destination, identity, initial_ts, stop)
     clean = False
     try:
         _log.info(
@@ -134,6 +143,22 @@ async def _opened(config: Config, upstream: Upstream) -> AsyncIterator[Opened]:
         clean = True
     finally:
         await asyncio.to_thread(destination.close, clean=clean)
+
+
+async def _position(destination: Destination, identity: Identity, initial_ts: int, stop: asyncio.Event) -> Position:
+    """Open the destination, which waits for one that is down; a signal ends the waiting."""
+    opening = asyncio.ensure_future(asyncio.to_thread(destination.open, identity, initial_ts))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not opening.done():
+        destination.interrupt()
+    try:
+        return await opening
+    except BinlogError as error:
+        if stop.is_set():
+            raise _StoppedEarly from error
+        raise
 
 
 def _sources(config: Config, etcd: Etcd) -> list[JobSource]:

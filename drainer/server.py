@@ -8,6 +8,7 @@ from __future__ import annotations
 import grpc
 import grpc.aio
 from binlog.errors import ConfigError
+from binlog.fields import why_not_listening
 from binlog.log import get_logger
 from binlog.pb import cistern_pb2, cistern_pb2_grpc
 from binlog.security import Security
@@ -42,7 +43,7 @@ class CisternServer:
             else:
                 bound = self._server.add_secure_port(self._addr, self._credentials)
         except RuntimeError as error:
-            raise ConfigError(f"addr {self._addr}: {error}") from error
+            raise ConfigError(f"addr {self._addr}: cannot listen there: {why_not_listening(self._addr)}") from error
         if not bound:
             raise ConfigError(f"addr {self._addr}: cannot listen there")
         await self._server.start()

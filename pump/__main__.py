@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 
+from binlog import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog import log
 from binlog.errors import BinlogError, ConfigError
 
@@ -36,6 +37,8 @@ async def _run(config: PumpConfig) -> int:
         await starting
     except (BinlogError, OSError) as error:
         _log.error("pump cannot start", error=error)
+        if config.log_file:
+            sys.stderr.write(f"pump: {error}\n")
         return 1 if isinstance(error, ConfigError) else 2
     requested = asyncio.ensure_future(pump.requested())
     await asyncio.wait((requested, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -50,7 +53,11 @@ def main() -> None:
     # again and again (a fifth of the time of a write).
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
-    log.setup(config.log_level, config.log_file)
+    try:
+        log.setup(config.log_level, config.log_file)
+    except ConfigError as error:
+        sys.stderr.write(f"pump: {error}\n")
+        sys.exit(1)
     sys.exit(asyncio.run(_run(config)))
 
 

@@ -121,7 +121,9 @@ class PumpConfig(UpstreamSection):
     def _check_addresses(self) -> PumpConfig:
         host, port = split_host_port(self.advertised)
         if host in ("", "0.0.0.0", "::") or (port == 0 and self.advertise_addr):
-            raise ValueError(f"invalid advertiseAddr host: {self.advertised}")
+            raise ValueError(
+                f"invalid advertiseAddr host: {self.advertised}; set advertise-addr to host:port others reach it at"
+            )
         if self.status_addr not in ("", "auto"):
             split_host_port(self.status_addr)
         return self

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 import grpc
 from binlog import errors
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, ConfigError
+from binlog.fields import why_not_listening
 from binlog.log import get_logger
 from binlog.security import Security
 from grpc import aio
@@ -92,7 +93,7 @@ class Edge:
         )
 
     async def start(self, addr: str, socket: str = "") -> None:
-        """Listen. OSError names the address if it is taken."""
+        """Listen. ConfigError names the address and says why it cannot be used."""
         credentials = self._security.grpc_server_credentials() if self._security is not None else None
         try:
             if credentials is None:
@@ -102,7 +103,8 @@ class Edge:
             if socket:
                 self._server.add_insecure_port(_unix(socket))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {addr}{' and ' + socket if socket else ''}: {error}") from error
+            places = f"addr {addr}{' and socket ' + socket if socket else ''}"
+            raise ConfigError(f"{places}: cannot listen there: {why_not_listening(addr)}") from error
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:

@@ -21,10 +21,14 @@ class DirectoryLock:
     """Held from the constructor to `release`, or to the death of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Makes the directory (0700). DataDirLocked if another process holds it; OSError if it cannot be made."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Makes the directory (0700). DataDirLocked if another process holds it; ConfigError if it cannot be made."""
         path = directory / ".lock"
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            why = "a file is in its place" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigError(f"data-dir {directory} cannot be used: {why}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

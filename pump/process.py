@@ -1,7 +1,7 @@
 """A pump from start to stop. The two orders are written down here and nowhere else.
 
 Start: directory lock → etcd → cluster id → recovery → listen (everything refused) → election, where timestamps are our
-own → T → registration → notify drainers → serve → background tasks.
+own → status page → T → registration → notify drainers → serve → background tasks.
 Stop: `pausing` (no prewrites) → pending prewrites get their commits → `paused` with the final resolved ts → background
 tasks → listener → files → etcd → lock.
 """
@@ -98,13 +98,14 @@ class Pump:
         self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
+        self.collector = GarbageCollector(self.store, self.registry, config.gc)
+        await self._serve_status()  # what can fail comes before the registration, which would outlive us
         now_ts = await timestamps.get()
         await self.store.serve()
         await self.node.register(self._advertised, now_ts)
         await self._notify(now_ts)
         self.gate.closed = ""
         self._begin()
-        await self._serve_status()
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
 
     async def _open_store(self, directory: Path, timestamps: TimestampSource) -> Store:
@@ -158,7 +159,6 @@ class Pump:
         config = self._config
         security = config.security.security()
         expose(self.store)
-        self.collector = GarbageCollector(self.store, self.registry, config.gc)
         orphans = Orphans(
             self.store,
             self.registry,

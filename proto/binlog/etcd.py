@@ -203,7 +203,7 @@ class GrpcEtcd:
                 return endpoint
             self._move_on(endpoint)
         urls = ", ".join(endpoint.url for endpoint in self._endpoints)
-        raise EtcdError(f"{what}: no connection to etcd at {urls} within {self._timeout_s:g} s")
+        raise EtcdError(f"{what}: no connection to etcd at {urls} within {self._timeout_s:g} s; is it running?")
 
     def _move_on(self, endpoint: _Endpoint) -> None:
         if self._endpoints[self._current] is endpoint:

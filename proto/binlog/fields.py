@@ -103,6 +103,20 @@ def split_host_port(text: str) -> tuple[str, int]:
     return (host[1:-1] if bracketed else host), int(port)
 
 
+def why_not_listening(addr: str) -> str:
+    """The system's reason why nobody can listen at host:port, which gRPC keeps to itself."""
+    try:
+        host, port = split_host_port(addr)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return "gRPC cannot listen there"
+
+
 def check_host_port(text: str) -> str:
     """The address itself if it has the form host:port."""
     split_host_port(text.strip())

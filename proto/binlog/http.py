@@ -11,7 +11,7 @@ from aiohttp import web
 
 from binlog import metrics
 from binlog.errors import BinlogError, ConfigError
-from binlog.fields import split_host_port
+from binlog.fields import split_host_port, why_not_listening
 from binlog.log import get_logger
 from binlog.security import Security
 
@@ -78,7 +78,7 @@ class StatusServer:
         try:
             self.host, self.port = split_host_port(addr)
         except ValueError as error:
-            raise ConfigError(f"status address: {error}") from error
+            raise ConfigError(f"status-addr: {error}") from error
         self._security = security or Security()
         self._app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         for path, page in routes.items():
@@ -99,7 +99,9 @@ class StatusServer:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            raise ConfigError(f"status address {self.host}:{self.port}: {error.strerror or error}") from error
+            raise ConfigError(
+                f"status-addr {self.host}:{self.port}: cannot listen there: {why_not_listening(self.addr)}"
+            ) from error
         self.port = self._runner.addresses[0][1]
 
     @property

@@ -18,6 +18,8 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from binlog.errors import ConfigError
+
 ROTATE_BYTES_MAX = 300 * 1000 * 1000
 
 LEVELS = {
@@ -89,11 +91,17 @@ def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) 
 
 
 def setup(level: str = "info", file: str = "", *, json: bool = False) -> None:
-    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr. ValueError on another level."""
+    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr.
+
+    ValueError on another level, ConfigError for a file that cannot be written.
+    """
     number = LEVELS.get(level.lower())
     if number is None:
         raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
-    target = cast(TextIO, RotatingFile(Path(file))) if file else sys.stderr
+    try:
+        target = cast(TextIO, RotatingFile(Path(file))) if file else sys.stderr
+    except OSError as error:
+        raise ConfigError(f"log-file {file} cannot be written: {error.strerror}") from error
     place = structlog.processors.CallsiteParameter
     last: list[structlog.typing.Processor] = [render_text]
     if json:

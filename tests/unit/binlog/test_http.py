@@ -78,9 +78,11 @@ async def test_errors_are_answers(server: StatusServer) -> None:
 
 
 async def test_a_busy_address_is_named(server: StatusServer) -> None:
-    with pytest.raises(ConfigError, match=f"status address 127.0.0.1:{server.port}"):
+    with pytest.raises(
+        ConfigError, match=f"status-addr 127.0.0.1:{server.port}: cannot listen there: Address already in use"
+    ):
         await StatusServer(server.addr, {}).start()
-    with pytest.raises(ConfigError, match="status address: 'here' does not have the form host:port"):
+    with pytest.raises(ConfigError, match="status-addr: 'here' does not have the form host:port"):
         StatusServer("here", {})
 
 

@@ -71,6 +71,9 @@ class DestinationSection(Section):
     password: str = Field("", repr=False, description="that user's password; in no log and on no page")
     params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
+    allow_triggers: bool = Field(
+        False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
+    )
     path: str = Field("", description="the file of a sqlite destination; made if it is not there")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
 
 if TYPE_CHECKING:
+    from drainer.reading import FoldOrder
     from drainer.sink.protocol import Intent
 
 MIB = 1 << 20
@@ -45,7 +46,7 @@ class Sizes:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One batch: (after_ts, until_ts] of all pumps, and which task pulls what. `intent`: an open one of an earlier
-    life, which fixes the range and the cut (rule 17)."""
+    life, which fixes the range and the cut (rule 17); `fold`: what the reading tasks do with a spread batch at once."""
 
     after_ts: int
     until_ts: int
@@ -53,6 +54,7 @@ class Plan:
     tasks: tuple[tuple[PumpRange, ...], ...]
     batch_bytes: int
     intent: Intent | None = None
+    fold: FoldOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,8 @@ The destination's position is the truth: a batch that stops half-way goes on fro
 from __future__ import annotations
 
 import contextlib
-import pickle
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -28,6 +26,7 @@ from drainer.coordinator import Mode, Plan
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.pull import payloads
+from drainer.reading import FoldOrder, PackedView
 from drainer.row.decode import Decoder
 from drainer.schema.errors import JobUnknown, UnknownColumn
 from drainer.schema.schema import Schema
@@ -52,25 +51,13 @@ class BatchRefused(BinlogError):
 
 
 @dataclass(frozen=True, slots=True)
-class PackedView:
-    """A schema view pickled once for all tasks. `token` names it, so that a worker which has met it before neither
-    unpickles it nor makes its decoders anew."""
-
-    token: str
-    pickled: bytes
-
-    @classmethod
-    def of(cls, view: SchemaView) -> PackedView:
-        return cls(uuid.uuid4().hex, pickle.dumps(view, pickle.HIGHEST_PROTOCOL))
-
-
-@dataclass(frozen=True, slots=True)
 class SpreadJob:
-    """What executors need to know. Picklable."""
+    """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`."""
 
-    view: PackedView
+    order: FoldOrder
     intent: Intent
     target: SpreadTarget
+    folded: bool
 
 
 class Feed(Protocol):
@@ -80,7 +67,7 @@ class Feed(Protocol):
         """(pump, message of a pull) of the whole batch, in any order, brought to the driver."""
         ...
 
-    def check(self, view: PackedView, intent: Intent) -> None:
+    def check(self, order: FoldOrder) -> None:
         """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
         ...
 
@@ -186,6 +173,13 @@ class Pipeline:
     def stop(self) -> None:
         """No batch begins any more; one that waits for something gives up."""
         self._stop.set()
+
+    def fold_order(self, plan: Plan) -> FoldOrder | None:
+        """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
+        may turn out to need a schema that is not known yet: then the batch must be readable twice."""
+        if plan.mode is not Mode.SPREAD or not self._supply.complete:
+            return None
+        return self._order(self._intent(plan).slots)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -300,13 +294,13 @@ class Pipeline:
         intent = self._intent(plan)
         if plan.intent is None and not self._supply.complete:
             # Once the intent is recorded the batch cannot be cut any more: find out first whether rows must wait.
-            self._until_decodable(lambda: feed.check(self._packed_view(), intent))
+            self._until_decodable(lambda: feed.check(self._order(intent.slots)))
         target: SpreadTarget | None = self._destination.begin(intent)
         crash_point("drainer.after_intent")
         rows = 0
         while target is not None:
-            job = SpreadJob(self._packed_view(), intent, target)
-            results = feed.spread(job)
+            order = plan.fold or self._order(intent.slots)
+            results = feed.spread(SpreadJob(order, intent, target, folded=plan.fold is not None))
             rows = max(rows, sum(result.rows for result in results))
             target = self._destination.next_phase(intent, results)
         crash_point("drainer.before_finish")
@@ -325,11 +319,11 @@ class Pipeline:
             )
         return plan.intent
 
-    def _packed_view(self) -> PackedView:
+    def _order(self, slots: int) -> FoldOrder:
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._packed = (view, PackedView.of(view))
-        return self._packed[1]
+        return FoldOrder(self._packed[1], self._destination.dialect, slots)
 
     def _until_decodable(self, attempt: Callable[[], None]) -> None:
         wait = _Wait(self._stop, self.progress)

@@ -84,7 +84,7 @@ class SparkRun:
             "ssl-cert": config.security.ssl_cert,
             "ssl-key": config.security.ssl_key,
         }
-        self._query = Query(self._session, options=options, dialect=self._pipeline.dialect)
+        self._query = Query(self._session, options=options)
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, feed: SparkFeed) -> None:

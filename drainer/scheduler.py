@@ -18,6 +18,7 @@ from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, decide, first_l
 from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import HeldBack, PumpSet
+from drainer.reading import FoldOrder
 from drainer.sink.protocol import Intent
 
 LONG_POLL_S = 0.2
@@ -90,12 +91,12 @@ class Scheduler:
         plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
-    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[PumpRange, ...], ...]:
+    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]:
         plan = self.current
         if plan is None or plan.until_ts != until_ts:
             planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"
             raise BinlogError(f"tasks for ({start_ts}, {until_ts}] asked, but {planned}")
-        return plan.tasks
+        return plan.tasks, plan.fold
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
@@ -109,9 +110,10 @@ class Scheduler:
                 self._held_back(error)
                 plan, pause_s = None, HELD_BACK_PAUSE_S
             if plan is not None:
-                self._plan = plan
                 if plan.mode is Mode.SPREAD:
+                    plan = replace(plan, fold=self._pipeline.fold_order(plan))
                     self._look_ahead(plan)
+                self._plan = plan
                 return plan
             if time.monotonic() >= end:
                 return None

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 
 from binlog import metrics, tso
-from binlog.http import Page, Response, json_response
+from binlog.http import Page, Response, html_response, json_response
 
+from drainer.page import page
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, PumpView
 from drainer.scheduler import Scheduler
@@ -46,7 +47,7 @@ class Status:
         self.error = ""
 
     def routes(self) -> Mapping[str, Page]:
-        return {"/": self._status, "/status": self._status, "/commit_ts": self._commit_ts}
+        return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
 
     def observe(self) -> None:
         """Called about once a second: metrics, and when the last row came."""
@@ -98,6 +99,9 @@ class Status:
 
     async def _status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
+
+    async def _home(self) -> Response:
+        return html_response(page(self.document()))
 
     async def _commit_ts(self) -> Response:
         document = {

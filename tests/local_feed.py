@@ -11,9 +11,10 @@ from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.pipeline import PackedView, SpreadJob
+from drainer.pipeline import SpreadJob
+from drainer.reading import FoldOrder
 from drainer.row.decode import Decoder
-from drainer.sink.protocol import Intent, SlotResult
+from drainer.sink.protocol import SlotResult
 
 
 @dataclass
@@ -31,14 +32,14 @@ class LocalFeed:
             chosen = [p for p in part if self.after_ts < envelope.scan(p).commit_ts <= self.until_ts]
             yield f"p{number}", ext.PullRangeResp(payloads=chosen).SerializeToString()
 
-    def check(self, view: PackedView, intent: Intent) -> None:
+    def check(self, order: FoldOrder) -> None:
         self.checks += 1
-        self._fold(view, intent)
+        self._fold(order)
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
         self.spreads.append(job)
         slots: dict[int, list[bytes]] = {}
-        for blobs in self._fold(job.view, job.intent):
+        for blobs in self._fold(job.order):
             for slot, blob in blobs.items():
                 slots.setdefault(slot, []).append(blob)
         return [
@@ -46,10 +47,10 @@ class LocalFeed:
             for slot, blobs in sorted(slots.items())
         ]
 
-    def _fold(self, view: PackedView, intent: Intent) -> list[dict[int, bytes]]:
+    def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
         found = []
         for _, message in self.messages():
-            builder = FoldBuilder(Decoder(pickle.loads(view.pickled), "mysql"))
+            builder = FoldBuilder(Decoder(pickle.loads(order.view.pickled), order.dialect))
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
-            found.append(builder.slots(intent.slots))
+            found.append(builder.slots(order.slots))
         return found

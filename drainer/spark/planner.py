@@ -4,7 +4,7 @@
     ("next", start_ts)      ──►     waits a moment for something to do
                             ◄──     until_ts (= start_ts: nothing yet)
     ("tasks", start, until) ──►
-                            ◄──     the tasks of that batch
+                            ◄──     the tasks of that batch, and what they shall do with it
 
 A local socket, authenticated with a key made anew at every start (multiprocessing.connection).
 """
@@ -24,10 +24,11 @@ from binlog.errors import BinlogError
 from binlog.log import get_logger
 
 from drainer.pumps.mark import PumpRange
+from drainer.reading import FoldOrder
 
 _log = get_logger(__name__)
 
-Tasks = tuple[tuple[PumpRange, ...], ...]
+Tasks = tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]
 
 
 class Planner(Protocol):

@@ -11,8 +11,9 @@ from pathlib import Path
 from binlog.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.pipeline import PackedView, SpreadJob
-from drainer.sink.protocol import Dialect, Intent, SlotResult
+from drainer.pipeline import SpreadJob
+from drainer.reading import FoldOrder
+from drainer.sink.protocol import SlotResult
 from drainer.spark import spread
 from drainer.spark.errors import SPARK_ERRORS, unwrap
 
@@ -22,9 +23,8 @@ _log = get_logger(__name__)
 class SparkFeed:
     """One micro-batch of packed rows (drainer.pipeline.Feed)."""
 
-    def __init__(self, packed: DataFrame, dialect: Dialect) -> None:
+    def __init__(self, packed: DataFrame) -> None:
         self._packed = packed
-        self._dialect = dialect
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
@@ -34,21 +34,20 @@ class SparkFeed:
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
-    def check(self, view: PackedView, intent: Intent) -> None:
-        spread.check(self._packed, view, self._dialect, intent)
+    def check(self, order: FoldOrder) -> None:
+        spread.check(self._packed, order)
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
-        return spread.spread(self._packed, self._dialect, job)
+        return spread.spread(self._packed, job)
 
 
 class Query:
     """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a fresh folder at every start:
     the destination's position is the truth (correctness rule 17)."""
 
-    def __init__(self, session: SparkSession, *, options: dict[str, str], dialect: Dialect) -> None:
+    def __init__(self, session: SparkSession, *, options: dict[str, str]) -> None:
         self._session = session
         self._options = options
-        self._dialect = dialect
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
     def start(self, batch: Callable[[SparkFeed], None], ended: Callable[[BaseException | None], None]) -> None:
@@ -56,7 +55,7 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkFeed(packed, self._dialect))
+            batch(SparkFeed(packed))
 
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(self._checkpoint))
         self._query = writer.queryName("drainer").start()

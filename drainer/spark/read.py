@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from binlog import envelope
+from binlog.errors import BinlogError
 from binlog.security import Security
 from pyspark.sql.datasource import InputPartition
 
+from drainer.order.fold import FoldBuilder
 from drainer.pumps.mark import PumpRange
 from drainer.pumps.pull import payloads, pull
+from drainer.reading import FoldOrder
+from drainer.row.decode import Decoder
+from drainer.spark.errors import ErrorInTask
 
 
 @dataclass(frozen=True)
 class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
-    """One task's ranges, pulled one after another. Picklable; holds no connection."""
+    """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one
+    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob)."""
 
     ranges: tuple[PumpRange, ...]
     cluster_id: int
     security: Security
     packed: bool
+    fold: FoldOrder | None = None
 
 
 PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
@@ -38,15 +46,50 @@ COLUMNS = pa.schema(
 
 
 def read_task(task: PullTask) -> Iterator[pa.RecordBatch]:
-    """The record batches of one task: one for each message of a pull."""
+    """The record batches of one task: one for each message of a pull, or one of slots."""
+    try:
+        if task.fold is not None:
+            yield from _folded(task, task.fold)
+            return
+        for pump, seq, message in _messages(task):
+            yield packed(pump, [seq], [message]) if task.packed else _columns(pump, payloads(message))
+    except BinlogError as error:
+        raise ErrorInTask(error) from error
+
+
+def packed(pump: str, numbers: list[int], blobs: list[bytes]) -> pa.RecordBatch:
+    columns = [pa.array([pump] * len(blobs), pa.string()), pa.array(numbers, pa.int32()), pa.array(blobs, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
     for part in task.ranges:
         for seq, message in enumerate(pull(part, cluster_id=task.cluster_id, security=task.security)):
-            if task.packed:
-                yield pa.RecordBatch.from_pydict(
-                    {"pump": [part.node_id], "seq": [seq], "blob": [message]}, schema=PACKED
-                )
-            else:
-                yield _columns(part.node_id, payloads(message))
+            yield part.node_id, seq, message
+
+
+def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
+    builder = FoldBuilder(decoder_for(order))
+    for _, _, message in _messages(task):
+        builder.add_all(payloads(message))
+    slots = builder.slots(order.slots)
+    if slots:
+        yield packed("", list(slots), list(slots.values()))
+
+
+_decoders: dict[str, Decoder] = {}
+DECODERS_KEPT = 2
+
+
+def decoder_for(order: FoldOrder) -> Decoder:
+    """This worker's decoder for a view; workers live through many batches, views through many too."""
+    view = order.view
+    decoder = _decoders.get(view.token)
+    if decoder is None:
+        decoder = _decoders[view.token] = Decoder(pickle.loads(view.pickled), order.dialect)  # noqa: S301  our driver's
+        while len(_decoders) > DECODERS_KEPT:
+            del _decoders[next(iter(_decoders))]
+    return decoder
 
 
 def _columns(pump: str, binlogs: list[bytes]) -> pa.RecordBatch:

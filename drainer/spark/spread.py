@@ -1,9 +1,8 @@
-"""The spread way on executors: messages are folded where they were pulled, slots are brought together, applied.
+"""The spread way on executors: rows are folded where they were pulled, slots are brought together and applied.
 
-    (pump, seq, blob) ─ fold ─► (slot, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
+    pull ─ fold ─► (slot, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
 
-A slot is one partition and is applied by one task, so its chunks come in order. Errors of ours travel to the driver
-as values: Spark would reduce them to text.
+A slot is one partition and is applied by one task, so its chunks come in order.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from pyspark.sql import DataFrame
 
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.pipeline import PackedView, SpreadJob
+from drainer.pipeline import SpreadJob
 from drainer.pumps.pull import payloads
-from drainer.row.decode import Decoder
-from drainer.sink.protocol import Dialect, Intent, SlotResult
+from drainer.reading import FoldOrder
+from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
 from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, unwrap
+from drainer.spark.read import decoder_for
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -33,6 +33,8 @@ RESULT_DDL = "result binary"
 
 
 def _carried(work: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    """Lets errors of ours through to the driver as values."""
+
     def carried(batches: Batches) -> Batches:
         try:
             yield from work(batches)
@@ -42,34 +44,18 @@ def _carried(work: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]
     return carried
 
 
-_decoders: dict[str, Decoder] = {}
-DECODERS_KEPT = 2
-
-
-def _decoder(view: PackedView, dialect: Dialect) -> Decoder:
-    """This worker's decoder for a view; workers live through many batches, views through many too."""
-    decoder = _decoders.get(view.token)
-    if decoder is None:
-        decoder = _decoders[view.token] = Decoder(pickle.loads(view.pickled), dialect)  # noqa: S301  our driver's
-        while len(_decoders) > DECODERS_KEPT:
-            del _decoders[next(iter(_decoders))]
-    return decoder
-
-
 @dataclass(frozen=True, slots=True)
 class Fold:
     """Task: messages in, one blob for each slot out."""
 
-    view: PackedView
-    dialect: Dialect
-    slots: int
+    order: FoldOrder
 
     def __call__(self, batches: Batches) -> Batches:
-        builder = FoldBuilder(_decoder(self.view, self.dialect))
+        builder = FoldBuilder(decoder_for(self.order))
         for batch in batches:
             for message in batch.column("blob"):
                 builder.add_all(payloads(message.as_py()))
-        slots = builder.slots(self.slots)
+        slots = builder.slots(self.order.slots)
         if slots:
             yield pa.RecordBatch.from_arrays(
                 [pa.array(list(slots), pa.int32()), pa.array(list(slots.values()), pa.binary())], schema=SLOTTED
@@ -80,45 +66,44 @@ class Fold:
 class Apply:
     """Task: the blobs of one slot in, its result out."""
 
-    job: SpreadJob
+    intent: Intent
+    target: SpreadTarget
 
     def __call__(self, batches: Batches) -> Batches:
         found: dict[int, list[bytes]] = {}
         for batch in batches:
             for slot, blob in zip(batch.column("slot"), batch.column("blob"), strict=True):
                 found.setdefault(slot.as_py(), []).append(blob.as_py())
-        intent = self.job.intent
+        intent = self.intent
         results = []
         for slot, blobs in sorted(found.items()):
             work = merge_slot(blobs, after_ts=intent.after_ts, until_ts=intent.until_ts)
-            results.append(pickle.dumps(self.job.target.apply(slot, work)))
+            results.append(pickle.dumps(self.target.apply(slot, work)))
             crash_point("drainer.mid_spread")
         if results:
             yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
 
 
-def slotted(packed: DataFrame, view: PackedView, dialect: Dialect, intent: Intent) -> DataFrame:
-    fold = _carried(Fold(view, dialect, intent.slots))
-    return packed.mapInArrow(fold, SLOTTED_DDL)
-
-
-def check(packed: DataFrame, view: PackedView, dialect: Dialect, intent: Intent) -> None:
+def check(packed: DataFrame, order: FoldOrder) -> None:
     """Raises what decoding a row of the batch raises; writes nothing."""
     try:
-        slotted(packed, view, dialect, intent).count()
+        packed.mapInArrow(_carried(Fold(order)), SLOTTED_DDL).count()
     except SPARK_ERRORS as error:
         raise unwrap(error) from error
 
 
-def spread(packed: DataFrame, dialect: Dialect, job: SpreadJob) -> Sequence[SlotResult]:
+def spread(packed: DataFrame, job: SpreadJob) -> Sequence[SlotResult]:
     """Run the whole job; one result for each slot that had rows."""
-    rows = (
-        slotted(packed, job.view, dialect, job.intent)
-        .repartitionById(job.intent.slots, "slot")
-        .mapInArrow(_carried(Apply(job)), RESULT_DDL)
+    slotted = (
+        packed.selectExpr("seq AS slot", "blob")
+        if job.folded
+        else packed.mapInArrow(_carried(Fold(job.order)), SLOTTED_DDL)
+    )
+    results = slotted.repartitionById(job.intent.slots, "slot").mapInArrow(
+        _carried(Apply(job.intent, job.target)), RESULT_DDL
     )
     try:
-        table = rows.toArrow()
+        table = results.toArrow()
     except SPARK_ERRORS as error:
         raise unwrap(error) from error
     return [pickle.loads(result.as_py()) for result in table.column("result")]  # noqa: S301  from our own tasks

@@ -34,9 +34,9 @@ class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         if start == end:
             return []
-        tasks = self._planner().tasks(start["commit_ts"], end["commit_ts"])
+        tasks, fold = self._planner().tasks(start["commit_ts"], end["commit_ts"])
         options = self._options
-        return [PullTask(task, options.cluster_id, options.security, options.packed) for task in tasks]
+        return [PullTask(task, options.cluster_id, options.security, options.packed, fold) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PullTask)

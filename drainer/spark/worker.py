@@ -2,13 +2,17 @@
 
 Everything a task imports is imported here once, before the first fork, and frozen: a worker starts in milliseconds
 instead of a second, and the collection that Spark runs after every task passes over it (50 ms of CPU to 5). None
-of these modules starts a thread on import; grpc opens its channels in the workers only. pandas is missing on purpose:
-pyspark asks for it to be installed, but mapInArrow never imports it, and it would take half of the time here.
+of these modules starts a thread on import; grpc opens its channels in the workers only.
+
+pandas is kept out: pyspark asks for it to be installed, but mapInArrow does not use it. pyarrow would import it at the
+first array made from a list, a second of CPU in every worker.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
+from importlib.abc import MetaPathFinder
 
 import grpc  # noqa: F401
 import pyarrow  # noqa: F401
@@ -20,7 +24,17 @@ import drainer.sink.table
 import drainer.spark.read
 import drainer.spark.spread  # noqa: F401
 
+
+class WithoutPandas(MetaPathFinder):
+    """Makes `import pandas` fail as if it were not installed."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("the drainer's workers do without pandas", name=fullname)
+
+
 if __name__ == "__main__":
+    sys.meta_path.insert(0, WithoutPandas())
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

@@ -23,6 +23,7 @@ from binlog.config import (
     default_host,
 )
 from binlog.errors import ConfigError
+from binlog.registry import check_node_id
 from pydantic import Field
 
 from drainer.filter import IGNORE_SCHEMAS_DEFAULT, Filter
@@ -196,6 +197,10 @@ class Config(UpstreamSection):
 
     def check(self) -> None:
         """Raises ConfigError for settings that do not fit together."""
+        try:
+            check_node_id(self.identity())
+        except ValueError as error:
+            raise ConfigError(f"node-id: {error}") from error
         if self.syncer.db_type == "sqlite" and not self.syncer.to.path:
             raise ConfigError("syncer.to.path: a sqlite destination needs the path of its file")
         if self.syncer.db_type != "sqlite" and self.syncer.to.path:

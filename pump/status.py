@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from binlog.envelope import scan
 from binlog.errors import BinlogError
-from binlog.http import Action, Page, Request, Response, json_response, text_response
+from binlog.http import Action, Page, Request, Response, html_response, json_response, text_response
 from binlog.node import NodeStatus, State
 from binlog.pb import binlog_pb2
 from binlog.registry import Registry
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.gc import GarbageCollector
 from pump.node import Node
+from pump.page import page
 from pump.resolver import Timestamps
 from pump.store import Store
 
@@ -45,7 +47,7 @@ class StatusPages:
         self._stop = stop
 
     def routes(self) -> dict[str, Page]:
-        return {"/status": self.status, "/drainers": self.drainers}
+        return {"/": self.home, "/status": self.status, "/drainers": self.drainers}
 
     def actions(self) -> dict[str, Action]:
         return {
@@ -63,6 +65,21 @@ class StatusPages:
             pumps, now_ts, problem = {}, 0, str(error)
         document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
         return json_response({**document, "pump": self._own()}, newline=True)
+
+    async def home(self) -> Response:
+        """For people. It is there even when etcd is not."""
+        drainers: list[NodeStatus] = []
+        with suppress(BinlogError):
+            drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
+        space = self._store.space
+        text = page(
+            self._own(),
+            now_ms=int(time.time() * 1000),
+            available_bytes=space.available_bytes,
+            full=space.full,
+            drainers=drainers,
+        )
+        return html_response(text)
 
     def _own(self) -> dict[str, Any]:
         store, now_s = self._store, time.monotonic()

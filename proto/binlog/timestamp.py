@@ -209,5 +209,7 @@ class OwnTimestamps:
             self._cluster_id = await own_cluster_id(self._etcd)
         leader = await self._etcd.get(LEADER_KEY)
         if leader is None:
-            raise TimestampUnavailable(f"no pump is elected to give out timestamps (etcd key {LEADER_KEY} is absent)")
+            raise TimestampUnavailable(
+                f"no pump is elected to give out timestamps (etcd key {LEADER_KEY} is absent): is one running?"
+            )
         return Allocator(leader.value.decode(errors="replace"), self._cluster_id)

@@ -1,0 +1,140 @@
+"""A small page for people, from facts that are also in /status: HTML without scripts, refreshed every few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+
+REFRESH_S = 3
+
+
+class Mood(StrEnum):
+    """How a fact is to be taken."""
+
+    PLAIN = "plain"
+    GOOD = "good"
+    WARN = "warn"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One number or word in a box; `note` stands small below it."""
+
+    name: str
+    value: str
+    note: str = ""
+    mood: Mood = Mood.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something an operator should do something about."""
+
+    text: str
+    mood: Mood = Mood.BAD
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text; `empty` is said where there are none. Columns named in `right` hold numbers."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    empty: str = "none"
+    right: frozenset[str] = frozenset()
+
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1c2330;--dim:#667085;--line:#e4e7ec;--box:#fff;--back:#f6f7f9;
+--good:#067647;--warn:#b54708;--bad:#b42318}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#30384a;--box:#1a2130;--back:#11161f;
+--good:#47cd89;--warn:#fdb022;--bad:#f97066}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--back);color:var(--ink);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:1080px;margin:0 auto;padding:28px 20px 40px}
+h1{font-size:22px;margin:0}h2{font-size:15px;margin:28px 0 8px}
+.sub{color:var(--dim);margin:2px 0 18px;overflow-wrap:anywhere}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px}
+.fact,table,.alarm{background:var(--box);border:1px solid var(--line);border-radius:8px}
+.fact{padding:12px 14px;min-width:0}.name,.note{color:var(--dim);font-size:12.5px}
+.value{font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+.alarm{padding:10px 14px;margin:0 0 12px;border-left:4px solid;overflow-wrap:anywhere}
+.good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}
+.scroll{overflow-x:auto}table{border-collapse:separate;border-spacing:0;width:100%;font-size:13.5px}
+th,td{text-align:left;padding:7px 12px;border-bottom:1px solid var(--line);vertical-align:top}
+th{color:var(--dim);font-weight:500}tr:last-child td{border-bottom:0}
+td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.right{text-align:right}
+footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
+"""
+
+
+def render(
+    title: str,
+    subtitle: str,
+    *,
+    facts: Sequence[Fact],
+    tables: Sequence[Table] = (),
+    alarms: Sequence[Alarm] = (),
+    links: Sequence[str] = ("/status", "/metrics"),
+) -> str:
+    """The whole page. Every text is escaped here."""
+    parts = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="refresh" content="{REFRESH_S}">',
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>",
+        f'<h1>{escape(title)}</h1><p class="sub">{escape(subtitle)}</p>',
+        *(f'<p class="alarm {alarm.mood}">{escape(alarm.text)}</p>' for alarm in alarms),
+        '<div class="facts">',
+        *map(_fact, facts),
+        "</div>",
+        *map(_table, tables),
+        "<footer>" + " · ".join(f'<a href="{escape(link)}">{escape(link)}</a>' for link in links),
+        f" · refreshed every {REFRESH_S} s</footer></main></body></html>\n",
+    ]
+    return "\n".join(parts)
+
+
+def _fact(fact: Fact) -> str:
+    note = f'<div class="note">{escape(fact.note)}</div>' if fact.note else ""
+    return (
+        f'<div class="fact"><div class="name">{escape(fact.name)}</div>'
+        f'<div class="value {fact.mood}">{escape(fact.value)}</div>{note}</div>'
+    )
+
+
+def _table(table: Table) -> str:
+    if not table.rows:
+        return f'<h2>{escape(table.title)}</h2><p class="sub">{escape(table.empty)}</p>'
+    sides = ['class="right"' if name in table.right else "" for name in table.columns]
+    head = "".join(f"<th {side}>{escape(name)}</th>" for name, side in zip(table.columns, sides, strict=True))
+    body = "".join(
+        "<tr>" + "".join(f"<td {side}>{escape(cell)}</td>" for cell, side in zip(row, sides, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return f'<h2>{escape(table.title)}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def span_text(seconds: float) -> str:
+    """0.24 → 0.2 s, 95 → 1 min 35 s, 90000 → 1 d 1 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for size, name, rest, rest_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            return f"{whole // size} {name} {whole % size // rest} {rest_name}"
+    return f"{whole} s"
+
+
+def bytes_text(count: int) -> str:
+    """1536 → 1.5 KiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return str(count)

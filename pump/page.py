@@ -1,0 +1,90 @@
+"""A pump's page for people: what /status says under "pump", and who drains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from binlog import tso
+from binlog.node import NodeStatus
+from binlog.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+
+PENDING_WARN_S = 10.0
+
+
+def page(
+    own: Mapping[str, Any], *, now_ms: int, available_bytes: int, full: bool, drainers: Sequence[NodeStatus]
+) -> str:
+    """`own`: the document of StatusPages."""
+    behind_s = max(0.0, (now_ms - tso.physical_ms(own["resolvedTS"])) / 1000)
+    oldest_s = max((entry["ageSeconds"] for entry in own["pending"]), default=0.0)
+    facts = (
+        Fact("state", own["state"], mood=Mood.GOOD if own["state"] == "online" and not own["usurped"] else Mood.WARN),
+        Fact("resolved ts", span_text(behind_s) + " ago", f"{own['resolvedTS']}", _mood(behind_s)),
+        Fact("pending prewrites", f"{own['pendingCount']:,}", _oldest(oldest_s), _mood(oldest_s)),
+        Fact("value log", bytes_text(own["logBytes"]), "on disk"),
+        Fact("disk", bytes_text(available_bytes), "available", Mood.BAD if full else Mood.PLAIN),
+        Fact("purged", tso.format_local(own["purgedTS"]) if own["purgedTS"] else "nothing", "everything up to then"),
+        Fact("late commits", f"{own['lateCommitCount']:,}", "0 is right", _none(own["lateCommitCount"])),
+    )
+    pending = Table(
+        f"Pending prewrites, oldest {len(own['pending'])} of {own['pendingCount']}",
+        ("start_ts", "started", "age", "DDL job", "prewrite key"),
+        [
+            (
+                str(entry["startTS"]),
+                tso.format_local(entry["startTS"]),
+                span_text(entry["ageSeconds"]),
+                str(entry["ddlJobID"] or ""),
+                entry["prewriteKey"],
+            )
+            for entry in own["pending"]
+        ],
+        "none: no transaction is between its prewrite and its commit",
+        frozenset({"age"}),
+    )
+    reading = Table(
+        "Drainers",
+        ("drainer", "address", "state", "position"),
+        [(d.node_id, d.host, str(d.state), tso.format_local(d.max_commit_ts)) for d in drainers],
+        "none is registered: garbage collection goes by age alone",
+    )
+    return render(
+        f"pump {own['nodeId']}",
+        f"version {own['version']}",
+        facts=facts,
+        tables=(pending, reading),
+        alarms=_alarms(own, oldest_s, full),
+        links=("/status", "/drainers", "/metrics"),
+    )
+
+
+def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
+    found = []
+    if own["usurped"]:
+        found.append(
+            Alarm(f"Somebody else wrote this pump's record ({own['usurped']}): no prewrites are taken. Restart it.")
+        )
+    if own["logBroken"]:
+        found.append(Alarm("A write or sync of the value log failed: nothing is taken until the pump is restarted."))
+    if full:
+        found.append(Alarm("No available space: writes are refused."))
+    if own["lateCommitCount"]:
+        found.append(Alarm(f"Commits arrived at or below the resolved ts: {', '.join(map(str, own['lateCommitTS']))}"))
+    found += [Alarm(f"Damage in the value log: {text}") for text in own["damage"]]
+    if oldest_s >= PENDING_WARN_S:
+        text = f"A prewrite has been pending for {span_text(oldest_s)} and holds every drainer back: binlogctl settle"
+        found.append(Alarm(text, Mood.WARN))
+    return found
+
+
+def _oldest(oldest_s: float) -> str:
+    return f"oldest {span_text(oldest_s)}" if oldest_s else ""
+
+
+def _mood(seconds: float) -> Mood:
+    return Mood.WARN if seconds >= PENDING_WARN_S else Mood.PLAIN
+
+
+def _none(count: int) -> Mood:
+    return Mood.BAD if count else Mood.PLAIN

@@ -28,6 +28,7 @@ class Resolver:
         self._timestamps = timestamps
         self._moved = asyncio.Event()
         self._waiting = 0
+        self._visible_ts = 0
         self._nudged = asyncio.Event()
 
     @property
@@ -49,18 +50,24 @@ class Resolver:
         return after
 
     async def passed(self, ts: int) -> int:
-        """Wait until the resolved ts is above `ts`; the resolved ts. Counts as somebody who waits."""
+        """Wait until the resolved ts is above `ts`; the resolved ts. Counts as somebody who waits.
+
+        Only what is visible above `ts` is worth asking for: a pull that has everything would otherwise fetch one
+        timestamp after the other for nothing.
+        """
         self._waiting += 1
         try:
-            self._nudged.set()
+            if self._visible_ts > ts:
+                self._nudged.set()
             while self._resolved.ts <= ts:
                 await self._moved.wait()
             return self._resolved.ts
         finally:
             self._waiting -= 1
 
-    def nudge(self) -> None:
-        """Something became visible: worth a refresh if a pull waits for it."""
+    def nudge(self, visible_ts: int = 0) -> None:
+        """Something became visible, up to `visible_ts`, or left the pending set: worth a refresh if a pull waits."""
+        self._visible_ts = max(self._visible_ts, visible_ts)
         if self._waiting:
             self._nudged.set()
 

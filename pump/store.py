@@ -106,6 +106,7 @@ class Store:
 
     async def serve(self) -> None:
         """Fetch T; only after that anything may be served (correctness rule 3)."""
+        self.resolver.nudge(self.largest_ts)
         await self.resolver.refresh()
         self._resolver_task = asyncio.create_task(self.resolver.run(), name="resolver")
 
@@ -208,6 +209,7 @@ class Store:
     def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
         """Bring the pending set up to what the writer did (correctness rule 3: visible before it leaves the set)."""
         pending = self._pending
+        held_back = len(pending)
         for envelope, verdict in zip(envelopes, written.verdicts, strict=True):
             if envelope.tp == BinlogType.PREWRITE:
                 if (verdict.write and verdict.fate is Fate.PENDING) or (verdict.error is not None and verdict.write):
@@ -223,7 +225,8 @@ class Store:
                 self._alarm(commit_ts)
         if written.visible:
             self.counters.commits += len(written.visible)
-            self.resolver.nudge()
+        if written.visible or len(pending) < held_back:
+            self.resolver.nudge(max(written.visible, default=0))
         if not len(pending):
             self._drained.set()
 

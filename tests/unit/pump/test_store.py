@@ -453,11 +453,42 @@ async def test_plan_over_a_store(tmp_path: Path) -> None:
 
 async def test_waiting_pulls_are_woken_by_a_commit(tmp_path: Path) -> None:
     """No polling: a commit that becomes visible refreshes the resolved ts at once."""
-    async with opened(tmp_path, SetClock(100)) as store:
+    clock = SetClock(100)
+    async with opened(tmp_path, clock) as store:
         now = await store.resolver.refresh()
         await write(store, prewrite(now + 1))
         waiting = asyncio.create_task(store.resolver.passed(now + 1))
         await asyncio.sleep(0.01)
         assert not waiting.done()
+        clock.ts = now + 2  # the commit_ts came from it: whoever asks later gets more
         await write(store, commit(now + 1, now + 2))
         assert await asyncio.wait_for(waiting, 2) > now + 1
+
+
+async def test_a_pull_that_has_everything_asks_for_nothing(tmp_path: Path) -> None:
+    """A waiting pull fetches no timestamps while nothing becomes visible: it once span as fast as the TSO answered."""
+    clock = SetClock(100)
+    async with opened(tmp_path, clock) as store:
+        await write(store, prewrite(101), commit(101, 102))
+        clock.ts = 1000
+
+        async def pull_for_ever() -> None:
+            last_ts = 0
+            while True:
+                last_ts = await store.resolver.passed(last_ts)
+
+        pulling = asyncio.create_task(pull_for_ever())
+        await asyncio.wait_for(store.resolver.passed(102), 2)
+        calls = 0
+        fetch = clock.get
+
+        async def counted() -> int:
+            nonlocal calls
+            calls += 1
+            return await fetch()
+
+        clock.get = counted  # type: ignore[method-assign]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert calls <= 1
+        pulling.cancel()

@@ -75,6 +75,9 @@ class DestinationSection(Section):
     allow_triggers: bool = Field(
         False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
     )
+    takeover: Literal["same-node", "never", "force"] = Field(
+        "same-node", description="whose connection to the destination a starting drainer may end to take its place"
+    )
     path: str = Field("", description="the file of a sqlite destination; made if it is not there")
 
 

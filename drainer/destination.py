@@ -23,6 +23,7 @@ def destination_for(syncer: SyncerSection) -> Destination:
         ssl_cert=to.security.ssl_cert,
         ssl_key=to.security.ssl_key,
         spread=syncer.spread,
+        takeover=to.takeover,
         allow_triggers=to.allow_triggers,
     )
     return destination(syncer.db_type, DestinationConfig(server, Path(to.path)))

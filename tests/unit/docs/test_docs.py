@@ -1,0 +1,84 @@
+"""The documentation is true to the code where a machine can tell: generated pages, links, names."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "README.md", ROOT / "pump" / "FORMAT.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCES = [path for name in ("proto/binlog", "pump", "pumpclient", "drainer") for path in (ROOT / name).rglob("*.py")]
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's: lower case, punctuation gone, spaces to dashes."""
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_configuration_page_is_what_the_models_say() -> None:
+    found = importlib.util.spec_from_file_location("write_configuration", ROOT / "scripts" / "write_configuration.py")
+    assert found is not None and found.loader is not None
+    script = importlib.util.module_from_spec(found)
+    found.loader.exec_module(script)
+    assert (ROOT / "docs" / "configuration.md").read_text() == script.page(), "run `make docs`"
+
+
+def test_every_setting_is_explained() -> None:
+    for line in (ROOT / "docs" / "configuration.md").read_text().splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if line.startswith("| `"):
+            assert cells[-2], f"no meaning: {line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {target} ({sorted(anchors(file))})"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_and_modules_named_in_text_exist(page: Path) -> None:
+    top = "proto|pump|pumpclient|drainer|demo|bench|tests|scripts|docs"
+    for name in re.findall(rf"`((?:{top})/[\w./-]*)`", prose(page)):
+        assert (ROOT / name).exists(), f"{page.name}: {name}"
+    for module in re.findall(r"^\s*(?:from|import) ((?:binlog|pump|pumpclient|drainer)[\w.]*)", page.read_text(), re.M):
+        assert importlib.util.find_spec(module) is not None, f"{page.name}: {module}"
+
+
+def test_the_metrics_page_lists_what_the_code_has() -> None:
+    code = "\n".join(path.read_text() for path in SOURCES if path.name != "metrics.py" or "pumpclient" in path.parts)
+    named = set(re.findall(r'\b(?:gauge|counter|histogram)\(\s*"(\w+)"', code))
+    page = (ROOT / "docs" / "operations.md").read_text()
+    listed = set(re.findall(r"`((?:pump|drainer)_\w+)(?:\{[\w,]+\})?`", page))
+    assert len(named) > 15
+    assert named - listed == set(), "not in docs/operations.md"
+    tables = {"drainer_position", "drainer_mark", "drainer_ddl"}
+    assert listed - named - tables == set(), "in docs/operations.md, not in the code"
+
+
+def test_the_source_is_documented_as_it_is() -> None:
+    pytest.importorskip("pyspark")
+    from drainer.spark.options import _KNOWN
+    from drainer.spark.source import SCHEMA
+
+    section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
+    for option in _KNOWN - {"planner", "planner-key"}:
+        assert f"`{option}`" in section, option
+    for column in SCHEMA.split(", "):
+        name, kind = column.split()
+        assert f"| `{name}` | {kind} |" in section, column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import grpc
@@ -11,7 +12,7 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.security import Security
 
-from drainer.pumps.client import CHANNEL_OPTIONS, translate
+from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, translate
 from drainer.pumps.mark import PumpRange
 
 MESSAGE_BYTES_MAX = 1 << 20
@@ -36,7 +37,11 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
     try:
         yield from messages(part, cluster_id, _channel(part.host, security))
     except grpc.RpcError as error:
-        raise translate(error, f"pump {part.node_id} ({part.host})", after_ts=part.after_ts) from error
+        failure = translate(error, f"pump {part.node_id} ({part.host})", after_ts=part.after_ts)
+        if not isinstance(failure, NoExtension):
+            raise failure from error
+        # Planned while ours ran there: a Go pump has been started on its data-dir since.
+        yield from pull(replace(part, extension=False), cluster_id=cluster_id, security=security)
 
 
 def payloads(message: bytes) -> list[bytes]:

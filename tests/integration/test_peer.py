@@ -1,0 +1,120 @@
+"""Against a real TiDB and the original's pump and drainer. A desk test: skipped without PEER_BIN, in CI too.
+
+PEER_BIN names a folder with `pd-server`, `unitikv`, `tidb-server`, and the original's `pump`, `drainer`, `binlogctl`.
+Each test takes one to three minutes on an idle machine with two cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peer.cluster import Peer, peer_bin, running_peer
+from tests.peer.compare import AS_TEXT, differences
+from tests.peer.load import CALM_DDLS, DDLS, prepare, running_load
+from tests.support import MariaDB, running_mariadb, wait_until
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
+]
+# The original leaves the character set of CREATE to the destination's defaults.
+UTF8 = ("--character-set-server=utf8mb4", "--collation-server=utf8mb4_bin")
+
+
+@pytest.fixture
+def peer(tmp_path: Path) -> Iterator[Peer]:
+    binaries = peer_bin()
+    assert binaries is not None
+    with running_peer(binaries, tmp_path) as cluster:
+        yield cluster
+
+
+def wait_equal(peer: Peer, destination: MariaDB) -> None:
+    left: list[str] = []
+
+    def equal() -> bool:
+        upstream, downstream = peer.connect(**AS_TEXT), destination.connect(**AS_TEXT)
+        with contextlib.closing(upstream), contextlib.closing(downstream):
+            left[:] = differences(upstream, downstream)
+        return not left
+
+    try:
+        wait_until(equal, deadline_s=180, what="the destination equals TiDB")
+    except pytest.fail.Exception as failure:
+        pytest.fail("\n".join([str(failure), *(line[:500] for line in left)]))
+
+
+def begin(peer: Peer) -> None:
+    peer.start_tidb()
+    with contextlib.closing(peer.connect()) as connection:
+        prepare(connection)
+
+
+def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, java: None) -> None:
+    """Two of our pumps, our drainer. TiDB looks at a pump that came back every 30 s, so only one pump is killed."""
+    first, second = peer.place("pump-a"), peer.place("pump-b")
+    pump = peer.our_pump(first)
+    peer.our_pump(second)
+    begin(peer)
+    drainer = peer.our_drainer(mariadb)
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    with running_load(peer.connect, pause_s=0.03) as load:
+        load.define(DDLS[:12])
+        pump.kill()
+        peer.our_pump(first)
+        load.define(DDLS[12:])
+        drainer.kill()
+        drainer = peer.our_drainer(mariadb)
+        load.define()
+    assert load.failed_ddls == []
+    wait_equal(peer, mariadb)
+    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+
+
+def test_the_original_drainer_on_our_pumps(peer: Peer, java: None) -> None:
+    """It sees what ours sees, also when the original's pump takes over a data-dir of ours and gives it back."""
+    first, second = peer.place("pump-a"), peer.place("pump-b")
+    pump = peer.our_pump(first)
+    peer.our_pump(second)
+    begin(peer)
+    with running_mariadb(*UTF8) as theirs, running_mariadb() as ours:
+        original = peer.go_drainer(theirs)
+        drainer = peer.our_drainer(ours)
+        drainer.wait_for_output("drainer is running", deadline_s=120)
+        with running_load(peer.connect, pause_s=0.05) as load:
+            load.define(CALM_DDLS)
+            pump.kill()
+            pump = peer.go_pump(first)
+            load.define(CALM_DDLS)
+            assert pump.stop(deadline_s=60) == 0
+            pump = peer.our_pump(first)
+            load.define(CALM_DDLS)
+        assert load.failed_ddls == []
+        wait_equal(peer, theirs)
+        wait_equal(peer, ours)
+        assert original.alive and drainer.alive
+
+
+@pytest.mark.parametrize("mixed", [True, False], ids=["one of each", "the original's alone"])
+def test_our_drainer_on_the_original_pumps(mixed: bool, peer: Peer, mariadb: MariaDB, java: None) -> None:
+    """The original's pump starts again while our drainer is registered, which it must answer (Notify)."""
+    first, second = peer.place("pump-a"), peer.place("pump-b")
+    if mixed:
+        peer.our_pump(first)
+    pump = peer.go_pump(second)
+    begin(peer)
+    drainer = peer.our_drainer(mariadb)
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    with running_load(peer.connect, pause_s=0.05) as load:
+        load.define()
+    assert pump.stop(deadline_s=60) == 0
+    peer.go_pump(second)
+    if mixed:  # TiDB looks at a pump that came back only every 30 s, and ends when it finds none
+        with running_load(peer.connect, pause_s=0.05, seed=2) as load:
+            load.define()
+    wait_equal(peer, mariadb)
+    assert drainer.stop(deadline_s=90) == 0, drainer.tail()

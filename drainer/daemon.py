@@ -178,6 +178,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         opened.supply,
         Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
         position_ts=opened.position.commit_ts,
+        intent=opened.position.intent,
     )
     pumps = PumpSet(upstream.registry, dial_with(upstream.cluster_id, security))
     scheduler = Scheduler(
@@ -185,7 +186,6 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         pipeline,
         _sizes(config, opened.destination),
         loop=loop,
-        intent=opened.position.intent,
         until_now=config.until_now,
         on_reached=stop.set,
     )

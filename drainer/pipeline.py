@@ -23,6 +23,7 @@ from binlog.log import get_logger
 
 from drainer.batch import Batch, read_batch
 from drainer.coordinator import Mode, Plan
+from drainer.order.errors import KeyCollision
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.pull import payloads
@@ -128,6 +129,7 @@ class Pipeline:
         cut: Cut,
         *,
         position_ts: int,
+        intent: Intent | None = None,
     ) -> None:
         self._destination = destination
         self._supply = schema
@@ -136,6 +138,8 @@ class Pipeline:
         self._lock = threading.Lock()
         self._decoder: Decoder | None = None
         self._packed: tuple[SchemaView, PackedView] | None = None
+        self._open_intent = intent
+        self._apart: frozenset[tuple[int, int]] = frozenset()
         self._loose: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
 
@@ -143,6 +147,11 @@ class Pipeline:
     def position_ts(self) -> int:
         """Where the destination stands."""
         return self.progress.position_ts
+
+    @property
+    def open_intent(self) -> Intent | None:
+        """A spread batch that was begun and not finished: it comes first, cut as it is recorded (rule 17)."""
+        return self._open_intent
 
     @property
     def schema_version(self) -> int:
@@ -169,6 +178,10 @@ class Pipeline:
     @property
     def dialect(self) -> Dialect:
         return self._destination.dialect
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """No batch begins any more; one that waits for something gives up."""
@@ -292,19 +305,25 @@ class Pipeline:
 
     def _spread(self, plan: Plan, feed: Feed) -> None:
         intent = self._intent(plan)
-        if plan.intent is None and not self._supply.complete:
-            # Once the intent is recorded the batch cannot be cut any more: find out first whether rows must wait.
-            self._until_decodable(lambda: feed.check(self._order(intent.slots)))
+        if not self._supply.complete and not self._decodable(plan, feed, intent):
+            self._inline(plan, feed)
+            return
         target: SpreadTarget | None = self._destination.begin(intent)
+        self._open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
         while target is not None:
             order = plan.fold or self._order(intent.slots)
-            results = feed.spread(SpreadJob(order, intent, target, folded=plan.fold is not None))
+            try:
+                results = feed.spread(SpreadJob(order, intent, target, folded=plan.fold is not None))
+            except KeyCollision as error:
+                self._keep_apart(error, again=plan.fold is None)
+                continue
             rows = max(rows, sum(result.rows for result in results))
             target = self._destination.next_phase(intent, results)
         crash_point("drainer.before_finish")
         self._destination.finish(intent, self._supply.schema.applied_version)
+        self._open_intent, self._apart = None, frozenset()
         self.progress.position_ts = intent.until_ts
         self.progress.rows += rows
 
@@ -323,18 +342,33 @@ class Pipeline:
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._packed = (view, PackedView.of(view))
-        return FoldOrder(self._packed[1], self._destination.dialect, slots)
+        return FoldOrder(self._packed[1], self._destination.dialect, slots, self._apart)
 
-    def _until_decodable(self, attempt: Callable[[], None]) -> None:
-        wait = _Wait(self._stop, self.progress)
+    def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
+        """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
+        must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
+        that is unknown now was left out then, and is again."""
         while True:
             try:
-                attempt()
+                feed.check(self._order(intent.slots))
             except UnknownColumn as error:
-                wait.unless(self._supply.judge(error), error)
+                if plan.intent is None:
+                    _log.info("a batch is not spread", why=str(error))
+                    return False
+                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
             else:
-                wait.over()
-                return
+                return True
+
+    def _keep_apart(self, error: KeyCollision, *, again: bool) -> None:
+        """Two rows live under one key of a slot, which was found before that slot wrote anything, in this life and in
+        any before: from now on its changes are applied one by one. `again`: with the same feed; else the error ends
+        the query, and the next one reads the open batch anew."""
+        if error.place in self._apart:
+            raise error
+        _log.warning("keys are applied in order", why=str(error), slot=error.place[1])
+        self._apart |= {error.place}
+        if not again:
+            raise error
 
 
 class _Wait:

@@ -25,8 +25,10 @@ class PackedView:
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`."""
+    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`. `apart`: (table id, slot) of keys
+    that collided and so are not folded (rule 12)."""
 
     view: PackedView
     dialect: Dialect
     slots: int
+    apart: frozenset[tuple[int, int]] = frozenset()

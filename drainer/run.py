@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
+from binlog.errors import PumpUnavailable
 from binlog.log import get_logger
 
 from drainer.config import Config
@@ -17,11 +19,17 @@ if TYPE_CHECKING:
     from drainer.spark.planner import PlannerServer
     from drainer.spark.query import Query, SparkFeed
 
+RESTART_PAUSE_S = 0.5
+
 _log = get_logger(__name__)
 
 
 class SparkRun:
-    """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error."""
+    """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
+
+    A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
+    position, which waits until all pumps answer.
+    """
 
     def __init__(
         self,
@@ -41,6 +49,7 @@ class SparkRun:
         self._session: SparkSession | None = None
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
+        self._again: PumpUnavailable | None = None
 
     async def start(self) -> None:
         """Raises SparkUnavailable."""
@@ -63,7 +72,6 @@ class SparkRun:
 
     def _start(self) -> None:
         from drainer.spark.planner import PlannerServer
-        from drainer.spark.query import Query
         from drainer.spark.session import start_session, warm_up
 
         config = self._config
@@ -74,15 +82,22 @@ class SparkRun:
         self._scheduler.use_parallelism(tasks)
         self._pipeline.use_parallelism(tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)
+        self._start_query()
+
+    def _start_query(self) -> None:
+        from drainer.spark.query import Query
+
+        assert self._session is not None and self._planner is not None
+        security = self._config.security
         options = {
             "packed": "true",
             "planner": self._planner.address,
             "planner-key": self._planner.key,
             "cluster-id": str(self._cluster_id),
             "start-ts": str(self._pipeline.position_ts),
-            "ssl-ca": config.security.ssl_ca,
-            "ssl-cert": config.security.ssl_cert,
-            "ssl-key": config.security.ssl_key,
+            "ssl-ca": security.ssl_ca,
+            "ssl-cert": security.ssl_cert,
+            "ssl-key": security.ssl_key,
         }
         self._query = Query(self._session, options=options)
         self._query.start(self._batch, self._query_ended)
@@ -94,13 +109,28 @@ class SparkRun:
             return
         try:
             self._pipeline.run(plan, feed)
+        except PumpUnavailable as error:
+            self._again = error
+            raise
         except BaseException as error:
             self._fail(error)
             raise
         self._scheduler.applied()
 
     def _query_ended(self, error: BaseException | None) -> None:
-        self._fail(error)
+        again, self._again = self._again, None
+        if again is None or self._pipeline.stopping:
+            self._fail(error)
+            return
+        _log.warning("a pump failed while it was pulled from: the batch begins again", error=str(again))
+        time.sleep(RESTART_PAUSE_S)
+        try:
+            self._start_query()
+        except BaseException as another:
+            self._fail(another)
+            raise
+        if self._pipeline.stopping:  # asked to in between: nobody else knows of this query
+            self._stop_query()
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""

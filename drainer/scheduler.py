@@ -19,7 +19,6 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import HeldBack, PumpSet
 from drainer.reading import FoldOrder
-from drainer.sink.protocol import Intent
 
 LONG_POLL_S = 0.2
 PAUSE_S = 0.05
@@ -53,7 +52,6 @@ class Scheduler:
         sizes: Sizes,
         *,
         loop: asyncio.AbstractEventLoop,
-        intent: Intent | None = None,
         until_now: bool = False,
         on_reached: Callable[[], None] = lambda: None,
     ) -> None:
@@ -61,7 +59,6 @@ class Scheduler:
         self._pipeline = pipeline
         self._sizes = sizes
         self._loop = loop
-        self._intent = intent
         self._until_now = until_now
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
@@ -81,7 +78,7 @@ class Scheduler:
 
     @property
     def current(self) -> Plan | None:
-        """The batch that was planned last; None before the first."""
+        """The batch that is planned and not yet applied; None where the last question brought nothing."""
         return self._plan
 
     # --- called from the reader's thread ------------------------------------------------------------------------
@@ -102,6 +99,7 @@ class Scheduler:
 
     async def _next(self) -> Plan | None:
         end = time.monotonic() + LONG_POLL_S
+        self._plan = None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
             try:
@@ -125,11 +123,9 @@ class Scheduler:
         after_ts = self._pipeline.position_ts
         asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
         watermark = await self._ahead_of(after_ts, asked) or await self._survey(after_ts, asked)
-        if self._intent is not None:
-            plan = resume(watermark, self._intent, self._sizes)
-            if plan is not None:
-                self._intent = None
-            return plan
+        intent = self._pipeline.open_intent
+        if intent is not None:
+            return resume(watermark, intent, self._sizes)
         while True:
             decision = decide(
                 watermark,

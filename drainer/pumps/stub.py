@@ -20,7 +20,8 @@ from drainer.pumps.mark import Limits
 class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     """Serves on a port of 127.0.0.1 from construction until `stop`. `extension` False: a Go pump.
 
-    `put` stores a merged binlog; `resolve` says up to where everything is final.
+    `put` stores a merged binlog; `resolve` says up to where everything is final; `failing_pulls` is how many pulls
+    break off in the middle before one is served whole.
     """
 
     def __init__(self, *, extension: bool = True, cluster_id: int = 1, threads: int = 8) -> None:
@@ -29,6 +30,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self._cluster_id = cluster_id
         self.resolved_ts = 0
         self.purged_ts = 0
+        self.failing_pulls = 0
         self.pulls: list[tuple[int, int]] = []
         self._server = grpc.server(futures.ThreadPoolExecutor(threads))
         if extension:
@@ -88,6 +90,9 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
             message.payloads.append(payload)
             message.last_ts = ts
             size += len(payload)
+            if self.failing_pulls:
+                self.failing_pulls -= 1
+                context.abort(grpc.StatusCode.UNAVAILABLE, "the pump was killed")
         if size:
             yield message
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
 from binlog.log import get_logger
 from binlog.node import State
 from binlog.registry import NodeRecord, Registry
@@ -104,7 +104,10 @@ class PumpSet:
         await asyncio.gather(*(client.close() for client in clients.values()))
 
     async def _read_list(self, after_ts: int) -> list[Listed]:
-        listing = await self._registry.list("pumps")
+        try:
+            listing = await self._registry.list("pumps")
+        except EtcdError as error:
+            raise HeldBack("", f"the registry does not answer: {error}") from error
         if listing.unreadable:
             raise HeldBack(listing.unreadable[0], "its record in the registry cannot be read")
         pumps = [listed(record) for record in listing.nodes]

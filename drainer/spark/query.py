@@ -61,12 +61,13 @@ class Query:
         self._query = writer.queryName("drainer").start()
 
         def wait() -> None:
+            failure: BaseException | None = None
             try:
                 self._query.awaitTermination()
             except SPARK_ERRORS as error:
-                ended(unwrap(error))
-            else:
-                ended(None)
+                failure = unwrap(error)
+            shutil.rmtree(self._checkpoint, ignore_errors=True)
+            ended(failure)
 
         threading.Thread(target=wait, name="query", daemon=True).start()
 
@@ -75,4 +76,3 @@ class Query:
             self._query.stop()
         except SPARK_ERRORS as error:
             _log.warning("Spark did not stop its query in time", error=str(error).splitlines()[0])
-        shutil.rmtree(self._checkpoint, ignore_errors=True)

@@ -72,7 +72,7 @@ def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
     builder = FoldBuilder(decoder_for(order))
     for _, _, message in _messages(task):
         builder.add_all(payloads(message))
-    slots = builder.slots(order.slots)
+    slots = builder.slots(order.slots, order.apart)
     if slots:
         yield packed("", list(slots), list(slots.values()))
 

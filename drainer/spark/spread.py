@@ -55,7 +55,7 @@ class Fold:
         for batch in batches:
             for message in batch.column("blob"):
                 builder.add_all(payloads(message.as_py()))
-        slots = builder.slots(self.order.slots)
+        slots = builder.slots(self.order.slots, self.order.apart)
         if slots:
             yield pa.RecordBatch.from_arrays(
                 [pa.array(list(slots), pa.int32()), pa.array(list(slots.values()), pa.binary())], schema=SLOTTED
@@ -77,7 +77,7 @@ class Apply:
         intent = self.intent
         results = []
         for slot, blobs in sorted(found.items()):
-            work = merge_slot(blobs, after_ts=intent.after_ts, until_ts=intent.until_ts)
+            work = merge_slot(blobs, intent.after_ts, intent.until_ts, slot=slot)
             results.append(pickle.dumps(self.target.apply(slot, work)))
             crash_point("drainer.mid_spread")
         if results:

@@ -1,0 +1,162 @@
+"""The drainer as a process: a clean stop, its services, what it does while pumps come and go, and how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import urllib.request
+from contextlib import closing
+
+import grpc
+import pytest
+from binlog import envelope
+from binlog.etcd import connect_etcd
+from binlog.node import State
+from binlog.pb import cistern_pb2, cistern_pb2_grpc
+from binlog.registry import NodeRecord, Registry
+
+from tests.capture import GOLDEN, CaptureSet
+from tests.integration.drainer.stubs import Stubs
+from tests.support import Server, free_port, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+CAPTURE = CaptureSet(GOLDEN / "keys")
+BEGIN, END = CAPTURE.meta["scenario_start_ts"], CAPTURE.meta["scenario_end_ts"]
+TABLES = {name: len(table["rows"]) for name, table in CAPTURE.tables().items() if "rows" in table}
+
+
+def configuration(stubs: Stubs, status_port: int, *, more: str = "") -> str:
+    history = stubs.directory / "history.json"
+    history.write_bytes(CAPTURE.jobs_text)
+    return (
+        f'initial-commit-ts = {BEGIN}\nstatus-addr = "127.0.0.1:{status_port}"\n{more}\n'
+        f'[schema]\nhistory-file = "{history}"\n'
+        f'[syncer]\ndb-type = "sqlite"\n[syncer.to]\npath = "{stubs.directory}/down.sqlite"\n'
+    )
+
+
+def status(port: int) -> dict[str, object]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+def counts(stubs: Stubs) -> dict[str, int]:
+    with closing(sqlite3.connect(stubs.directory / "down.sqlite")) as connection:
+        return {name: connection.execute(f'SELECT COUNT(*) FROM "{name}"').fetchone()[0] for name in TABLES}
+
+
+def record(stubs: Stubs) -> NodeRecord:
+    async def read() -> NodeRecord | None:
+        etcd = connect_etcd([stubs.etcd.endpoint])
+        try:
+            return await Registry(etcd).get("drainers", "d1")
+        finally:
+            await etcd.close()
+
+    found = asyncio.run(read())
+    assert found is not None
+    return found
+
+
+def reached(drainer: Server, port: int, ts: int) -> None:
+    def there() -> bool:
+        assert drainer.alive, drainer.tail()
+        last = status(port)["LastTS"]
+        return isinstance(last, int) and last >= ts
+
+    wait_until(there, deadline_s=120, what=f"position {ts}\n{drainer.tail()}")
+
+
+def test_a_life(stubs: Stubs) -> None:
+    """Two of our pumps and a Go pump; rows arrive, the services answer, pulls that break off are begun again, SIGTERM
+    stops it with exit code 0, state `paused` and its position registered."""
+    stubs.add("a")
+    stubs.add("b")
+    stubs.add("go", extension=False)
+    port = free_port()
+    stubs.share(CAPTURE.binlogs)
+    stubs.pumps["a"].failing_pulls = 6  # more than Spark tries a task
+    stubs.resolve(END)
+    # What the Go pump sent last is all it promises: a second copy of the last transaction (rule 19).
+    stubs.pumps["go"].put(CAPTURE.binlogs[-1])
+    drainer = stubs.drainer(configuration(stubs, port)).start()
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    assert record(stubs).status.state is State.ONLINE
+    reached(drainer, port, envelope.scan(CAPTURE.binlogs[-1]).commit_ts)
+    assert counts(stubs) == TABLES
+    found = status(port)
+    assert set(found["PumpPos"]) == {"a", "b", "go"}  # type: ignore[call-overload]
+    assert found["Duplicates"] == 1
+    address = drainer_address(drainer)
+    with grpc.insecure_channel(address) as channel:
+        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=5)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        assert b"binlog_drainer_checkpoint_tso" in answer.read()
+    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+    left = record(stubs).status
+    assert left.state is State.PAUSED
+    assert left.max_commit_ts == status_position(stubs)
+
+
+def drainer_address(drainer: Server) -> str:
+    config = drainer.argv[list(drainer.argv).index("-config") + 1]
+    for line in open(config):  # noqa: SIM115,PTH123  one line of a small file
+        if line.startswith("addr"):
+            return line.split('"')[1]
+    raise AssertionError(config)
+
+
+def status_position(stubs: Stubs) -> int:
+    with closing(sqlite3.connect(stubs.directory / "down.sqlite")) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%position%'")]
+        return int(connection.execute(f'SELECT commit_ts FROM "{tables[0]}"').fetchone()[0])
+
+
+def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs) -> None:
+    """Rule 8 and the architecture page: which pump, since when; forced offline, the others go on."""
+    stubs.add("a").put(*CAPTURE.binlogs)
+    stubs.resolve(END)
+    stubs.register("dead", State.ONLINE)
+    port = free_port()
+    drainer = stubs.drainer(configuration(stubs, port)).start()
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    wait_until(lambda: "dead" in str(status(port)["HeldBack"]), deadline_s=60, what=drainer.tail())
+    assert status(port)["Position"] == BEGIN
+    stubs.register("dead", State.OFFLINE)
+    reached(drainer, port, END)
+    assert status(port)["HeldBack"] == ""
+    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "said"),
+    [
+        ("nonsense = 1", 1, "nonsense"),
+        ('log-level = "loud"', 1, "log"),
+    ],
+)
+def test_bad_settings_are_one_line_and_exit_code_1(stubs: Stubs, more: str, code: int, said: str) -> None:
+    drainer = stubs.drainer(configuration(stubs, free_port(), more=more)).start()
+    assert drainer.wait(deadline_s=60) == code
+    assert said in drainer.text()
+    assert "Traceback" not in drainer.text()
+
+
+def test_without_java_it_says_what_to_install(stubs: Stubs) -> None:
+    drainer = stubs.drainer(configuration(stubs, free_port()), JAVA_HOME="/nowhere").start()
+    assert drainer.wait(deadline_s=60) == 2
+    assert "openjdk-17-jre-headless" in drainer.text()
+    assert "Traceback" not in drainer.text()
+
+
+def test_a_purged_position_is_an_error_not_a_later_start(stubs: Stubs) -> None:
+    pump = stubs.add("a")
+    pump.put(*CAPTURE.binlogs)
+    pump.purged_ts = BEGIN + 1
+    stubs.resolve(END)
+    drainer = stubs.drainer(configuration(stubs, free_port())).start()
+    assert drainer.wait(deadline_s=120) == 2
+    assert "may be gone" in drainer.text()

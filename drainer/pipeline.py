@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -364,7 +364,7 @@ class Pipeline:
         any before: from now on its changes are applied one by one. `again`: with the same feed; else the error ends
         the query, and the next one reads the open batch anew."""
         if error.place in self._apart:
-            raise error
+            raise BatchRefused(f"applied in order, and still: {error}") from error
         _log.warning("keys are applied in order", why=str(error), slot=error.place[1])
         self._apart |= {error.place}
         if not again:

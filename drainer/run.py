@@ -6,10 +6,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from binlog.errors import PumpUnavailable
+from binlog.errors import BinlogError, PumpUnavailable
 from binlog.log import get_logger
 
 from drainer.config import Config
+from drainer.order.errors import KeyCollision
 from drainer.pipeline import Pipeline, Stopped
 from drainer.scheduler import Scheduler
 
@@ -28,7 +29,7 @@ class SparkRun:
     """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
 
     A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
-    position, which waits until all pumps answer.
+    position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class SparkRun:
         self._session: SparkSession | None = None
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
-        self._again: PumpUnavailable | None = None
+        self._again: BinlogError | None = None
 
     async def start(self) -> None:
         """Raises SparkUnavailable."""
@@ -109,7 +110,7 @@ class SparkRun:
             return
         try:
             self._pipeline.run(plan, feed)
-        except PumpUnavailable as error:
+        except (PumpUnavailable, KeyCollision) as error:
             self._again = error
             raise
         except BaseException as error:
@@ -122,7 +123,7 @@ class SparkRun:
         if again is None or self._pipeline.stopping:
             self._fail(error)
             return
-        _log.warning("a pump failed while it was pulled from: the batch begins again", error=str(again))
+        _log.warning("the batch begins again", error=str(again))
         time.sleep(RESTART_PAUSE_S)
         try:
             self._start_query()

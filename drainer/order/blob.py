@@ -13,7 +13,7 @@ KeyCollision be told: a part may lack the delete between two inserts.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
@@ -33,16 +33,24 @@ def pack_slots(
     ordered: Sequence[tuple[int, Change]],
     change_count: int,
     source_bytes: int,
+    apart: Mapping[tuple[int, int], Sequence[tuple[int, Change]]] | None = None,
 ) -> dict[int, bytes]:
     """Slot → blob. `ordered`: (start_ts, change), for commit_ts alone does not tell transactions apart (X-15: TiDB
-    computes some instead of asking PD). The counts are those of the whole part and stand in one of its blobs."""
+    computes some instead of asking PD). `apart`: (table id, slot) → changes that stand in that slot in place of the
+    table's net states. The counts are those of the whole part and stand in one of its blobs."""
+    apart = apart or {}
     parts: dict[int, tuple[list[Any], list[Any]]] = {}
     for shape, states in tables:
         table = _shape_fields(shape)
         for slot, chosen in _by_slot(shape.table_id, states, slots).items():
-            parts.setdefault(slot, ([], []))[0].append((table, chosen))
-    if ordered:
-        parts.setdefault(ORDERED_SLOT, ([], []))[1].extend(_pack_ordered(ordered))
+            if (shape.table_id, slot) not in apart:
+                parts.setdefault(slot, ([], []))[0].append((table, chosen))
+    in_turn: dict[int, list[tuple[int, Change]]] = {ORDERED_SLOT: list(ordered)} if ordered else {}
+    for (_, slot), found in sorted(apart.items()):
+        if found:
+            in_turn.setdefault(slot, []).extend(found)
+    for slot, turns in in_turn.items():
+        parts.setdefault(slot, ([], []))[1].extend(_pack_ordered(turns))
     blobs = {}
     for slot, (folded, changes) in sorted(parts.items()):
         blobs[slot] = bytes((BLOB_VERSION,)) + marshal.dumps((folded, changes, change_count, source_bytes))
@@ -87,15 +95,15 @@ def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
     return [[_shape_fields(s) for s in shapes], packed]
 
 
-def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
+def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0, *, slot: int = 0) -> SegmentWork:
     """One slot's work from the blobs of all parts of a batch, in any order.
 
-    Raises BlobError, and KeyCollision where the parts together show one.
+    Raises BlobError, and KeyCollision where the parts together show one; `slot` is for that error alone.
     """
     merge = _Merge()
     for blob in blobs:
         merge.add(blob)
-    return merge.work(after_ts, until_ts)
+    return merge.work(after_ts, until_ts, slot)
 
 
 def _load(blob: bytes) -> tuple[Any, ...]:
@@ -133,11 +141,12 @@ class _Merge:
                 change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
                 self._changes[commit_ts, start_ts, sequence] = change
 
-    def work(self, after_ts: int, until_ts: int) -> SegmentWork:
+    def work(self, after_ts: int, until_ts: int, slot: int) -> SegmentWork:
         folded = []
         for _, (fields, states) in sorted(self._tables.items()):
             if any(s[9] is not None and collide(all_events(s)) for s in states.values()):
-                raise KeyCollision(fields[1], fields[2], tuple(fields[3][n] for n in fields[4]))
+                key = tuple(fields[3][n] for n in fields[4])
+                raise KeyCollision(fields[1], fields[2], key, place=(fields[0], slot))
             rows = [NetRow(s[0], KINDS[s[1]], s[6], s[8]) for s in states.values()]
             rows.sort()
             folded.append(Folded(_shape(fields), tuple(rows)))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from drainer.order.blob import pack_slots
+from drainer.order.slot import slot_of
 from drainer.order.table import TableFold
 from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder, change_of, in_order
+from drainer.row.key import identity
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
@@ -62,20 +65,38 @@ class FoldBuilder:
             after_ts, until_ts, folded, self._ordered_changes(), self._change_count, _bytes_of(transactions)
         )
 
-    def slots(self, count: int) -> dict[int, bytes]:
+    def slots(self, count: int, apart: frozenset[tuple[int, int]] = frozenset()) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`.
 
-        What was added may be any part of a segment, so a KeyCollision shows only when all parts are merged.
+        What was added may be any part of a segment, so a KeyCollision shows only when all parts are merged. `apart`:
+        its places; there the changes of the table's keys in that slot are given one by one.
         """
         with _collector_paused():
-            return self._slots(count)
+            return self._slots(count, apart)
 
-    def _slots(self, count: int) -> dict[int, bytes]:
+    def _slots(self, count: int, apart: frozenset[tuple[int, int]]) -> dict[int, bytes]:
         transactions = self._fold()
         tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(transactions[place][1]), change) for place, _, change in self._ordered]
-        return pack_slots(count, tables, ordered, self._change_count, _bytes_of(transactions))
+        one_by_one = self._apart(transactions, count, apart) if apart else None
+        return pack_slots(count, tables, ordered, self._change_count, _bytes_of(transactions), one_by_one)
+
+    def _apart(
+        self, transactions: list[Scanned], count: int, apart: frozenset[tuple[int, int]]
+    ) -> dict[tuple[int, int], list[tuple[int, Change]]]:
+        found: dict[tuple[int, int], list[tuple[int, Change]]] = {place: [] for place in apart}
+        tables = {table_id for table_id, _ in apart}
+        for one in transactions:
+            for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
+                codec = self._decoder.codec(table_id, version, one[0])
+                if codec is None or codec.shape.table_id not in tables:
+                    continue
+                change = change_of(codec, kind, row, one[0], sequence)
+                for slot, part in _by_slot(codec, change, row, count):
+                    if (codec.shape.table_id, slot) in apart:
+                        found[codec.shape.table_id, slot].append((start_ts_of(one[1]), part))
+        return found
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])
@@ -145,6 +166,23 @@ class FoldBuilder:
         for place, one in enumerate(transactions):
             for change in self._decoder.changes_of(one, tables):
                 yield place, change.sequence, change
+
+
+def _by_slot(codec: Codec, change: Change, row: bytes, slots: int) -> list[tuple[int, Change]]:
+    """A change with the slot of its key; one that moves a row to a key of another slot is a delete and an insert."""
+
+    def slot(key: object) -> int:
+        return slot_of(codec.shape.table_id, identity(key), slots)
+
+    if change.kind is Kind.INSERT:
+        return [(slot(codec.insert(row, 0, len(row), change.commit_ts)[0]), change)]
+    if change.kind is Kind.DELETE:
+        return [(slot(codec.delete(row, 0, len(row), change.commit_ts)[0]), change)]
+    old_key, _, new_key, _, _ = codec.update(row, 0, len(row), change.commit_ts)
+    old, new = slot(old_key), slot(new_key)
+    if old == new:
+        return [(old, change)]
+    return [(old, replace(change, kind=Kind.DELETE, new=None)), (new, replace(change, kind=Kind.INSERT, old=None))]
 
 
 @contextmanager

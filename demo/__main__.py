@@ -16,8 +16,13 @@ from demo.screen import Screen
 
 
 def parse(argv: list[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="demo", description=__doc__.split("\n\n")[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=45.0, help="how long the shop writes (default 45)")
+    parser = argparse.ArgumentParser(
+        prog="python -m demo",
+        description=__doc__.split("\n\n")[0] if __doc__ else None,
+        epilog="Exit code 0 when every table downstream equals what the shop wrote, 1 if not, 2 for a bad command "
+        "line. Logs and the SQLite file stay in the directory. Example: python -m demo --seconds 20 --rate 800",
+    )
+    parser.add_argument("--seconds", type=float, default=45.0, help="seconds the shop writes (default 45)")
     parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
     parser.add_argument("--rate", type=float, default=400.0, help="transactions a second, about (default 400)")
     parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")

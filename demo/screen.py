@@ -40,7 +40,7 @@ class Screen:
         self._last_line_s = -10.0
 
     def say(self, text: str) -> None:
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
 
     def fail(self, text: str) -> None:
         self._console.print(f"[bold red]demo failed:[/] {escape(text)}")
@@ -67,7 +67,8 @@ class Screen:
                 self._last_line_s = moment.elapsed_s
                 self._console.print(
                     f"{moment.elapsed_s:4.0f} s  {moment.phase}: {moment.transactions} transactions, "
-                    f"{moment.rows_committed} rows committed, {moment.rows_applied} applied, lag {lag}, {pumps}"
+                    f"{moment.rows_committed} rows committed, {moment.rows_applied} applied, lag {lag}, {pumps}",
+                    soft_wrap=True,
                 )
             return
         grid = Table.grid(padding=(0, 3))

@@ -63,6 +63,13 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+# Said at every start or stop, and nothing to be done about it.
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.dag.name = org.apache.spark.scheduler.DAGScheduler
+logger.dag.level = error
 """
 
 

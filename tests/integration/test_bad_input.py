@@ -1,0 +1,158 @@
+"""What a user gets for a mistake: one line that names the thing and the place, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import Etcd, MariaDB, free_port, python_module, running_etcd
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Etcd]:
+    """One etcd for all refusals: none of them changes anything."""
+    with running_etcd() as server:
+        yield server
+
+
+def run(program: str, *argv: str, **env: str) -> tuple[int, str]:
+    """Exit code and everything it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", program, *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **env},
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.decode()
+
+
+def refused(found: tuple[int, str], code: int, *texts: str) -> None:
+    """The last line says it; what came before are ordinary log lines."""
+    rc, output = found
+    last = output.strip().splitlines()[-1]
+    if last.startswith("run "):
+        last = output.strip().splitlines()[-2]
+    assert "Traceback" not in output, output
+    for text in texts:
+        assert text in last, output
+    assert rc == code, output
+    assert not [line for line in output.splitlines() if line.startswith(("E1", "I1", "W1"))], "gRPC's own lines"
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("program", ["pump", "drainer", "pumpclient.ctl"])
+def test_the_command_line(program: str) -> None:
+    refused(run(program, "-nope"), 2, "flag provided but not defined: -nope")
+
+
+@pytest.mark.parametrize("program", ["pump", "drainer"])
+def test_the_file(program: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('log-level = "info"\npd-urls = "ftp://x:1"\n')
+    refused(run(program, "-config", str(tmp_path / "c.toml")), 1, f"{tmp_path}/c.toml, line 2: pd-urls: URL scheme")
+    refused(run(program, "-config", str(tmp_path)), 1, f"config file {tmp_path}: Is a directory")
+    refused(run(program, "-log-file", "/proc/x/y.log"), 1, "log-file /proc/x/y.log cannot be written")
+
+
+def test_a_pumps_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    base = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0")
+    refused(run("pump", *base, "-data-dir", str(tmp_path / "file")), 1, f"data-dir {tmp_path}/file cannot be used")
+    refused(run("pump", *base, "-data-dir", "/proc/x"), 1, "data-dir /proc/x cannot be used")
+    data = ("-data-dir", str(tmp_path / "p"))
+    refused(run("pump", *base, *data, "-addr", busy), 1, f"addr {busy}: cannot listen there: Address already in use")
+    refused(run("pump", *base, *data, "-status-addr", busy), 1, f"status-addr {busy}: cannot listen there")
+    refused(run("pump", *base, *data, "-ssl-ca", "none.pem"), 1, "ssl-ca none.pem")
+    assert run("pumpclient.ctl", "pumps", "-pd-urls", cluster.endpoint)[1].count("no pumps to list") == 1, (
+        "a start that failed leaves no record behind"
+    )
+
+
+def test_a_data_dir_in_use(cluster: Etcd, tmp_path: Path) -> None:
+    argv = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0", "-data-dir", str(tmp_path / "p"), "-status-addr", "")
+    server = python_module("pump", *argv, output=tmp_path / "pump.log").start()
+    try:
+        server.wait_for_output("pump is serving")
+        refused(run("pump", *argv), 2, "file already locked (another pump uses this data-dir)")
+    finally:
+        assert server.stop() == 0, server.tail()
+
+
+def test_no_etcd(tmp_path: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+    refused(run("pump", "-pd-urls", nobody, "-data-dir", str(tmp_path / "p")), 2, f"no connection to etcd at {nobody}")
+    refused(run("pumpclient.ctl", "pumps", "-pd-urls", nobody), 1, f"no connection to etcd at {nobody}")
+
+
+def drainer(cluster: Etcd, tmp_path: Path, *argv: str, to: str = "") -> tuple[int, str]:
+    config = tmp_path / "drainer.toml"
+    to = to or f'db-type = "sqlite"\n[syncer.to]\npath = "{tmp_path}/out.sqlite"\n'
+    config.write_text(
+        f'pd-urls = "{cluster.endpoint}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
+        f'data-dir = "{tmp_path}/d"\ninitial-commit-ts = 0\n[syncer]\n{to}'
+    )
+    return run("drainer", "-config", str(config), *argv)
+
+
+def test_a_drainers_history(cluster: Etcd, tmp_path: Path) -> None:
+    history = tmp_path / "h.json"
+    refused(drainer(cluster, tmp_path, "-history-file", str(history)), 2, f"{history}", "No such file")
+    history.write_text('{"id":1,"type":1}\nnonsense\n')
+    refused(drainer(cluster, tmp_path, "-history-file", str(history)), 2, f"{history}, line")
+    dead = f"http://127.0.0.1:{free_port()}"
+    refused(drainer(cluster, tmp_path, "-history-url", dead), 2, dead)
+
+
+def test_a_drainers_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
+    refused(drainer(cluster, tmp_path, "-addr", busy), 1, f"addr {busy}: cannot listen there: Address already in use")
+    refused(drainer(cluster, tmp_path, "-status-addr", busy), 1, f"status-addr {busy}: cannot listen there")
+    refused(drainer(cluster, tmp_path, "-node-id", "a/b"), 1, "node-id: node id 'a/b' must not")
+    bad = f'db-type = "sqlite"\n[syncer.to]\npath = "{tmp_path}"\n'
+    refused(drainer(cluster, tmp_path, to=bad), 2, f"{tmp_path} cannot be used as an SQLite file")
+
+
+def test_a_drainers_server(cluster: Etcd, mariadb: MariaDB, tmp_path: Path) -> None:
+    wrong = f'[syncer.to]\nhost = "127.0.0.1"\nport = {mariadb.port}\nuser = "nobody"\npassword = "s3cret"\n'
+    found = drainer(cluster, tmp_path, to=wrong)
+    refused(found, 2, "1045")
+    assert "s3cret" not in found[1]
+
+
+def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_path: Path) -> None:
+    config = tmp_path / "drainer.toml"
+    config.write_text(
+        f'pd-urls = "{cluster.endpoint}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\ninitial-commit-ts = 0\n'
+        f'data-dir = "{tmp_path}/d"\n[syncer.to]\nport = {free_port()}\n'
+    )
+    server = python_module("drainer", "-config", str(config), output=tmp_path / "drainer.log").start()
+    try:
+        server.wait_for_output("destination: trying again")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait(deadline_s=15) == 0
+        assert "stopped before the destination could be opened" in server.text()
+    finally:
+        server.kill()
+
+
+@pytest.mark.usefixtures("java")
+def test_spark_that_does_not_start(cluster: Etcd, tmp_path: Path) -> None:
+    refused(drainer(cluster, tmp_path, "-master", "nonsense"), 2, "Spark did not start", "spark.log")

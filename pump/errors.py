@@ -48,3 +48,7 @@ class NotifyFailed(BinlogError):
 
 class Stopping(BinlogError):
     """The pump is closing and takes no more work."""
+
+
+class DrainerUnreadable(BinlogError):
+    """A drainer's record in the registry is damaged, so nobody knows what it still needs (rule 20)."""

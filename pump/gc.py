@@ -13,6 +13,7 @@ from binlog.log import get_logger
 from binlog.node import NodeStatus, State
 from binlog.registry import Registry
 
+from pump.errors import DrainerUnreadable
 from pump.keys import COMPLETE, OUTCOME, TS
 from pump.store import Store
 
@@ -27,6 +28,14 @@ def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timed
     by_age = tso.compose(max(0, now_ms - int(retention.total_seconds() * 1000)))
     passed = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
     return min([by_age, resolved_ts, *passed])
+
+
+async def drainers_of(registry: Registry) -> list[NodeStatus]:
+    """Every drainer's record. DrainerUnreadable where one is no status: nobody knows what it has passed."""
+    listing = await registry.list("drainers")
+    if listing.unreadable:
+        raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no status of a drainer: repair or delete it")
+    return [record.status for record in listing.nodes]
 
 
 class GarbageCollector:
@@ -53,9 +62,8 @@ class GarbageCollector:
     async def collect(self) -> int:
         """The purge point after it. First the point is stored, then files and keys go (P-GC-03, P-GC-04)."""
         async with self._working:
-            drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
             point = purge_point(
-                drainers,
+                await drainers_of(self._registry),
                 now_ms=int(time.time() * 1000),
                 retention=self._retention,
                 resolved_ts=self._store.resolved_ts,

@@ -33,7 +33,7 @@ from pump.errors import NotifyFailed
 from pump.ext import ExtService
 from pump.fake import write_fakes
 from pump.gauges import expose
-from pump.gc import GarbageCollector
+from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
 from pump.notify import notify_drainers
@@ -245,7 +245,7 @@ class Pump:
     async def _passed(self, ts: int) -> None:
         """Wait until every drainer in use has applied everything up to `ts`."""
         while True:
-            drainers = [record.status for record in (await self.registry.list("drainers")).nodes]
+            drainers = await drainers_of(self.registry)
             behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
             if not behind:
                 return

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.registry import ROOT, Registry
 from binlog.stub.etcd import MemoryEtcd
 from binlog.tso import compose
 
+from pump.errors import DrainerUnreadable
 from pump.gc import SLACK_MS, GarbageCollector, purge_point
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite
 
@@ -31,6 +33,20 @@ def test_rule_20_no_drainer_in_use_is_overtaken() -> None:
     now_ms = 10 * 86_400_000
     drainers = [drainer(State.ONLINE, 1000), drainer(State.PAUSED, 900), drainer(State.OFFLINE, 1)]
     assert purge_point(drainers, now_ms=now_ms, retention=DAY, resolved_ts=1 << 62) == 900
+
+
+async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_path: Path) -> None:
+    etcd = MemoryEtcd()
+    registry = Registry(etcd)
+    async with opened(tmp_path, SetClock(1)) as store:
+        assert await store.write([prewrite(10), commit(10, 20)]) == [None, None]
+        store.resolver.advance(30)
+        await etcd.put(f"{ROOT}/drainers/d", b"{")
+        with pytest.raises(DrainerUnreadable, match="drainers/d"):
+            await GarbageCollector(store, registry, DAY).collect()
+        assert store.purged_ts == 0
+        await etcd.delete(f"{ROOT}/drainers/d")
+        assert await GarbageCollector(store, registry, DAY).collect() == 30
 
 
 async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:

@@ -1,0 +1,208 @@
+"""Rule 8 as calls: a registry in memory, pumps that answer what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from binlog.errors import ClusterMismatch, PumpUnavailable
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+
+from drainer.pumps.client import Inspection, NoExtension, PumpClient
+from drainer.pumps.mark import Limits, PumpMark, Stop
+from drainer.pumps.survey import HeldBack, PumpSet
+
+LIMITS = Limits(1000)
+
+
+class Scripted:
+    """A pump's client whose answer is a resolved ts or an error. `when_asked` runs before each answer."""
+
+    def __init__(self, node_id: str, host: str, extension: bool) -> None:
+        self.node_id, self.host, self.extension = node_id, host, extension
+        self.answer: int | Exception = 100
+        self.when_asked: Callable[[], Awaitable[None]] | None = None
+        self.asked = 0
+        self.closed = False
+
+    async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
+        self.asked += 1
+        if self.when_asked is not None:
+            await self.when_asked()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return PumpMark(self.node_id, self.host, self.extension, self.answer, self.answer, 0, 0, Stop.RESOLVED)
+
+    async def inspect(self) -> Inspection | None:
+        return Inspection(0, 0, (), 0, ())
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class World:
+    """A registry and its pumps."""
+
+    def __init__(self) -> None:
+        self.etcd = MemoryEtcd()
+        self.registry = Registry(self.etcd)
+        self.clients: list[Scripted] = []
+        self.answers: dict[tuple[str, bool], int | Exception] = {}
+        self.pumps = PumpSet(self.registry, self.dial)
+
+    def dial(self, node_id: str, host: str, extension: bool) -> PumpClient:
+        client = Scripted(node_id, host, extension)
+        client.answer = self.answers.get((node_id, extension), 100)
+        self.clients.append(client)
+        return client
+
+    async def put(self, node_id: str, state: State, **more: object) -> None:
+        status = NodeStatus(node_id, f"{node_id}:1", state, **more)  # type: ignore[arg-type]
+        found = await self.registry.get("pumps", node_id)
+        if found is None:
+            await self.registry.create("pumps", status)
+        else:
+            await self.registry.update("pumps", status, mod_revision=found.mod_revision)
+
+    def client(self, node_id: str) -> Scripted:
+        return next(c for c in self.clients if c.node_id == node_id and not c.closed)
+
+
+async def test_the_watermark_is_the_least_of_those_that_count() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.CLOSING)
+    await world.put("gone", State.OFFLINE)
+    world.answers = {("a", True): 90, ("b", True): 80}
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 80
+    assert {client.node_id for client in world.clients} == {"a", "b"}
+
+
+async def test_a_pump_that_registers_while_others_are_asked_is_asked_too() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.pumps.survey(after_ts=10, limits=LIMITS)
+    world.answers[("late", True)] = 50
+
+    async def register() -> None:
+        world.client("a").when_asked = None
+        await world.put("late", State.ONLINE)
+
+    world.client("a").when_asked = register
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 50
+
+
+async def test_an_offline_pump_that_came_and_went_while_others_were_asked_starts_it_over() -> None:
+    """Rule 8's counterexample: between two lists that look equal it was online and took a write."""
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.OFFLINE)
+    await world.pumps.survey(after_ts=10, limits=LIMITS)
+    asked = world.client("a").asked
+
+    async def come_and_go() -> None:
+        world.client("a").when_asked = None
+        await world.put("b", State.ONLINE)
+        await world.put("b", State.OFFLINE)
+
+    world.client("a").when_asked = come_and_go
+    await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert world.client("a").asked == asked + 2
+
+
+async def test_a_list_that_never_settles_holds_back() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.pumps.survey(after_ts=10, limits=LIMITS)
+    number = 0
+
+    async def another() -> None:
+        nonlocal number
+        number += 1
+        await world.put(f"p{number}", State.OFFLINE)
+
+    world.client("a").when_asked = another
+    with pytest.raises(HeldBack, match="changed"):
+        await world.pumps.survey(after_ts=10, limits=LIMITS)
+
+
+async def test_a_dead_pump_holds_back_by_name_and_since_when_until_it_answers() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("dead", State.ONLINE)
+    world.answers[("dead", True)] = PumpUnavailable("no answer")
+    with pytest.raises(HeldBack) as caught:
+        await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert caught.value.node_id == "dead"
+    view = world.pumps.views["dead"]
+    assert view.down_since is not None and "no answer" in view.error
+    world.client("dead").answer = 70
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 70
+    assert (view.down_since, view.error) == (None, "")
+
+
+async def test_a_dead_pump_that_is_forced_offline_is_let_go() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("dead", State.ONLINE)
+    world.answers[("dead", True)] = PumpUnavailable("no answer")
+    with pytest.raises(HeldBack):
+        await world.pumps.survey(after_ts=10, limits=LIMITS)
+    await world.put("dead", State.OFFLINE)
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 100
+    assert all(client.closed for client in world.clients if client.node_id == "dead")
+
+
+async def test_a_paused_pump_of_ours_holds_back_only_until_its_last_commit_is_read() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("p", State.PAUSED, max_commit_ts=50, label={"final": "true"})
+    world.answers[("p", True)] = PumpUnavailable("not running")
+    with pytest.raises(HeldBack):
+        await world.pumps.survey(after_ts=49, limits=LIMITS)
+    assert (await world.pumps.survey(after_ts=50, limits=LIMITS)).ts == 100
+
+
+async def test_a_paused_go_pump_holds_back_for_ever() -> None:
+    world = World()
+    await world.put("go", State.PAUSED, max_commit_ts=50)
+    world.answers[("go", True)] = PumpUnavailable("not running")
+    with pytest.raises(HeldBack):
+        await world.pumps.survey(after_ts=10**6, limits=LIMITS)
+
+
+async def test_without_the_extension_a_pump_is_taken_for_a_go_pump() -> None:
+    world = World()
+    await world.put("go", State.ONLINE)
+    world.answers = {("go", True): NoExtension("unimplemented"), ("go", False): 60}
+    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert found.ts == 60 and not found.marks[0].extension
+
+
+async def test_a_pump_on_a_new_address_gets_a_new_connection() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.pumps.survey(after_ts=10, limits=LIMITS)
+    record = await world.registry.get("pumps", "a")
+    assert record is not None
+    moved = NodeStatus("a", "elsewhere:2", State.ONLINE)
+    await world.registry.update("pumps", moved, mod_revision=record.mod_revision)
+    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert [mark.host for mark in found.marks] == ["elsewhere:2"]
+
+
+async def test_a_pump_of_another_cluster_is_an_error_for_good() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    world.answers[("a", True)] = ClusterMismatch(1, 2)
+    with pytest.raises(ClusterMismatch):
+        await world.pumps.survey(after_ts=10, limits=LIMITS)
+
+
+async def test_a_registry_that_does_not_answer_holds_back() -> None:
+    world = World()
+    world.etcd.fail()
+    with pytest.raises(HeldBack, match="registry"):
+        await world.pumps.survey(after_ts=10, limits=LIMITS)

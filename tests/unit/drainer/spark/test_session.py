@@ -1,0 +1,39 @@
+"""What can be said of Spark's start without starting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainer.spark.session import SparkUnavailable, check_java, with_retries
+
+
+@pytest.mark.parametrize(
+    ("master", "wanted"),
+    [
+        ("local", "local[1,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[3,9]", "local[3,9]"),
+        ("spark://h:7077", "spark://h:7077"),
+    ],
+)
+def test_a_local_master_tries_a_task_again(master: str, wanted: str) -> None:
+    assert with_retries(master) == wanted
+
+
+def test_without_java_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="openjdk-17-jre-headless"):
+        check_java()
+
+
+def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho java.base@11.0.2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=r"is Java 11\.0\.2"):
+        check_java()

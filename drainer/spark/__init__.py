@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,7 +14,14 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data source "binlog" known to a session."""
+    """Make the data source "binlog" known to a session.
+
+    Its workers must find this package: on this machine they run the interpreter that runs us, unless PYSPARK_PYTHON
+    says otherwise (Spark's default is whatever `python3` is on PATH).
+    """
     from drainer.spark.source import BinlogSource
 
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
+        context.pythonExec = sys.executable
     spark.dataSource.register(BinlogSource)

@@ -90,8 +90,8 @@ def render_text(_logger: object, _method: str, event: MutableMapping[str, Any]) 
     return " ".join(f"[{part}]" for part in parts)
 
 
-def setup(level: str = "info", file: str = "", *, json: bool = False) -> None:
-    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr.
+def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bool = False) -> None:
+    """Configure the process's logs. `level` as in the flag -L; no `file` means stderr, or `stdout`.
 
     ValueError on another level, ConfigError for a file that cannot be written.
     """
@@ -99,7 +99,7 @@ def setup(level: str = "info", file: str = "", *, json: bool = False) -> None:
     if number is None:
         raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
     try:
-        target = cast(TextIO, RotatingFile(Path(file))) if file else sys.stderr
+        target = cast(TextIO, RotatingFile(Path(file))) if file else (sys.stdout if stdout else sys.stderr)
     except OSError as error:
         raise ConfigError(f"log-file {file} cannot be written: {error.strerror}") from error
     place = structlog.processors.CallsiteParameter

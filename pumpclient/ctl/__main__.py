@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.help or options.version:
         sys.stdout.write((usage() if options.help else version_text()) + "\n")
         raise SystemExit(0)
-    setup()
+    setup(stdout=True)  # its lines are its answer, for pipes; upstream's go there too
     try:
         asyncio.run(run(options))
     except BinlogError as error:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from binlog.errors import ClusterMismatch, PumpUnavailable
 from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.registry import ROOT, Registry
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import Inspection, NoExtension, PumpClient
@@ -206,3 +206,18 @@ async def test_a_registry_that_does_not_answer_holds_back() -> None:
     world.etcd.fail()
     with pytest.raises(HeldBack, match="registry"):
         await world.pumps.survey(after_ts=10, limits=LIMITS)
+
+
+async def test_a_record_that_cannot_be_read_holds_back_until_it_is_repaired() -> None:
+    """Rule 8: it may be a pump that takes writes, so nothing is known to be final without it."""
+    world = World()
+    await world.put("a", State.ONLINE)
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 100
+    await world.etcd.put(f"{ROOT}/pumps/torn", b'{"nodeId":"torn"')
+    for _ in range(2):
+        with pytest.raises(HeldBack, match="torn"):
+            await world.pumps.survey(after_ts=10, limits=LIMITS)
+    world.answers[("torn", True)] = 60
+    record = NodeStatus("torn", "torn:1", State.ONLINE)
+    await world.etcd.put(f"{ROOT}/pumps/torn", record.to_json())
+    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 60

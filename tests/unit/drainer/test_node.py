@@ -1,0 +1,47 @@
+"""The drainer's record in the registry, from which pumps tell what they may remove (rule 20)."""
+
+from __future__ import annotations
+
+import pytest
+from binlog.errors import BinlogError
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+
+from drainer.coordinator import Mode, Plan
+from drainer.node import DrainerNode
+from drainer.sink.memory import Store
+from tests.local_feed import LocalFeed
+from tests.unit.drainer.test_pipeline import BEGIN, COMMITS, END, feed, plan, start
+
+
+async def record(registry: Registry) -> NodeStatus:
+    found = await registry.get("drainers", "d")
+    assert found is not None
+    return found.status
+
+
+async def test_the_record_follows_the_destination_not_what_has_been_read() -> None:
+    """Rule 20: a batch that was read and could not be applied is still needed by the next start."""
+    registry, run = Registry(MemoryEtcd()), start(Store())
+    node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: run.pipeline.position_ts, started_ts=END)
+    await node.register()
+    assert await record(registry) == NodeStatus("d", "h:1", State.ONLINE, max_commit_ts=BEGIN, update_ts=END)
+    middle = COMMITS[len(COMMITS) // 2]
+    run.pipeline.run(plan(BEGIN, middle), feed(BEGIN, middle))
+    broken = LocalFeed([[b"no binlog"]], middle, END)
+    with pytest.raises(BinlogError):
+        run.pipeline.run(Plan(middle, END, Mode.INLINE, (), 1), broken)
+    await node.leave(State.PAUSED)
+    left = await record(registry)
+    assert (left.state, left.max_commit_ts) == (State.PAUSED, middle)
+    assert run.store.commit_ts == middle
+
+
+async def test_a_restart_takes_its_former_record_over_and_never_overtakes_the_position() -> None:
+    """Rule 20: the destination may be older than the record (restored from a backup); then the record goes back."""
+    registry = Registry(MemoryEtcd())
+    await registry.create("drainers", NodeStatus("d", "old:1", State.ONLINE, max_commit_ts=900))
+    node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 500, started_ts=1)
+    await node.register()
+    assert (await record(registry)).max_commit_ts == 500

@@ -134,6 +134,13 @@ def test_a_drainers_server(cluster: Etcd, mariadb: MariaDB, tmp_path: Path) -> N
     found = drainer(cluster, tmp_path, to=wrong)
     refused(found, 2, "1045")
     assert "s3cret" not in found[1]
+    mariadb.query("CREATE OR REPLACE USER 'poor'@'%%' IDENTIFIED BY 's3cret'")
+    try:
+        found = drainer(cluster, tmp_path, to=wrong.replace("nobody", "poor"))
+        refused(found, 2, "tidb_binlog", "denied")
+        assert "s3cret" not in found[1]
+    finally:
+        mariadb.query("DROP USER 'poor'@'%%'")
 
 
 def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_path: Path) -> None:

@@ -1,0 +1,42 @@
+"""The drainer's page for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drainer.page import page
+
+DOCUMENT: dict[str, Any] = {
+    "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "", "NodeID": "d1", "Destination": "mysql:h:3306",
+    "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
+    "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
+    "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
+    "HeldBack": "", "WaitingFor": "", "Error": "",
+    "Pumps": [
+        {"node": "p1", "host": "h:8250", "state": "online", "counts": True, "resolved": 470613758409441279,
+         "error": "", "downSeconds": 0, "pending": 0, "oldestPending": [], "lateCommits": 0, "lateCommitTS": []}
+    ],
+}  # fmt: skip
+
+
+def test_all_is_well() -> None:
+    text = page(DOCUMENT)
+    assert 'class="alarm' not in text
+    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: inline, 2.0 KiB" in text
+
+
+def test_what_needs_somebody_is_an_alarm() -> None:
+    pump = {
+        **DOCUMENT["Pumps"][0],
+        "error": "refused",
+        "downSeconds": 90.0,
+        "pending": 1,
+        "oldestPending": [{"startTS": 7, "ageMs": 60_000, "ddlJobID": 3}],
+        "lateCommits": 1,
+        "lateCommitTS": [9],
+    }
+    text = page({**DOCUMENT, "Pumps": [pump], "HeldBack": "held back by pump p1", "WaitingFor": "DDL job 3"})
+    assert text.count('class="alarm') == 4
+    for words in ("held back by pump p1", "Waiting for DDL job 3", "its resolved ts: 9", "pending for 1 min 0 s"):
+        assert words in text
+    assert "down for 1 min 30 s: refused" in text

@@ -20,6 +20,9 @@ from drainer.pumps.mark import Limits, PumpMark, Watermark, watermark_of
 
 ATTEMPTS_MAX = 8
 COMPLAIN_EVERY_S = 10.0
+# A transaction may take long; one that takes this long is worth a line, and another every so often.
+PENDING_WARN_MS = 30_000
+PENDING_EVERY_S = 60.0
 
 _log = get_logger(__name__)
 
@@ -52,6 +55,7 @@ class PumpView:
     down_since: float | None = None
     inspection: Inspection | None = None
     complained_at: float = field(default=-COMPLAIN_EVERY_S, repr=False)
+    pending_told_at: float = field(default=-PENDING_EVERY_S, repr=False)
 
 
 class PumpSet:
@@ -94,6 +98,7 @@ class PumpSet:
                 return  # the survey reports a pump that is down
             if view is not None and found is not None:
                 _report_late(view, found)
+                _report_pending(view, found)
                 view.inspection = found
 
         current = {(p.node_id, p.host) for p in self._list or () if p.state is not State.OFFLINE}
@@ -180,6 +185,23 @@ def _report_late(view: PumpView, found: Inspection) -> None:
             pump=view.node_id,
             count=found.late_count,
             commit_ts=list(found.late_ts),
+        )
+
+
+def _report_pending(view: PumpView, found: Inspection) -> None:
+    """A prewrite without its commit holds everything back at its start_ts; its writer may be gone."""
+    oldest = found.pending[0] if found.pending else None
+    if oldest is None or oldest.age_ms < PENDING_WARN_MS:
+        return
+    if time.monotonic() - view.pending_told_at >= PENDING_EVERY_S:
+        view.pending_told_at = time.monotonic()
+        _log.warning(
+            "a prewrite waits for its commit and holds everything back; `binlogctl settle` ends it",
+            pump=view.node_id,
+            start_ts=oldest.start_ts,
+            age_s=oldest.age_ms // 1000,
+            ddl_job_id=oldest.ddl_job_id,
+            pending=found.pending_count,
         )
 
 

@@ -84,6 +84,7 @@ async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
         screen.say("starting the drainer on Spark")
         drainer.start()
         await asyncio.to_thread(drainer.wait_ready, lambda: drainer.said("drainer is running") > 0, "running")
+        screen.say(f"the drainer's page: http://{status_addr}/")
         yield chain
     finally:
         drainer.kill()

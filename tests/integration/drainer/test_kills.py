@@ -41,7 +41,7 @@ ROWS = [
     "drainer.after_intent",
     "sink.before_chunk_commit:2",
     "sink.after_chunk_commit:3",
-    "drainer.mid_spread:2",
+    "drainer.mid_spread",
     "drainer.before_finish",
 ]
 DDL = [

@@ -217,6 +217,25 @@ async def test_rule_4_a_fake_skips_an_occupied_key(tmp_path: Path) -> None:
         assert await binlogs_of(store) == [merged(10, 20)]
 
 
+async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path) -> None:
+    """While T is on its way a prewrite is acknowledged whose commit may come below T: resolved must not pass it."""
+    seen: list[Store] = []
+
+    class Slow(SetClock):
+        async def get(self) -> int:
+            if seen:
+                await write(seen[0], prewrite(500))
+                return 1000
+            return await super().get()
+
+    async with opened(tmp_path, Slow(100)) as store:
+        seen.append(store)
+        assert await store.resolver.refresh() == 499
+        seen.clear()
+        await write(store, commit(500, 900))
+        assert store.counters.late_commits == 0
+
+
 async def test_rule_4_a_fakes_place_is_reserved_before_its_ts_is_fetched(tmp_path: Path) -> None:
     """A refresh that overtakes the fake must not resolve past it."""
 

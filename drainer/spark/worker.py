@@ -14,6 +14,7 @@ import gc
 import sys
 from importlib.abc import MetaPathFinder
 
+from binlog import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 import grpc  # noqa: F401
 import pyarrow  # noqa: F401
 import pyspark.daemon

@@ -33,7 +33,7 @@ from drainer.config import Config
 from drainer.coordinator import Sizes
 from drainer.destination import destination_for
 from drainer.node import DrainerNode
-from drainer.pipeline import Cut, Pipeline
+from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.run import SparkRun
 from drainer.scheduler import Scheduler
@@ -44,6 +44,7 @@ from drainer.schema.published import PublishedSource
 from drainer.schema.url import UrlSource
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
+from drainer.spreading import Cut
 from drainer.status import Status
 from drainer.supply import Supply
 

@@ -11,7 +11,8 @@ from binlog.log import get_logger
 
 from drainer.config import Config
 from drainer.order.errors import KeyCollision
-from drainer.pipeline import Pipeline, Stopped
+from drainer.pipeline import Pipeline
+from drainer.progress import Stopped
 from drainer.scheduler import Scheduler
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
+from drainer.feed import SpreadJob
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.pipeline import SpreadJob
 from drainer.reading import FoldOrder
 from drainer.row.decode import Decoder
 from drainer.sink.protocol import SlotResult

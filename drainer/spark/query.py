@@ -11,7 +11,7 @@ from pathlib import Path
 from binlog.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.pipeline import SpreadJob
+from drainer.feed import SpreadJob
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import SlotResult
 from drainer.spark import spread

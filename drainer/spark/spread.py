@@ -16,9 +16,9 @@ from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
+from drainer.feed import SpreadJob
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.pipeline import SpreadJob
 from drainer.pumps.pull import payloads
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import Intent, SlotResult, SpreadTarget

@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from drainer.batch import Batch
 from drainer.coordinator import Mode, Plan
-from drainer.pipeline import BatchRefused, Cut, Pipeline, Stopped
+from drainer.pipeline import Pipeline
+from drainer.progress import Stopped
 from drainer.schema.errors import JobUnknown, UnknownColumn
 from drainer.schema.file import parse_jobs
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.protocol import Identity, Intent
+from drainer.spreading import BatchRefused, Cut
 from tests.capture import GOLDEN, CaptureSet
 from tests.local_feed import LocalFeed
 from tests.schema_case import BEGIN_TS, ddl, job, table, ts

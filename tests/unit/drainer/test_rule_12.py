@@ -11,12 +11,13 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
 from drainer.coordinator import Mode, Plan
-from drainer.pipeline import Cut, Pipeline
+from drainer.pipeline import Pipeline
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.spreading import Cut
 from tests.local_feed import LocalFeed
 from tests.row_case import INT, Step, not_null, table, transaction
 from tests.schema_case import BEGIN_TS, ddl, ts

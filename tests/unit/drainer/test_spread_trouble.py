@@ -11,13 +11,14 @@ from binlog.tidb.table import DBInfo, TableInfo
 from drainer.coordinator import Mode, Plan
 from drainer.order.errors import KeyCollision
 from drainer.order.slot import HASH_VERSION
-from drainer.pipeline import Cut, Pipeline
+from drainer.pipeline import Pipeline
 from drainer.reading import FoldOrder
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.protocol import Identity, Intent
+from drainer.spreading import Cut
 from tests.local_feed import LocalFeed
 from tests.row_case import INT, Step, table, transaction
 from tests.schema_case import BEGIN_TS, ts

@@ -28,9 +28,7 @@ def test_what_a_task_raises_is_what_the_driver_gets(error: BinlogError) -> None:
 
 
 def test_spark_s_own_failure_is_one_line() -> None:
-    text = (
-        "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\nOSError: disk full\n\tat org"
-    )
+    text = "[STREAM_FAILED] Query terminated\nTraceback:\n  File x\nOSError: disk full\n\tat org"
     found = unwrap(RuntimeError(text))
     assert isinstance(found, SparkFailed) and str(found) == "OSError: disk full"
 

@@ -1,0 +1,132 @@
+"""The spread way: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15, 16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from binlog.crashpoint import crash_point
+from binlog.errors import BinlogError
+from binlog.log import get_logger
+
+from drainer.coordinator import Mode, Plan
+from drainer.feed import Feed, SpreadJob
+from drainer.inline import SchemaSupply
+from drainer.order.errors import KeyCollision
+from drainer.order.slot import HASH_VERSION
+from drainer.progress import Progress
+from drainer.reading import FoldOrder, PackedView
+from drainer.schema.errors import UnknownColumn
+from drainer.schema.view import SchemaView
+from drainer.sink.protocol import Destination, Intent, SpreadTarget
+
+_log = get_logger(__name__)
+
+
+class BatchRefused(BinlogError):
+    """A batch that does not begin where the destination stands, or is cut in a way this build does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once; `digest`: of
+    the filters, which choose the rows."""
+
+    slots: int
+    chunk_rows: int
+    digest: str
+
+
+class Spreading:
+    """Applies one batch after another through executors. `open_intent`: one that was begun and not finished, of this
+    life or of an earlier one; it comes first, cut as it is recorded (rule 17)."""
+
+    def __init__(
+        self, destination: Destination, supply: SchemaSupply, progress: Progress, cut: Cut, intent: Intent | None
+    ) -> None:
+        self._destination = destination
+        self._supply = supply
+        self._progress = progress
+        self._cut = cut
+        self.open_intent = intent
+        self._packed: tuple[SchemaView, PackedView] | None = None
+        self._apart: frozenset[tuple[int, int]] = frozenset()
+
+    def use_parallelism(self, tasks: int) -> None:
+        """How many tasks run at once, which only a started Spark knows."""
+        if not self._cut.slots:
+            self._cut = replace(self._cut, slots=2 * tasks)
+
+    def fold_order(self, plan: Plan) -> FoldOrder | None:
+        """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
+        may turn out to need a schema that is not known yet: then the batch must be readable twice."""
+        if plan.mode is not Mode.SPREAD or not self._supply.complete:
+            return None
+        return self._order(self._intent(plan).slots)
+
+    def run(self, plan: Plan, feed: Feed) -> bool:
+        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline."""
+        intent = self._intent(plan)
+        if not self._supply.complete and not self._decodable(plan, feed, intent):
+            return False
+        target: SpreadTarget | None = self._destination.begin(intent)
+        self.open_intent = intent
+        crash_point("drainer.after_intent")
+        rows = 0
+        while target is not None:
+            order = plan.fold or self._order(intent.slots)
+            try:
+                results = feed.spread(SpreadJob(order, intent, target, folded=plan.fold is not None))
+            except KeyCollision as error:
+                self._keep_apart(error, again=plan.fold is None)
+                continue
+            rows = max(rows, sum(result.rows for result in results))
+            target = self._destination.next_phase(intent, results)
+        crash_point("drainer.before_finish")
+        self._destination.finish(intent, self._supply.schema.applied_version)
+        self.open_intent, self._apart = None, frozenset()
+        self._progress.position_ts = intent.until_ts
+        self._progress.rows += rows
+        return True
+
+    def _intent(self, plan: Plan) -> Intent:
+        if plan.intent is None:
+            cut = self._cut
+            return Intent(plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest)
+        if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
+            raise BatchRefused(
+                f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
+                f"cut with other filters or by another version of the drainer: start once with those to finish it"
+            )
+        return plan.intent
+
+    def _order(self, slots: int) -> FoldOrder:
+        view = self._supply.schema.view()
+        if self._packed is None or self._packed[0] is not view:
+            self._packed = (view, PackedView.of(view))
+        return FoldOrder(self._packed[1], self._destination.dialect, slots, self._apart)
+
+    def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
+        """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
+        must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
+        that is unknown now was left out then, and is again."""
+        while True:
+            try:
+                feed.check(self._order(intent.slots))
+            except UnknownColumn as error:
+                if plan.intent is None:
+                    _log.info("a batch is not spread", why=str(error))
+                    return False
+                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+            else:
+                return True
+
+    def _keep_apart(self, error: KeyCollision, *, again: bool) -> None:
+        """Two rows live under one key of a slot, which was found before that slot wrote anything, in this life and in
+        any before: from now on its changes are applied one by one. `again`: with the same feed; else the error ends
+        the query, and the next one reads the open batch anew."""
+        if error.place in self._apart:
+            raise BatchRefused(f"applied in order, and still: {error}") from error
+        _log.warning("keys are applied in order", why=str(error), slot=error.place[1])
+        self._apart |= {error.place}
+        if not again:
+            raise error

@@ -177,7 +177,7 @@ class Config(UpstreamSection):
         2 << 20, description="binlogs of one batch that goes through the driver, such as 2 MiB"
     )
     batch_bytes_max: ByteSize = Field(
-        32 << 20, description="binlogs of one batch that is spread over executors, such as 32 MiB"
+        64 << 20, description="binlogs of one batch that is spread over executors, such as 64 MiB"
     )
     spread_bytes_min: ByteSize = Field(
         2 << 20, description="binlogs below which a batch goes through the driver, such as 2 MiB"

@@ -37,7 +37,7 @@ class Sizes:
     inline_bytes_max: int = 2 * MIB
     inline_count_max: int = 5_000
     spread_bytes_min: int = 2 * MIB
-    spread_bytes_max: int = 32 * MIB
+    spread_bytes_max: int = 64 * MIB
     parallelism: int = 2
     # Below this many bytes one task pulls from all pumps: a second task costs more than it saves.
     one_task_bytes_max: int = MIB // 4

@@ -11,10 +11,9 @@ import shutil
 import time
 from pathlib import Path
 
-from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
-
 from bench.report import Report, spread
 from bench.stack import Stack, running_stack
+from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
 from tests.support import MariaDB, wait_until
 
 

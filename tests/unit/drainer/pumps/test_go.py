@@ -1,0 +1,113 @@
+"""A Go pump behind its plain service, and how a range is pulled from either kind, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from binlog.envelope import encode_binlog, encode_fake, scan
+from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.security import Security
+
+from drainer.pumps.client import ExtensionPump, NoExtension
+from drainer.pumps.go import GoPump
+from drainer.pumps.mark import Limits, PumpMark, PumpRange
+from drainer.pumps.pull import payloads, pull
+from drainer.pumps.stub import StubPump
+
+PLAIN = Security()
+BASE = 470_000_000_000_000_000
+
+
+def binlog(ts: int, *, job: int = 0) -> bytes:
+    return encode_binlog(tp=1, start_ts=BASE + ts - 1, commit_ts=BASE + ts, prewrite_key=b"k", ddl_job_id=job)
+
+
+@pytest.fixture
+def stub() -> Iterator[StubPump]:
+    pump = StubPump()
+    yield pump
+    pump.stop()
+
+
+@pytest.fixture
+def go() -> Iterator[StubPump]:
+    pump = StubPump(extension=False)
+    yield pump
+    pump.stop()
+
+
+async def marked(pump: GoPump, after_ts: int, until_ts: int) -> PumpMark:
+    """Ask until the stream has brought `until_ts`."""
+
+    for _ in range(500):
+        try:
+            found = await pump.mark(after_ts=after_ts, limits=Limits(1 << 20, stop_at_schema=True))
+            if found.resolved_ts >= until_ts:
+                return found
+        except PumpUnavailable:
+            pass
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{until_ts} did not come")
+
+
+async def test_its_resolved_ts_is_what_came_last_and_fakes_move_it(go: StubPump) -> None:
+    go.put(binlog(10), binlog(20), encode_fake(BASE + 30))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
+    found = await marked(pump, BASE, BASE + 30)
+    assert (found.resolved_ts, found.batch_count, found.extension) == (BASE + 30, 2, False)
+    found = await marked(pump, BASE + 10, BASE + 30)
+    assert found.batch_count == 1
+    go.put(binlog(40, job=7))
+    found = await marked(pump, BASE + 30, BASE + 40)
+    assert (found.end_ts, found.stop_ts) == (BASE + 39, BASE + 40)
+    await pump.close()
+
+
+async def test_a_full_backlog_is_not_read_any_further_until_the_position_moves(go: StubPump) -> None:
+    go.put(*(binlog(ts) for ts in range(10, 100, 10)))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=3)
+    found = await marked(pump, BASE, BASE + 30)
+    assert found.resolved_ts == BASE + 30
+    found = await marked(pump, BASE + 30, BASE + 60)
+    assert found.resolved_ts <= BASE + 70
+    await pump.close()
+
+
+async def test_until_something_came_it_holds_back(go: StubPump) -> None:
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
+    with pytest.raises(PumpUnavailable):
+        await pump.mark(after_ts=0, limits=Limits(1))
+    await pump.close()
+
+
+async def test_the_extension_says_that_it_is_not_there(go: StubPump) -> None:
+    pump = ExtensionPump("go", go.host, cluster_id=1, security=PLAIN)
+    with pytest.raises(NoExtension):
+        await pump.mark(after_ts=0, limits=Limits(1))
+    await pump.close()
+
+
+@pytest.mark.parametrize("extension", [True, False])
+def test_a_range_is_pulled_whole_and_nothing_beside_it(extension: bool, stub: StubPump, go: StubPump) -> None:
+    server = stub if extension else go
+    server.put(*(binlog(ts) for ts in range(10, 60, 10)))
+    server.resolve(BASE + 50)
+    part = PumpRange("a", server.host, extension, BASE + 10, BASE + 40)
+    messages = list(pull(part, cluster_id=1, security=PLAIN))
+    found = [scan(p).commit_ts - BASE for message in messages for p in payloads(message)]
+    assert found == [20, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "after", "until", "kind"),
+    [(2, 0, 40, ClusterMismatch), (1, 0, 40, PurgedPosition), (1, 10, 99, PumpUnavailable)],
+)
+def test_what_a_pull_may_raise(stub: StubPump, cluster: int, after: int, until: int, kind: type[BinlogError]) -> None:
+    stub.put(binlog(10))
+    stub.resolve(BASE + 50)
+    stub.purged_ts = BASE + 5
+    part = PumpRange("a", stub.host, True, BASE + after, BASE + until)
+    with pytest.raises(kind, match=r"pump a \("):
+        list(pull(part, cluster_id=cluster, security=PLAIN))

@@ -1,0 +1,92 @@
+"""Settings: what fits together, what is refused by name, and what a batch's digest depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from binlog.config import load
+from binlog.errors import ConfigError
+
+from drainer.config import FLAGS, Config
+
+
+def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
+    file = tmp_path / "drainer.toml"
+    file.write_text(text)
+    return load(
+        Config,
+        component="drainer",
+        argv=["-config", str(file), *argv],
+        env_prefix="BINLOG_SERVER",
+        flags=FLAGS,
+        environ={},
+    )
+
+
+def test_defaults_are_upstream_s_where_it_has_the_setting(tmp_path: Path) -> None:
+    config = loaded(tmp_path, "")
+    assert config.addr.endswith(":8249")
+    assert (config.initial_commit_ts, config.synced_check_time, config.spark.master) == (-1, 5, "local[*]")
+    assert config.syncer.db_type == "mysql"
+    assert not config.syncer.filter().allows("mysql", "user")
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        'node-id = "file"\n[spark]\nmaster = "local[1]"',
+        "-node-id",
+        "flag",
+        "--master=local[2]",
+        "--until-now",
+    )
+    assert (config.node_id, config.spark.master, config.until_now) == ("flag", "local[2]", True)
+
+
+def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path) -> None:
+    assert loaded(tmp_path, 'addr = "127.0.0.1:8249"').status_address() == "127.0.0.1:9249"
+    assert loaded(tmp_path, 'status-addr = "127.0.0.1:1"').status_address() == "127.0.0.1:1"
+    assert loaded(tmp_path, 'status-addr = ""').status_address() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[syncer]\ndb-type = "oracle"', "db-type"),
+        ("[syncer]\ntxn-batch = 20", "txn-batch"),
+        ("[syncer.to]\nport = 0", "port"),
+        ("initial-commit-ts = -2", "initial-commit-ts"),
+        ('addr = "nowhere"', "addr"),
+        ('batch-bytes-max = "much"', "batch-bytes-max"),
+    ],
+)
+def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[syncer]\ndb-type = "sqlite"', "syncer.to.path"),
+        ('[syncer.to]\npath = "x"', "syncer.to.path"),
+        ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
+        ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        loaded(tmp_path, text).check()
+
+
+def test_an_unfinished_batch_depends_on_what_chooses_rows_and_on_nothing_else(tmp_path: Path) -> None:
+    plain = loaded(tmp_path, "").syncer.digest()
+    assert loaded(tmp_path, "[syncer]\nworker-count = 3").syncer.digest() == plain
+    assert loaded(tmp_path, '[syncer.to]\npassword = "x"').syncer.digest() == plain
+    assert loaded(tmp_path, "[syncer]\nignore-txn-commit-ts = [7]").syncer.digest() != plain
+    assert loaded(tmp_path, '[syncer]\nreplicate-do-db = ["a"]').syncer.digest() != plain
+
+
+def test_a_password_is_not_shown(tmp_path: Path) -> None:
+    assert "secret" not in repr(loaded(tmp_path, '[syncer.to]\npassword = "secret"'))

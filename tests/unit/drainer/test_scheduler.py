@@ -1,0 +1,164 @@
+"""The shell around the coordinator: what it asks, when it advances, and how --until-now ends. No Spark, no pump."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from drainer.coordinator import Mode, Sizes
+from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.pumps.survey import HeldBack
+from drainer.scheduler import Scheduler
+from drainer.sink.protocol import Intent
+
+SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
+Answer = Callable[[int, Limits], Watermark]
+
+
+def mark(resolved_ts: int, **changes: object) -> PumpMark:
+    values: dict[str, object] = {
+        "node_id": "a", "host": "h", "extension": True, "resolved_ts": resolved_ts, "end_ts": resolved_ts,
+        "batch_bytes": 0, "batch_count": 0, "stop": Stop.RESOLVED,
+    }  # fmt: skip
+    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class Pumps:
+    """Answers what it is told, and remembers what it was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[tuple[int, Limits]] = []
+
+    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+        self.asked.append((after_ts, limits))
+        return self.answer(after_ts, limits)
+
+
+class Position:
+    """The pipeline as the scheduler sees it."""
+
+    def __init__(self, ts: int) -> None:
+        self.position_ts = ts
+        self.schema_version = 3
+        self.loose_from: int | None = None
+        self.open_intent: Intent | None = None
+        self.advances: list[int] = []
+
+    def advance(self, ts: int) -> None:
+        self.position_ts = ts
+        self.advances.append(ts)
+
+    def fold_order(self, plan: object) -> None:
+        return None
+
+
+def made(answer: Answer, position: Position, **more: object) -> tuple[Scheduler, Pumps]:
+    pumps = Pumps(answer)
+    loop = asyncio.get_running_loop()
+    return Scheduler(pumps, position, SIZES, loop=loop, **more), pumps  # type: ignore[arg-type]
+
+
+async def next_until(scheduler: Scheduler, start_ts: int) -> int:
+    return await asyncio.to_thread(scheduler.next_until, start_ts)
+
+
+async def test_a_batch_is_planned_and_its_tasks_are_given_out() -> None:
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
+    assert await next_until(scheduler, 50) == 100
+    tasks, fold = scheduler.tasks(50, 100)
+    assert [(r.after_ts, r.until_ts) for task in tasks for r in task] == [(50, 100)] and fold is None
+    assert scheduler.current is not None and scheduler.current.mode is Mode.INLINE
+
+
+async def test_spark_s_offset_may_lag_behind_the_position() -> None:
+    """Advances happen without a batch: the next one begins at the position, whatever Spark's start offset is."""
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(70))
+    assert await next_until(scheduler, 50) == 100
+    assert pumps.asked[0][0] == 70
+    assert scheduler.current is not None and scheduler.current.after_ts == 70
+
+
+async def test_nothing_new_is_a_short_wait_not_a_busy_loop() -> None:
+    scheduler, pumps = made(lambda *_: watermark_of((mark(50),), floor_ts=0), Position(50))
+    begin = time.monotonic()
+    assert await next_until(scheduler, 50) == 50
+    assert 0.1 < time.monotonic() - begin < 2
+    assert len(pumps.asked) < 20 and scheduler.current is None
+
+
+async def test_progress_without_data_is_written_down_only_now_and_then() -> None:
+    position = Position(50)
+    ts = iter(range(60, 10_000))
+    scheduler, _ = made(lambda *_: watermark_of((mark(next(ts)),), floor_ts=0), position)
+    await next_until(scheduler, 50)
+    await next_until(scheduler, 50)
+    assert position.advances == [60]
+    assert scheduler.outlook.applied_ts > 60
+
+
+async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> None:
+    held = [True]
+
+    def answer(*_: object) -> Watermark:
+        if held:
+            raise HeldBack("dead", "does not answer")
+        return watermark_of((mark(100, batch_bytes=1, batch_count=1),), floor_ts=0)
+
+    scheduler, _ = made(answer, Position(50))
+    assert await next_until(scheduler, 50) == 50
+    assert "dead" in scheduler.outlook.held_back and scheduler.outlook.held_since is not None
+    held.clear()
+    assert await next_until(scheduler, 50) == 100
+    assert (scheduler.outlook.held_back, scheduler.outlook.held_since) == ("", None)
+
+
+async def test_until_now_ends_at_the_watermark_of_the_start() -> None:
+    position, reached = Position(50), asyncio.Event()
+    resolved = [100]
+    scheduler, _ = made(
+        lambda *_: watermark_of((mark(resolved[0], batch_bytes=10, batch_count=1),), floor_ts=0),
+        position,
+        until_now=True,
+        on_reached=reached.set,
+    )
+    assert await next_until(scheduler, 50) == 100
+    position.position_ts, resolved[0] = 100, 200
+    assert await next_until(scheduler, 100) == 100
+    assert reached.is_set()
+
+
+async def test_an_open_intent_comes_first() -> None:
+    position = Position(50)
+    position.open_intent = Intent(50, 90, 4, 100, 1, "d")
+    found = mark(100, batch_bytes=9000, batch_count=9)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position)
+    assert await next_until(scheduler, 50) == 90
+    assert scheduler.current is not None and scheduler.current.intent == position.open_intent
+
+
+async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied() -> None:
+    def answer(after_ts: int, _: Limits) -> Watermark:
+        end_ts = after_ts + 10
+        found = mark(1000, end_ts=end_ts, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
+        return watermark_of((found,), floor_ts=0)
+
+    position = Position(50)
+    scheduler, pumps = made(answer, position)
+    assert await next_until(scheduler, 50) == 60
+    await asyncio.sleep(0)
+    assert [after_ts for after_ts, _ in pumps.asked] == [50, 60]
+    position.position_ts = 60
+    assert await next_until(scheduler, 60) == 70
+    assert [after_ts for after_ts, _ in pumps.asked] == [50, 60, 70]
+
+
+async def test_after_stop_nothing_is_planned() -> None:
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
+    scheduler.stop()
+    assert await next_until(scheduler, 50) == 50
+    assert pumps.asked == []

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from binlog.errors import BinlogError, PumpUnavailable
+from binlog.errors import PumpUnavailable
 from binlog.log import get_logger
 
 from drainer.config import Config
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from drainer.spark.query import Query, SparkFeed
 
 RESTART_PAUSE_S = 0.5
+SPARK_FAILURES_MAX = 3
 
 _log = get_logger(__name__)
 
@@ -30,7 +31,8 @@ class SparkRun:
     """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
 
     A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
-    position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded.
+    position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded. Nor does
+    Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class SparkRun:
         scheduler: Scheduler,
         *,
         loop: asyncio.AbstractEventLoop,
+        pause_s: float = RESTART_PAUSE_S,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -51,7 +54,11 @@ class SparkRun:
         self._session: SparkSession | None = None
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
-        self._again: BinlogError | None = None
+        self._pause_s = pause_s
+        self._again: BaseException | None = None
+        self._failed = False
+        self._spark_failures = 0
+        self._spark_failed_at = -1
 
     async def start(self) -> None:
         """Raises SparkUnavailable."""
@@ -111,21 +118,36 @@ class SparkRun:
             return
         try:
             self._pipeline.run(plan, feed)
-        except (PumpUnavailable, KeyCollision) as error:
-            self._again = error
-            raise
         except BaseException as error:
-            self._fail(error)
+            if self._mends(error):
+                self._again = error
+            else:
+                self._fail(error)
             raise
         self._scheduler.applied()
 
+    def _mends(self, error: BaseException | None) -> bool:
+        """Whether another query from the destination's position may do better."""
+        from drainer.spark.errors import SparkFailed
+
+        if isinstance(error, PumpUnavailable | KeyCollision):
+            return True
+        if not isinstance(error, SparkFailed):
+            return False
+        position_ts = self._pipeline.position_ts
+        self._spark_failures = self._spark_failures + 1 if position_ts == self._spark_failed_at else 1
+        self._spark_failed_at = position_ts
+        return self._spark_failures <= SPARK_FAILURES_MAX
+
     def _query_ended(self, error: BaseException | None) -> None:
         again, self._again = self._again, None
+        if again is None and not self._failed and self._mends(error):
+            again = error
         if again is None or self._pipeline.stopping:
             self._fail(error)
             return
         _log.warning("the batch begins again", error=str(again))
-        time.sleep(RESTART_PAUSE_S)
+        time.sleep(self._pause_s)
         try:
             self._start_query()
         except BaseException as another:
@@ -136,6 +158,7 @@ class SparkRun:
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""
+        self._failed = True
 
         def settle() -> None:
             if self._ended.done():

@@ -40,3 +40,10 @@ def expose(store: Store) -> None:
     _LATE.set_function(lambda: store.counters.late_commits)
     _DAMAGE.set_function(lambda: len(store.damage))
     _BROKEN.set_function(lambda: 1 if store.log.broken else 0)
+
+
+def withdraw() -> None:
+    """The store is closed: the gauges read nothing more, and show 0."""
+    labelled = (_SIZE.labels("capacity"), _SIZE.labels("available"))
+    for each in (_MAX_COMMIT, _GC, *labelled, _PENDING, _PENDING_AGE, _LATE, _DAMAGE, _BROKEN):
+        each.set_function(float)

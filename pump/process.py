@@ -32,7 +32,7 @@ from pump.election import Election
 from pump.errors import NotifyFailed
 from pump.ext import ExtService
 from pump.fake import write_fakes
-from pump.gauges import expose
+from pump.gauges import expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
@@ -119,6 +119,7 @@ class Pump:
         )
         await store.open()
         self._stack.push_async_callback(store.close)
+        self._stack.callback(withdraw)
         return store
 
     async def _listen(self, etcd: Etcd, *, own_timestamps: bool) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -60,8 +61,9 @@ class PlannerServer:
 
     def close(self) -> None:
         self._closing = True
-        with contextlib.suppress(OSError):  # wakes accept()
-            Client(self.address, family="AF_UNIX", authkey=self.key.encode()).close()
+        # Wakes accept(). Not a Client: that waits to be greeted, for ever if the thread has just left its loop.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as wake:
+            wake.connect(self.address)
         self._thread.join(5)
         self._listener.close()
         self._directory.cleanup()
@@ -71,6 +73,8 @@ class PlannerServer:
             try:
                 connection = self._listener.accept()
             except Exception as error:  # noqa: BLE001  a stranger with a wrong key must not end the line
+                if self._closing:
+                    return
                 _log.warning("planner connection refused", error=str(error))
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="planner line", daemon=True).start()

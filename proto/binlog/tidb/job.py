@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 
 from .document import (
     OMIT,
@@ -22,12 +21,12 @@ from .document import (
     unknown_rest,
 )
 from .table import DBInfo, TableInfo
-from .types import SchemaState, unknown_member
+from .types import OpenEnum, SchemaState, unknown_member
 
 __all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"]
 
 
-class ActionType(IntEnum):
+class ActionType(OpenEnum):
     """What a job does."""
 
     NONE = 0
@@ -108,7 +107,7 @@ class ActionType(IntEnum):
         return unknown_member(cls, value)
 
 
-class JobState(IntEnum):
+class JobState(OpenEnum):
     """How far a job has come. Done and synced ones took effect."""
 
     NONE = 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 
 from .document import OMIT, Document, Json, Order, Reader, cistr, in_order, parse_cistr, unknown_rest
-from .types import unknown_member
+from .types import OpenEnum, unknown_member
 
 
-class PartitionType(IntEnum):
+class PartitionType(OpenEnum):
     """The kind of partitioning."""
 
     NONE = 0

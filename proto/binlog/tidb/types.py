@@ -10,7 +10,14 @@ E = TypeVar("E", bound=IntEnum)
 UNSPECIFIED = -1  # of a flen or decimal
 
 
-class Tp(IntEnum):
+class OpenEnum(IntEnum):
+    """An enum that keeps numbers it does not list. Pickled by number: early 3.11 pickles by name, which those lack."""
+
+    def __reduce_ex__(self, protocol: object) -> tuple[type[OpenEnum], tuple[int]]:
+        return self.__class__, (int(self),)
+
+
+class Tp(OpenEnum):
     """MySQL column types. A number not listed survives as a member named `UNKNOWN_n`."""
 
     TINY = 1
@@ -57,7 +64,7 @@ def unknown_member(cls: type[E], value: object) -> E | None:
     return member
 
 
-class SchemaState(IntEnum):
+class SchemaState(OpenEnum):
     """How far a table, column, index or schema has come on its way in or out."""
 
     NONE = 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -105,6 +107,12 @@ def main() -> None:
             measure(stack, mariadb, report, txns=txns, rows_each=rows_each, pumpload=pumpload)
     if peer_binary("drainer") is None:
         print("\nthe Go drainer was not measured: PEER_BIN names no folder with its binaries")
+        return
+    # In a process of its own: it needs a PD and a TiDB beside everything else.
+    for txns, rows_each in ((40_000, 1), (4_000, args.rows)):
+        argv = [sys.executable, "-m", "bench.original", "--txns", str(txns), "--rows", str(rows_each)]
+        if subprocess.run(argv, check=False).returncode != 0:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

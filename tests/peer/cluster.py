@@ -156,11 +156,11 @@ class Peer:
         self.servers.append(drainer)
         return drainer
 
-    def go_drainer(self, destination: MariaDB, *, name: str = "original") -> Server:
+    def go_drainer(self, destination: MariaDB, *, name: str = "original", worker_count: int = 4) -> Server:
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'[syncer]\nignore-schemas = "{GO_IGNORED}"\ndb-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\n'
-            f"worker-count = 4\n"
+            f"worker-count = {worker_count}\n"
             f'[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
             f'user = "{destination.user}"\npassword = "{destination.password}"\n'
         )

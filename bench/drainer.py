@@ -109,7 +109,7 @@ def main() -> None:
         print("\nthe Go drainer was not measured: PEER_BIN names no folder with its binaries")
         return
     # In a process of its own: it needs a PD and a TiDB beside everything else.
-    for txns, rows_each in ((40_000, 1), (4_000, args.rows)):
+    for txns, rows_each in ((args.single, 1), (args.wide, args.rows)):
         argv = [sys.executable, "-m", "bench.original", "--txns", str(txns), "--rows", str(rows_each)]
         if subprocess.run(argv, check=False).returncode != 0:
             sys.exit(1)

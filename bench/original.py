@@ -1,6 +1,6 @@
 """The Go drainer and this one on the same pumps, one after the other, in one run. Needs PEER_BIN.
 
-    python -m bench.original [--txns 40000] [--rows 1]
+    python -m bench.original [--txns 200000] [--rows 1]
 
 A real TiDB creates `bench.sbtest`, so that both drainers know it as they would in production; pumpload fills two of our
 pumps; then each drains the backlog into an empty MariaDB. As in bench.drainer the clock runs from the first row that
@@ -20,6 +20,10 @@ from bench.report import Report
 from bench.sbtest import CREATE, ceiling
 from tests.peer.cluster import Peer, peer_bin, running_peer
 from tests.support import MariaDB, running_mariadb, wait_until
+
+# pumpload's timestamps come from the local clock and may equal a fake's of the other pump; the original's merger drops
+# the second of two equal commit_ts ("duplicate binlog"), so its last few rows may never come.
+SLACK_ROWS = 50
 
 
 def table_id(peer: Peer) -> int:
@@ -50,7 +54,7 @@ def measure(peer: Peer, mariadb: MariaDB, report: Report, txns: int, rows_each: 
         mariadb.reset()
         server = start()
         wait_until(lambda: table_arrived(mariadb), deadline_s=180, what=f"{name}: the table downstream")
-        steady, _ = drain(lambda running=server: running, mariadb, expected)
+        steady, _ = drain(lambda running=server: running, mariadb, expected - SLACK_ROWS * rows_each)
         report.add(name, steady, "rows/s")
         server.kill()
     report.ratio("this drainer", plain)
@@ -59,7 +63,7 @@ def measure(peer: Peer, mariadb: MariaDB, report: Report, txns: int, rows_each: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.original", description=__doc__)
-    parser.add_argument("--txns", type=int, default=40_000)
+    parser.add_argument("--txns", type=int, default=200_000)
     parser.add_argument("--rows", type=int, default=1, help="rows of one transaction")
     args = parser.parse_args()
     binaries = peer_bin()

@@ -21,7 +21,7 @@ from .document import (
     unknown_rest,
 )
 from .table import DBInfo, TableInfo
-from .types import OpenEnum, SchemaState, unknown_member
+from .types import OpenEnum, SchemaState
 
 __all__ = ["ActionType", "DBInfo", "Job", "JobState", "SchemaState", "TableInfo"]
 
@@ -102,10 +102,6 @@ class ActionType(OpenEnum):
     ALTER_TABLE_PARTITIONING = 71
     REMOVE_PARTITIONING = 72
 
-    @classmethod
-    def _missing_(cls, value: object) -> ActionType | None:
-        return unknown_member(cls, value)
-
 
 class JobState(OpenEnum):
     """How far a job has come. Done and synced ones took effect."""
@@ -121,10 +117,6 @@ class JobState(OpenEnum):
     QUEUEING = 8
     PAUSED = 9
     PAUSING = 10
-
-    @classmethod
-    def _missing_(cls, value: object) -> JobState | None:
-        return unknown_member(cls, value)
 
 
 _JOB_ORDER: Order = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from .document import OMIT, Document, Json, Order, Reader, cistr, in_order, parse_cistr, unknown_rest
-from .types import OpenEnum, unknown_member
+from .types import OpenEnum
 
 
 class PartitionType(OpenEnum):
@@ -18,10 +18,6 @@ class PartitionType(OpenEnum):
     LIST = 3
     KEY = 4
     SYSTEM_TIME = 5
-
-    @classmethod
-    def _missing_(cls, value: object) -> PartitionType | None:
-        return unknown_member(cls, value)
 
 
 _DEFINITION_ORDER: Order = (

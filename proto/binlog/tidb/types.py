@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-from typing import TypeVar
+from typing import Self
 
-E = TypeVar("E", bound=IntEnum)
 UNSPECIFIED = -1  # of a flen or decimal
 
 
 class OpenEnum(IntEnum):
-    """An enum that keeps numbers it does not list. Pickled by number: early 3.11 pickles by name, which those lack."""
+    """An enum that keeps numbers it does not list, as members named `UNKNOWN_n`: a newer TiDB may send them."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> Self | None:
+        if not isinstance(value, int):
+            return None  # which makes it a ValueError
+        member = int.__new__(cls, value)
+        member._name_ = f"UNKNOWN_{value}"
+        member._value_ = value
+        return member
+
+    # By number: early 3.11 pickles by name, and such a member has none that could be looked up.
     def __reduce_ex__(self, protocol: object) -> tuple[type[OpenEnum], tuple[int]]:
         return self.__class__, (int(self),)
 
@@ -49,20 +58,6 @@ class Tp(OpenEnum):
     STRING = 254  # CHAR, BINARY
     GEOMETRY = 255
 
-    @classmethod
-    def _missing_(cls, value: object) -> Tp | None:
-        return unknown_member(cls, value)
-
-
-def unknown_member(cls: type[E], value: object) -> E | None:
-    """A member for a number a newer TiDB may send; None (so ValueError) for what is no number."""
-    if not isinstance(value, int):
-        return None
-    member = int.__new__(cls, value)
-    member._name_ = f"UNKNOWN_{value}"
-    member._value_ = value
-    return member
-
 
 class SchemaState(OpenEnum):
     """How far a table, column, index or schema has come on its way in or out."""
@@ -75,10 +70,6 @@ class SchemaState(OpenEnum):
     PUBLIC = 5
     REPLICA_ONLY = 6
     GLOBAL_TXN_ONLY = 7
-
-    @classmethod
-    def _missing_(cls, value: object) -> SchemaState | None:
-        return unknown_member(cls, value)
 
 
 class Flag(IntFlag):

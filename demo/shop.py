@@ -210,15 +210,22 @@ class Shop:
             write.insert("orders", order)
             write.insert("events", _event(now, "order", order_id))
 
-    async def pay(self) -> None:
-        """A payment and the order's new status, in one transaction."""
+    @contextlib.asynccontextmanager
+    async def _unpaid_order(self) -> AsyncIterator[tuple[int, RowDict | None]]:
+        """The number and row of an order in state `new`, its lock held; None where there is none (any more)."""
         order = self._pick("orders", "new")
         if order is None:
+            yield 0, None
             return
         number = int(str(order["id"]))
         async with self._locked([("orders", number)]):
             current = self.models["orders"].rows.get((number,))
-            if current is None or current["status"] != "new":
+            yield number, current if current is not None and current["status"] == "new" else None
+
+    async def pay(self) -> None:
+        """A payment and the order's new status, in one transaction."""
+        async with self._unpaid_order() as (number, current):
+            if current is None:
                 return
             now = datetime.now(UTC).replace(microsecond=0)
             async with self._writing("pay") as write:
@@ -236,13 +243,8 @@ class Shop:
 
     async def cancel(self) -> None:
         """An unpaid order and its lines disappear."""
-        order = self._pick("orders", "new")
-        if order is None:
-            return
-        number = int(str(order["id"]))
-        async with self._locked([("orders", number)]):
-            current = self.models["orders"].rows.get((number,))
-            if current is None or current["status"] != "new":
+        async with self._unpaid_order() as (number, current):
+            if current is None:
                 return
             async with self._writing("cancel") as write:
                 for row in [r for k, r in self.models["order_lines"].rows.items() if k[0] == number]:

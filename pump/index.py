@@ -138,6 +138,14 @@ class Index:
         """The largest commit_ts that can be served, or 0."""
         return self._last(keys.COMPLETE)
 
+    def largest_commit(self) -> int:
+        """As `largest_complete`, fakes apart. Steps over the fakes of an idle pump one by one: not for every day."""
+        with self._db.iterator(prefix=keys.COMPLETE, reverse=True) as newest:
+            for key, value in newest:
+                if not keys.decode_complete(value).flags & keys.FLAG_FAKE:
+                    return keys.key_ts(key)
+        return 0
+
     def _last(self, prefix: bytes) -> int:
         with self._db.iterator(prefix=prefix, reverse=True, include_value=False) as newest:
             for key in newest:

@@ -2,6 +2,9 @@
 
 Every write compares with the revision of our own last one. A mismatch means that an operator forced the node offline,
 or that a second process has its id: prewrites stop at once, and the record is left to whoever wrote it.
+
+A `paused` record with the label `final` is a promise: nothing is pending here and nothing above its maxCommitTS is
+stored, so a drainer that is there need not wait for this pump. Registering takes it back before anything is accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 from binlog import tso
 from binlog.errors import BinlogError, EtcdError, NodeNotFound, RegistryConflict
 from binlog.log import get_logger
-from binlog.node import Event, NodeStatus, State, next_state
+from binlog.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
 from binlog.registry import NodeRecord, Registry
 
 _log = get_logger("pump.node")
@@ -34,6 +37,8 @@ class Node:
         self._registry = registry
         self._resolved_ts = resolved_ts
         self._host = ""
+        self._status_addr = ""
+        self._final_ts: int | None = None
         self._started: tuple[int, float] = (0, 0.0)
         self._revision = 0
         self._unsure: NodeStatus | None = None  # a write whose outcome etcd did not tell
@@ -46,9 +51,12 @@ class Node:
             return self.usurped
         return "" if self.state is State.ONLINE and self._revision else str(self.state)
 
-    async def register(self, host: str, now_ts: int) -> None:
-        """Become online (P-LC-05). RegistryConflict if somebody else writes the record at the same time."""
-        self._host = host
+    async def register(self, host: str, now_ts: int, *, status_addr: str = "") -> None:
+        """Become online (P-LC-05). RegistryConflict if somebody else writes the record at the same time.
+
+        `status_addr`: host:port where binlogctl finds /state, told in a label; "" where there is none.
+        """
+        self._host, self._status_addr = host, status_addr
         self._started = (now_ts, asyncio.get_running_loop().time())
         record = await self._registry.get("pumps", self.node_id)
         self.previous = record.status.state if record is not None else None
@@ -63,17 +71,23 @@ class Node:
     def _status(self, update_ts: int | None = None) -> NodeStatus:
         start_ts, start_s = self._started
         now_ts = tso.approximate(start_ts, asyncio.get_running_loop().time() - start_s)
+        final = self.state is State.PAUSED and self._final_ts is not None
+        labels = {STATUS_LABEL: self._status_addr} if self._status_addr else {}
+        if final:
+            labels[FINAL_LABEL] = "true"
         return NodeStatus(
             self.node_id,
             self._host,
             self.state,
-            max_commit_ts=self._resolved_ts(),
+            label=labels or None,
+            max_commit_ts=self._final_ts if final and self._final_ts is not None else self._resolved_ts(),
             update_ts=now_ts if update_ts is None else update_ts,
         )
 
-    async def move(self, event: Event) -> None:
-        """Change state here and in the registry."""
+    async def move(self, event: Event, *, final_ts: int | None = None) -> None:
+        """Change state here and in the registry. `final_ts`: no binlog above it is stored, and none will be."""
         self.state = next_state(self.state, event)
+        self._final_ts = final_ts
         await self.write()
 
     async def write(self) -> None:

@@ -36,10 +36,19 @@ async def notify_drainers(registry: Registry, security: Security | None, *, now_
         if failure is None:
             _log.info("drainer notified", drainer=status.node_id, host=status.host)
             continue
-        age_s = (tso.physical_ms(now_ts) - tso.physical_ms(status.update_ts)) / 1000
-        if age_s <= STALE_S:
+        if not is_stale(status, now_ts):
             raise NotifyFailed(f"fail to notify all living drainer: {status.node_id} at {status.host}: {failure}")
+        age_s = _age_s(status, now_ts)
         _log.warning("an online drainer does not answer", drainer=status.node_id, age_s=int(age_s), reason=failure)
+
+
+def is_stale(status: NodeStatus, now_ts: int) -> bool:
+    """Whether its last heartbeat is so old that the process must be gone."""
+    return _age_s(status, now_ts) > STALE_S
+
+
+def _age_s(status: NodeStatus, now_ts: int) -> float:
+    return (tso.physical_ms(now_ts) - tso.physical_ms(status.update_ts)) / 1000
 
 
 async def _notify(status: NodeStatus, security: Security | None, pause_s: float) -> str | None:

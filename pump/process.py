@@ -2,20 +2,20 @@
 
 Start: directory lock → etcd → cluster id → recovery → listen (everything refused) → election, where timestamps are our
 own → status page → T → registration → notify drainers → serve → background tasks.
-Stop: `pausing` (no prewrites) → pending prewrites get their commits → `paused` with the final resolved ts → background
-tasks → listener → files → etcd → lock.
+Stop: `pausing` (no prewrites) → pending prewrites get their commits → the store is sealed → living drainers read the
+rest → `paused`, and `final` if nothing can follow → background tasks → listener → files → etcd → lock.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from binlog.cluster import cluster_id
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, TimestampUnavailable
 from binlog.etcd import connect_etcd
 from binlog.fields import split_host_port
 from binlog.http import StatusServer
@@ -36,7 +36,7 @@ from pump.gauges import expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
-from pump.notify import notify_drainers
+from pump.notify import is_stale, notify_drainers
 from pump.orphans import Orphans
 from pump.service import Gate, PumpService
 from pump.status import StatusPages
@@ -46,6 +46,9 @@ from pump.tso_service import TsoService
 GRACE_S = 1.0  # for calls under way; streams that live as long as their client are cut off
 SPACE_INTERVAL_S = 3.0
 PASSED_POLL_S = 1.0
+SEAL_S = 5.0  # for writes that were taken before the store was sealed
+READ_WAIT_S = 5.0  # for living drainers to read the last binlogs: then they need not wait for this pump's return
+READ_POLL_S = 0.1
 
 _log = get_logger("pump")
 
@@ -102,7 +105,7 @@ class Pump:
         await self._serve_status()  # what can fail comes before the registration, which would outlive us
         now_ts = await timestamps.get()
         await self.store.serve()
-        await self.node.register(self._advertised, now_ts)
+        await self.node.register(self._advertised, now_ts, status_addr=self._advertised_status)
         await self._notify(now_ts)
         self.gate.closed = ""
         self._begin()
@@ -145,6 +148,15 @@ class Pump:
     @property
     def _advertised(self) -> str:
         return self._config.advertise_addr or self.addr
+
+    @property
+    def _advertised_status(self) -> str:
+        if not self.status_addr:
+            return ""
+        host, port = split_host_port(self.status_addr)
+        if host not in ("", "0.0.0.0", "::"):
+            return self.status_addr
+        return f"{self._advertised.rpartition(':')[0]}:{port}"
 
     async def _notify(self, now_ts: int) -> None:
         """Only pumps that were away are news (P-LC-05)."""
@@ -239,9 +251,27 @@ class Pump:
             return
         if event is Event.CLOSE:
             await self._passed(await self.store.write_fake())
-        else:
+            await self.node.move(Event.DRAINED)
+            return
+        with suppress(TimestampUnavailable):  # a Go pump that opens the directory serves up to there
             await self.store.resolver.refresh()
-        await self.node.move(Event.DRAINED)
+        final_ts = await self.store.seal("the pump is stopping", SEAL_S)
+        if final_ts is None:
+            _log.warning("a write has not ended: drainers will wait for this pump to come back")
+        else:
+            await self._read(final_ts)
+        await self.node.move(Event.DRAINED, final_ts=final_ts)
+
+    async def _read(self, final_ts: int) -> None:
+        """Wait a moment for drainers that live and have not yet applied our last binlog. It is they who gain by it."""
+        with suppress(BinlogError, TimeoutError):
+            async with asyncio.timeout(READ_WAIT_S):
+                now_ts = await self.timestamps.get()
+                while True:
+                    online = [d for d in await drainers_of(self.registry) if d.state is State.ONLINE]
+                    if all(d.max_commit_ts >= final_ts or is_stale(d, now_ts) for d in online):
+                        return
+                    await asyncio.sleep(READ_POLL_S)
 
     async def _passed(self, ts: int) -> None:
         """Wait until every drainer in use has applied everything up to `ts`."""

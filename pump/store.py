@@ -20,7 +20,7 @@ from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, sc
 from binlog.errors import BinlogError, NotOnline
 from binlog.log import get_logger
 
-from pump.errors import DamagedRecord, NoSuchPrewrite, NotResolved
+from pump.errors import DamagedRecord, NoSuchPrewrite, NotResolved, Stopping
 from pump.index import Index, IndexOptions
 from pump.log import ValueLog
 from pump.match import Fate, Matcher, check, is_fake
@@ -75,6 +75,8 @@ class Store:
         self.resolver = Resolver(self._pending, self._resolved, timestamps)
         self._timestamps = timestamps
         self._drained = asyncio.Event()
+        self._under_way = 0  # requests whose report has not come
+        self._sealed = ""
         self._resolver_task: asyncio.Task[None] | None = None
         self._alarmed_s = 0.0
         self.activity = 0  # accepted writes; fakes do not count
@@ -143,8 +145,10 @@ class Store:
         """Store binlogs, in order; one result for each: None once durable and visible, else why not.
 
         `refuse_prewrites`: the state of a pump that takes none (P-RPC-03). A prewrite counts as pending from this
-        call on, before anything is waited for.
+        call on, before anything is waited for. Stopping once the store is sealed.
         """
+        if self._sealed:
+            raise Stopping(self._sealed)
         results: list[BinlogError | None] = [None] * len(payloads)
         places: list[int] = []
         envelopes: list[Envelope] = []
@@ -190,8 +194,10 @@ class Store:
     async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
         """The pending set follows the report, whether or not the caller still waits for it."""
         answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._under_way += 1
 
         def report(written: Written) -> None:
+            self._under_way -= 1
             self._account(envelopes, written)
             if not answer.done():
                 answer.set_result(written)
@@ -200,9 +206,11 @@ class Store:
             await self._writer.room()
             self._writer.submit(Submission(envelopes, payloads, size, report))
         except BaseException:
+            self._under_way -= 1
             for envelope in envelopes:
                 if envelope.tp == BinlogType.PREWRITE:
                     self._pending.refused(envelope.start_ts)
+            self._settle_down()
             raise
         return await answer
 
@@ -227,7 +235,10 @@ class Store:
             self.counters.commits += len(written.visible)
         if written.visible or len(pending) < held_back:
             self.resolver.nudge(max(written.visible, default=0))
-        if not len(pending):
+        self._settle_down()
+
+    def _settle_down(self) -> None:
+        if not len(self._pending) or not self._under_way:
             self._drained.set()
 
     def _alarm(self, commit_ts: int) -> None:
@@ -255,6 +266,7 @@ class Store:
             await self._submit([scan(payload)], [payload], len(payload))
         finally:
             self._pending.refused(placeholder)
+            self._settle_down()
         self.resolver.advance(ts)
         return ts
 
@@ -271,14 +283,29 @@ class Store:
 
     async def drained(self, deadline_s: float) -> bool:
         """Wait until nothing is pending, at most so long."""
+        return await self._until(lambda: not len(self._pending), deadline_s)
+
+    async def seal(self, why: str, deadline_s: float) -> int | None:
+        """Take no binlog any more (`why` is the refusal's text) and wait for those that were taken, at most so long.
+
+        The largest commit_ts that can be served, fakes apart; None where that is no last word: a prewrite is pending,
+        a write has not ended, or one ended in a way nobody knows.
+        """
+        self._sealed = why
+        still = await self._until(lambda: not len(self._pending) and not self._under_way, deadline_s)
+        if not still or self.log.broken is not None:
+            return None
+        return await asyncio.to_thread(self.index.largest_commit)
+
+    async def _until(self, reached: Callable[[], bool], deadline_s: float) -> bool:
         end_s = time.monotonic() + deadline_s
-        while len(self._pending):
+        while not reached():
             self._drained.clear()
             try:
                 async with asyncio.timeout(max(0.0, end_s - time.monotonic())):
                     await self._drained.wait()
             except TimeoutError:
-                return not len(self._pending)
+                return reached()
         return True
 
     # Reading

@@ -173,7 +173,7 @@ def listed(record: NodeRecord) -> Listed:
         status.state,
         record.mod_revision,
         status.max_commit_ts,
-        final=bool(status.label and status.label.get("final") == "true"),
+        final=status.final,
     )
 
 

@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 
 from binlog.errors import DecodeError, LifecycleError
 
+# Labels of ours, which the original's programs read and do not look at.
+FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
+STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state is answered
+
 
 class State(StrEnum):
     """`R-03`."""
@@ -76,6 +80,11 @@ class NodeStatus:
     label: Mapping[str, str] | None = None
     max_commit_ts: int = 0
     update_ts: int = 0
+
+    @property
+    def final(self) -> bool:
+        """A promise of a `paused` pump (FINAL_LABEL); for any other state it means nothing."""
+        return self.label is not None and self.label.get(FINAL_LABEL) == "true"
 
     def to_json(self) -> bytes:
         """Compact JSON as Go writes it, `<`, `>` and `&` escaped."""

@@ -12,7 +12,7 @@ from binlog.cluster import own_cluster_id
 from binlog.envelope import scan
 from binlog.errors import TimestampUnavailable
 from binlog.etcd import connect_etcd
-from binlog.node import State
+from binlog.node import NodeStatus, State
 from binlog.registry import Registry
 from binlog.timestamp import BatchingSource, OwnTimestamps
 from binlog.upstream import LEADER_KEY
@@ -236,8 +236,64 @@ async def test_a_clean_stop(tmp_path: Path, etcd: Etcd) -> None:
         record = await Registry(store).get("pumps", "p1")
         assert record is not None
         assert record.status.state is State.PAUSED
+        assert record.status.final and record.status.max_commit_ts == 0, "fakes are nothing to wait for"
         server.output.unlink()
     await store.close()
+
+
+async def test_rule_1_what_a_pump_says_when_it_stops(tmp_path: Path, etcd: Etcd) -> None:
+    """`final` with the last commit's ts after a clean stop, taken back before the next life accepts anything; a pump
+    with a pending prewrite, or one that was killed, promises nothing."""
+    store = connect_etcd([etcd.endpoint])
+    port = free_port()
+    server = pump(tmp_path, etcd, "p1", port).start()
+    server.wait_for_output("pump is serving")
+    cluster_id, source = await cluster_of(etcd), await timestamps(etcd)
+
+    async def status() -> NodeStatus:
+        record = await Registry(store).get("pumps", "p1")
+        assert record is not None
+        return record.status
+
+    def again(number: int) -> Server:
+        server = pump(tmp_path, etcd, "p1", port)
+        server.output = tmp_path / f"p1-{number}.log"
+        server.start().wait_for_output("pump is serving")
+        return server
+
+    try:
+        async with connected(f"127.0.0.1:{port}", cluster_id) as client:
+            start_ts, commit_ts = await source.batch(2)
+            await client.write(prewrite(start_ts))
+            await client.write(commit(start_ts, commit_ts))
+        assert server.stop() == 0, server.tail()
+        left = await status()
+        assert (left.state, left.final, left.max_commit_ts) == (State.PAUSED, True, commit_ts)
+
+        server = again(1)
+        back = await status()
+        assert (back.state, back.final) == (State.ONLINE, False)
+        pending_ts = await source.get()
+        async with connected(f"127.0.0.1:{port}", cluster_id) as client:
+            await client.write(prewrite(pending_ts))
+        assert server.stop() == 0, server.tail()
+        assert (await status()).state is State.PAUSING
+
+        server = again(2)
+        server.kill()
+        assert (await status()).state is State.ONLINE and not (await status()).final
+
+        server = again(3)
+        async with connected(f"127.0.0.1:{port}", cluster_id) as client:
+            last_ts = await source.get()
+            await client.write(commit(pending_ts, last_ts))
+        assert server.stop() == 0, server.tail()
+        left = await status()
+        assert (left.state, left.final, left.max_commit_ts) == (State.PAUSED, True, last_ts)
+    finally:
+        server.kill()
+        await source.close()
+        await store.close()
 
 
 @pytest.mark.parametrize(

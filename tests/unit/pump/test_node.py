@@ -54,6 +54,46 @@ async def test_registration_and_lifecycle() -> None:
     assert again.previous is State.PAUSED
 
 
+async def test_rule_1_final_is_said_while_paused_and_taken_back_before_anything_is_accepted() -> None:
+    """The label and its ts survive heartbeats; the next life's registration has neither."""
+    etcd = MemoryEtcd()
+    node = await registered(etcd)
+    await node.move(Event.PAUSE)
+    assert not (await state_of(etcd)).final
+    await node.move(Event.DRAINED, final_ts=17)
+    await node.write()
+    left = await state_of(etcd)
+    assert (left.state, left.final, left.max_commit_ts) == (State.PAUSED, True, 17)
+    await registered(etcd)
+    back = await state_of(etcd)
+    assert (back.state, back.final, back.label, back.max_commit_ts) == (State.ONLINE, False, None, 42)
+
+
+async def test_rule_1_paused_without_a_last_word_promises_nothing() -> None:
+    etcd = MemoryEtcd()
+    node = await registered(etcd)
+    await node.move(Event.PAUSE)
+    await node.move(Event.DRAINED)
+    left = await state_of(etcd)
+    assert (left.state, left.label, left.max_commit_ts) == (State.PAUSED, None, 42)
+
+
+async def test_the_record_reads_as_upstreams() -> None:
+    """R-02: its keys in its order, labels in the shape its programs decode."""
+    etcd = MemoryEtcd()
+    node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42)
+    await node.register("127.0.0.1:8250", NOW, status_addr="127.0.0.1:9250")
+    await node.move(Event.PAUSE)
+    await node.move(Event.DRAINED, final_ts=17)
+    kv = await etcd.get(key_of("pumps", "p1"))
+    assert kv is not None
+    update_ts = (await state_of(etcd)).update_ts
+    assert kv.value == (
+        b'{"nodeId":"p1","host":"127.0.0.1:8250","state":"paused","isAlive":false,"score":0,'
+        b'"label":{"labels":{"status":"127.0.0.1:9250","final":"true"}},"maxCommitTS":17,"updateTS":%d}' % update_ts
+    )
+
+
 @pytest.mark.parametrize("how", ["forced offline", "a second live instance", "deleted"])
 async def test_rule_2_a_foreign_write_stops_prewrites(how: str) -> None:
     """Nobody overwrites the other in turns: who finds a revision not its own stops, and leaves the record alone."""

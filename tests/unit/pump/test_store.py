@@ -10,7 +10,7 @@ import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline, PurgedPosition, TimestampUnavailable
 
-from pump.errors import Conflict, DamagedRecord, InvalidBinlog, NoSuchPrewrite, NotResolved
+from pump.errors import Conflict, DamagedRecord, InvalidBinlog, NoSuchPrewrite, NotResolved, Stopping
 from pump.plan import Limits, Stop
 from pump.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, encode_fake, merged, opened, prewrite, rollback
@@ -318,6 +318,47 @@ async def test_rule_1_drained_waits_for_the_commits(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await write(store, commit(50, 60))
         assert await waiting
+
+
+async def test_rule_1_sealed_with_nothing_pending_is_a_last_word(tmp_path: Path) -> None:
+    """What it returns is the last commit, not a fake; nothing is taken afterwards, not even a commit."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20), prewrite(30))
+        await write(store, commit(30, 40))
+        await store.write_fake()
+        assert store.index.largest_complete() > 40
+        assert await store.seal("stopping", 1) == 40
+        for late in (prewrite(200), commit(10, 20), rollback(300)):
+            with pytest.raises(Stopping, match="stopping"):
+                await store.write([late])
+
+
+async def test_rule_1_an_empty_pump_is_final_at_0(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        assert await store.seal("stopping", 1) == 0
+
+
+async def test_rule_1_sealed_with_a_prewrite_pending_is_none(tmp_path: Path) -> None:
+    """Its commit follows it to this pump, after the restart, at a ts that drainers must not have passed by then."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10))
+        assert await store.seal("stopping", 0.01) is None
+
+
+async def test_rule_1_sealing_waits_for_what_was_taken_before(tmp_path: Path) -> None:
+    """A commit that is being written has no prewrite in the set it could be seen by: it is waited for by itself."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10))
+        writing = asyncio.create_task(store.write([commit(10, 20)]))
+        await asyncio.sleep(0)
+        assert await store.seal("stopping", 5) == 20
+        assert await writing == [None]
+
+
+async def test_rule_1_a_broken_log_has_no_last_word(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        store.log.give_up("the disk is gone")
+        assert await store.seal("stopping", 1) is None
 
 
 # Bad input and refusals

@@ -141,11 +141,13 @@ class Connection:
         except TimeoutError:
             self._drop(channel)
             return lost(f"DEADLINE_EXCEEDED: no answer from {self.host} within {self._timeout_s} s")
-        if batch.unsupported or batch.oversized:
-            self.has_extension = False
         if batch.unsupported:
+            self.has_extension = False
             return None
-        if answer.outcome is Outcome.UNKNOWN and batch.ended and not batch.oversized:
+        if batch.oversized:  # kept for later channels too: the limit is in the pump's settings
+            self._use_extension = False
+        if answer.outcome is Outcome.UNKNOWN and batch.ended:
+            # After a refused message as well: its bytes may hold the flow-control window that single calls need.
             self._drop(channel)
         return answer
 

@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/=]+)>")
+_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
 
 
 class SparkFailed(BinlogError):
@@ -44,11 +46,12 @@ def unwrap(error: BaseException) -> BinlogError:
 
 
 def reason_of(text: str) -> str:
-    """The line that matters in Spark's many: the last error of a Python traceback, else the first line with an
-    exception's name, else the first line."""
+    """The line that matters in Spark's many: the last error of a Python traceback, else the innermost cause that says
+    something, else the first line with an exception's name, else the first line."""
     head = text.partition("=== Streaming Query ===")[0]
-    raised = re.findall(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", head, re.MULTILINE)
-    if raised:
-        return str(raised[-1])
+    for pattern in (_RAISED, _CAUSE):
+        found = pattern.findall(head)
+        if found:
+            return str(found[-1])
     lines = [line.strip() for line in head.splitlines() if line.strip()]
     return next((line for line in lines if "Exception" in line), lines[0] if lines else "no reason given")

@@ -40,6 +40,11 @@ def test_spark_s_own_failure_is_one_line() -> None:
         ("one\ntwo", "one"),
         ("An error\njava.lang.OutOfMemoryError: heap\n\tat x", "java.lang.OutOfMemoryError: heap"),
         ("first\n: org.apache.spark.SparkException: lost", ": org.apache.spark.SparkException: lost"),
+        (
+            ": org.apache.spark.SparkException: Exception thrown in awaitResult:\n\tat x\nCaused by: org.apache.spark."
+            "SparkException: Python worker exited\n\tat y\nCaused by: java.io.EOFException\n\tat z",
+            "org.apache.spark.SparkException: Python worker exited",
+        ),
     ],
 )
 def test_the_line_that_matters(text: str, reason: str) -> None:

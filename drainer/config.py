@@ -124,6 +124,12 @@ class SyncerSection(Section):
         ]
         return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, frozenset(self.ignore_txn_commit_ts))
 
+    def place(self) -> str:
+        """Names the destination, whoever writes there."""
+        return (
+            f"sqlite:{Path(self.to.path).absolute()}" if self.db_type == "sqlite" else f"{self.to.host}:{self.to.port}"
+        )
+
     def digest(self) -> str:
         """Of everything that decides which rows a batch writes: an unfinished one goes on only with the same."""
         chosen = self.model_dump_json(

@@ -34,6 +34,7 @@ from drainer.coordinator import Sizes
 from drainer.destination import destination_for
 from drainer.node import DrainerNode
 from drainer.pipeline import Pipeline
+from drainer.pumps.left import Left, scope_of
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.run import SparkRun
 from drainer.scheduler import Scheduler
@@ -181,7 +182,14 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
     )
-    pumps = PumpSet(upstream.registry, dial_with(upstream.cluster_id, security))
+    left = Left(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    await left.load()
+    pumps = PumpSet(
+        upstream.registry,
+        dial_with(upstream.cluster_id, security),
+        left=left,
+        position=lambda: pipeline.position_ts,
+    )
     scheduler = Scheduler(
         pumps,
         pipeline,

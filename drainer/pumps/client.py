@@ -7,14 +7,17 @@ from typing import Protocol
 
 import grpc
 import grpc.aio
+from binlog import envelope
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.security import Security
 
+from drainer.pumps.left import MISSED_MAX, MISSED_SHOWN, Missed
 from drainer.pumps.mark import Limits, PumpMark, Stop
 
 CALL_TIMEOUT_S = 10.0
+MISSED_TIMEOUT_S = 60.0
 PENDING_SHOWN_MAX = 20
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
@@ -50,15 +53,43 @@ class Inspection:
 
 
 class PumpClient(Protocol):
-    """One pump that can be asked how far it is."""
+    """One pump that can be asked how far it is. `interrupted`: the connection was lost since this was last cleared, and
+    what runs at the address may be another program now."""
 
     extension: bool
+    interrupted: bool
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark: ...
 
     async def inspect(self) -> Inspection | None: ...
 
+    async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
+        """What it holds in (after_ts, until_ts], all of which must be resolved there. Raises as `mark` does."""
+        ...
+
     async def close(self) -> None: ...
+
+
+class Count:
+    """Counts binlogs for `missed`, fakes apart."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._shown: list[tuple[int, int]] = []
+
+    @property
+    def full(self) -> bool:
+        return self._count >= MISSED_MAX
+
+    def add(self, found: envelope.Envelope) -> None:
+        if found.is_fake:
+            return
+        self._count += 1
+        if len(self._shown) < MISSED_SHOWN:
+            self._shown.append((found.start_ts, found.commit_ts))
+
+    def result(self) -> Missed:
+        return Missed(self._count, tuple(self._shown))
 
 
 def aio_channel(host: str, security: Security) -> grpc.aio.Channel:
@@ -72,6 +103,7 @@ class ExtensionPump:
     """A client of PumpExt at one address. Nothing is sent before the first question."""
 
     extension = True
+    interrupted = False  # its answers tell by themselves when it is no pump of ours any more
 
     def __init__(self, node_id: str, host: str, *, cluster_id: int, security: Security) -> None:
         self._node_id = node_id
@@ -124,6 +156,22 @@ class ExtensionPump:
             answer.late_commit_count,
             tuple(answer.late_commit_ts),
         )
+
+    async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
+        request = ext.PullRangeReq(cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts)
+        count = Count()
+        stream = self._stub.PullRange(request, timeout=MISSED_TIMEOUT_S)
+        try:
+            async for answer in stream:
+                for payload in answer.payloads:
+                    count.add(envelope.scan(payload))
+                if count.full:
+                    break
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
+        finally:
+            stream.cancel()
+        return count.result()
 
     async def close(self) -> None:
         await self._channel.close()

@@ -19,8 +19,9 @@ from binlog.log import get_logger
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.security import Security
 
-from drainer.pumps.client import Inspection, aio_channel, translate
+from drainer.pumps.client import MISSED_TIMEOUT_S, Count, Inspection, aio_channel, translate
 from drainer.pumps.cut import Place, cut
+from drainer.pumps.left import Missed
 from drainer.pumps.mark import Limits, PumpMark
 
 BACKLOG_MAX = 500_000
@@ -44,6 +45,7 @@ class GoPump:
         self._resolved_ts = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self.interrupted = False
         self._error: BinlogError | None = PumpUnavailable(f"pump {node_id} ({host}): nothing received yet")
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
@@ -66,6 +68,26 @@ class GoPump:
 
     async def inspect(self) -> Inspection | None:
         return None
+
+    async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
+        """There is a binlog or a fake at or above `until_ts`, for `mark` has seen it or will."""
+        stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
+        request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
+        count = Count()
+        stream = stub.PullBinlogs(request, timeout=MISSED_TIMEOUT_S)
+        try:
+            async for answer in stream:
+                found = envelope.scan(answer.entity.payload)
+                if found.commit_ts > until_ts:
+                    break
+                count.add(found)
+                if count.full or found.commit_ts == until_ts:
+                    break
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, f"pump {self._node_id} ({self._host})") from error
+        finally:
+            stream.cancel()
+        return count.result()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -92,6 +114,7 @@ class GoPump:
                 self._error = translate(error, f"pump {self._node_id} ({self._host})")
             except BinlogError as error:
                 self._error = error
+            self.interrupted = True
             _log.warning("pull from a Go pump stopped", pump=self._node_id, error=str(self._error))
             await asyncio.sleep(RECONNECT_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
@@ -16,6 +16,7 @@ from binlog.security import Security
 from drainer.pumps.client import ExtensionPump, Inspection, NoExtension, PumpClient
 from drainer.pumps.counting import Listed, counts, unchanged
 from drainer.pumps.go import GoPump
+from drainer.pumps.left import Left, Missed
 from drainer.pumps.mark import Limits, PumpMark, Watermark, watermark_of
 
 ATTEMPTS_MAX = 8
@@ -23,6 +24,7 @@ COMPLAIN_EVERY_S = 10.0
 # A transaction may take long; one that takes this long is worth a line, and another every so often.
 PENDING_WARN_MS = 30_000
 PENDING_EVERY_S = 60.0
+PROBE_EVERY_S = 1.0
 
 _log = get_logger(__name__)
 
@@ -43,7 +45,8 @@ class HeldBack(BinlogError):
 
 @dataclass(slots=True)
 class PumpView:
-    """What is known of one pump, for the status page. `down_since`: unix seconds of its first unanswered question."""
+    """What is known of one pump, for the status page. `down_since`: unix seconds of its first unanswered question;
+    `left_ts`: it does not count since the position was there; `missed`: what it brought back that had been passed."""
 
     node_id: str
     host: str = ""
@@ -54,6 +57,8 @@ class PumpView:
     error: str = ""
     down_since: float | None = None
     inspection: Inspection | None = None
+    left_ts: int | None = None
+    missed: Missed = field(default_factory=Missed)
     complained_at: float = field(default=-COMPLAIN_EVERY_S, repr=False)
     pending_told_at: float = field(default=-PENDING_EVERY_S, repr=False)
 
@@ -61,9 +66,20 @@ class PumpView:
 class PumpSet:
     """The clients of all pumps, one by node id and address; made when first needed, closed together."""
 
-    def __init__(self, registry: Registry, dial: Dial) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        dial: Dial,
+        *,
+        left: Left | None = None,
+        position: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`left`: loaded; who has a `position` that survives keeps there how far pumps were read that do not count."""
         self._registry = registry
         self._dial = dial
+        self._left = left
+        self._position = position
+        self._probed_at: dict[str, float] = {}
         self._clients: dict[tuple[str, str], PumpClient] = {}
         self._list: list[Listed] | None = None
         self.views: dict[str, PumpView] = {}
@@ -84,6 +100,8 @@ class PumpSet:
             if not unchanged(before, self._list, after_ts=after_ts):
                 continue
             marks = tuple(self._believe(p, a) for p, a in zip(asked, answers, strict=True))
+            if self._left is not None:
+                await self._keep_books(self._left, before, marks, after_ts)
             return watermark_of(marks, floor_ts=after_ts)
         raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while they were asked")
 
@@ -119,6 +137,7 @@ class PumpSet:
         for pump in pumps:
             view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
             view.host, view.state, view.counts = pump.host, pump.state, counts(pump, after_ts=after_ts)
+            view.left_ts = self._left.ts(pump.node_id) if self._left is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
         await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
@@ -128,17 +147,81 @@ class PumpSet:
         for key in [key for key in self._clients if key not in wanted]:
             await self._clients.pop(key).close()
 
+    async def _keep_books(self, left: Left, pumps: Sequence[Listed], marks: Sequence[PumpMark], after_ts: int) -> None:
+        """Rule 2: write down where a pump is left before anything is believed without it, and look at what one that is
+        back holds below the position. Only at the position itself: a question asked ahead must be asked again."""
+        here = {mark.node_id: mark for mark in marks}
+        leaving = [p.node_id for p in pumps if p.node_id not in here and left.ts(p.node_id) is None]
+        returned = [mark for mark in marks if left.ts(mark.node_id) is not None]
+        if (leaving or returned) and after_ts != self._position():
+            raise HeldBack("", "the list of pumps has changed")
+        try:
+            for node_id in leaving:
+                await left.leave(node_id, after_ts)
+            for mark in returned:
+                if mark.resolved_ts >= after_ts:  # until then nothing moves, and more may come
+                    await self._look_back(left, mark, after_ts)
+        except EtcdError as error:
+            raise HeldBack("", f"the registry does not answer: {error}") from error
+
+    async def _look_back(self, left: Left, mark: PumpMark, position_ts: int) -> None:
+        view, from_ts = self.views[mark.node_id], left.ts(mark.node_id) or 0
+        if from_ts < mark.purged_ts:
+            _log.warning(
+                "what a pump held below its purge point is not known", pump=mark.node_id, purged=mark.purged_ts
+            )
+            from_ts = mark.purged_ts
+        missed = Missed()
+        if from_ts < position_ts:
+            try:
+                missed = await self._clients[mark.node_id, mark.host].missed(after_ts=from_ts, until_ts=position_ts)
+            except BinlogError as error:
+                raise HeldBack(mark.node_id, f"it is back, and does not tell what it holds: {error}") from error
+        if missed.count:
+            view.missed = missed
+            _log.error(
+                "ALARM: a pump is back with binlogs that were passed without it; they are not applied",
+                pump=mark.node_id,
+                count=missed.count,
+                start_and_commit_ts=list(missed.shown),
+                after_ts=from_ts,
+                until_ts=position_ts,
+            )
+        await left.forget(mark.node_id)
+
     async def _ask(self, pump: Listed, after_ts: int, limits: Limits) -> PumpMark:
         key = (pump.node_id, pump.host)
         client = self._clients.get(key)
         if client is None:
             client = self._clients[key] = self._dial(pump.node_id, pump.host, True)
+        elif client.interrupted and not client.extension:
+            found = await self._probe(pump, after_ts, limits)
+            if found is not None:
+                return found
         try:
             return await client.mark(after_ts=after_ts, limits=limits)
         except NoExtension:
             await client.close()
             client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
             return await client.mark(after_ts=after_ts, limits=limits)
+
+    async def _probe(self, pump: Listed, after_ts: int, limits: Limits) -> PumpMark | None:
+        """A Go pump's connection was lost: one of ours may have taken its place. Its answer then, else None."""
+        key, now = (pump.node_id, pump.host), time.monotonic()
+        if now - self._probed_at.get(pump.node_id, -PROBE_EVERY_S) < PROBE_EVERY_S:
+            return None
+        self._probed_at[pump.node_id] = now
+        old, new = self._clients[key], self._dial(pump.node_id, pump.host, True)
+        try:
+            found = await new.mark(after_ts=after_ts, limits=limits)
+        except BinlogError as error:
+            old.interrupted = not isinstance(error, NoExtension)  # it answers, and is what it was
+            await new.close()
+            return None
+        self._clients[key] = new
+        await old.close()
+        _log.info("a pump of ours runs where a Go pump was", pump=pump.node_id, host=pump.host)
+        return found
 
     def _believe(self, pump: Listed, answer: PumpMark | BaseException) -> PumpMark:
         view = self.views[pump.node_id]

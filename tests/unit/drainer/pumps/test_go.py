@@ -12,6 +12,7 @@ from binlog.security import Security
 
 from drainer.pumps.client import ExtensionPump, NoExtension
 from drainer.pumps.go import GoPump
+from drainer.pumps.left import Missed
 from drainer.pumps.mark import Limits, PumpMark, PumpRange
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.stub import StubPump
@@ -111,3 +112,35 @@ def test_what_a_pull_may_raise(stub: StubPump, cluster: int, after: int, until: 
     part = PumpRange("a", stub.host, True, BASE + after, BASE + until)
     with pytest.raises(kind, match=r"pump a \("):
         list(pull(part, cluster_id=cluster, security=PLAIN))
+
+
+@pytest.mark.parametrize("extension", [True, False])
+async def test_what_either_kind_holds_of_a_range_that_was_passed(extension: bool) -> None:
+    """Rule 2: both ends as in a pull, fakes apart."""
+    stub = StubPump(extension=extension)
+    stub.put(binlog(10), binlog(20), encode_fake(BASE + 25), binlog(30), binlog(40), encode_fake(BASE + 50))
+    stub.resolve(BASE + 50)
+    kind = ExtensionPump if extension else GoPump
+    pump = kind("p", stub.host, cluster_id=1, security=PLAIN)
+    try:
+        found = await pump.missed(after_ts=BASE + 10, until_ts=BASE + 30)
+        assert found == Missed(2, ((BASE + 19, BASE + 20), (BASE + 29, BASE + 30)))
+        assert (await pump.missed(after_ts=BASE + 40, until_ts=BASE + 50)) == Missed()
+        assert (await pump.missed(after_ts=BASE + 30, until_ts=BASE + 39)) == Missed()
+    finally:
+        await pump.close()
+        stub.stop()
+
+
+async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
+    go.put(encode_fake(BASE + 30))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
+    await marked(pump, BASE, BASE + 30)
+    assert not pump.interrupted
+    await asyncio.to_thread(go.stop)
+    for _ in range(500):
+        if pump.interrupted:
+            break
+        await asyncio.sleep(0.01)
+    assert pump.interrupted
+    await pump.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
-from binlog.errors import ClusterMismatch, PumpUnavailable
+from binlog.errors import ClusterMismatch, EtcdError, PumpUnavailable
 from binlog.node import NodeStatus, State
 from binlog.registry import ROOT, Registry
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import Inspection, NoExtension, PumpClient
+from drainer.pumps.left import Left, Missed
 from drainer.pumps.mark import Limits, PumpMark, Stop
 from drainer.pumps.survey import HeldBack, PumpSet
 
@@ -24,6 +25,8 @@ class Scripted:
         self.node_id, self.host, self.extension = node_id, host, extension
         self.answer: int | Exception = 100
         self.when_asked: Callable[[], Awaitable[None]] | None = None
+        self.interrupted = False
+        self.held: tuple[tuple[int, int], ...] = ()
         self.asked = 0
         self.closed = False
 
@@ -38,6 +41,10 @@ class Scripted:
     async def inspect(self) -> Inspection | None:
         return Inspection(0, 0, (), 0, ())
 
+    async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
+        found = tuple(pair for pair in self.held if after_ts < pair[1] <= until_ts)
+        return Missed(len(found), found)
+
     async def close(self) -> None:
         self.closed = True
 
@@ -50,11 +57,24 @@ class World:
         self.registry = Registry(self.etcd)
         self.clients: list[Scripted] = []
         self.answers: dict[tuple[str, bool], int | Exception] = {}
-        self.pumps = PumpSet(self.registry, self.dial)
+        self.held: dict[str, tuple[tuple[int, int], ...]] = {}
+        self.position_ts = 10
+        self.begin()
+
+    def begin(self) -> None:
+        """A life of the drainer begins."""
+        self.left = Left(self.etcd, "feed")
+        self.pumps = PumpSet(self.registry, self.dial, left=self.left, position=lambda: self.position_ts)
+
+    async def survey(self, position_ts: int) -> int:
+        """The watermark that is believed at this position."""
+        self.position_ts = position_ts
+        return (await self.pumps.survey(after_ts=position_ts, limits=LIMITS)).ts
 
     def dial(self, node_id: str, host: str, extension: bool) -> PumpClient:
         client = Scripted(node_id, host, extension)
         client.answer = self.answers.get((node_id, extension), 100)
+        client.held = self.held.get(node_id, ())
         self.clients.append(client)
         return client
 
@@ -161,8 +181,8 @@ async def test_a_paused_pump_of_ours_holds_back_only_until_its_last_commit_is_re
     await world.put("p", State.PAUSED, max_commit_ts=50, label={"final": "true"})
     world.answers[("p", True)] = PumpUnavailable("not running")
     with pytest.raises(HeldBack):
-        await world.pumps.survey(after_ts=49, limits=LIMITS)
-    assert (await world.pumps.survey(after_ts=50, limits=LIMITS)).ts == 100
+        await world.survey(49)
+    assert await world.survey(50) == 100
 
 
 async def test_a_paused_go_pump_holds_back_for_ever() -> None:
@@ -170,7 +190,7 @@ async def test_a_paused_go_pump_holds_back_for_ever() -> None:
     await world.put("go", State.PAUSED, max_commit_ts=50)
     world.answers[("go", True)] = PumpUnavailable("not running")
     with pytest.raises(HeldBack):
-        await world.pumps.survey(after_ts=10**6, limits=LIMITS)
+        await world.survey(10**6)
 
 
 async def test_without_the_extension_a_pump_is_taken_for_a_go_pump() -> None:
@@ -221,3 +241,141 @@ async def test_a_record_that_cannot_be_read_holds_back_until_it_is_repaired() ->
     record = NodeStatus("torn", "torn:1", State.ONLINE)
     await world.etcd.put(f"{ROOT}/pumps/torn", record.to_json())
     assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 60
+
+
+# Rule 2: pumps that were away
+
+
+async def forced_offline(world: World) -> None:
+    """Pump b was read up to 50; then it died, was forced offline, and the drainer went on to 100 without it."""
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.ONLINE)
+    world.answers = {("a", True): 100, ("b", True): 50}
+    assert await world.survey(10) == 50
+    await world.put("b", State.OFFLINE)
+    assert await world.survey(50) == 100
+    world.answers = {("a", True): 200, ("b", True): 200}
+    world.client("a").answer = 200
+
+
+async def test_rule_2_what_a_forced_pump_brings_back_is_an_alarm() -> None:
+    """And what it holds above the position is read as ever."""
+    world = World()
+    world.held = {"b": ((40, 45), (55, 60), (90, 99), (95, 130))}
+    await forced_offline(world)
+    await world.put("b", State.ONLINE)
+    assert await world.survey(100) == 200
+    assert world.pumps.views["b"].missed == Missed(2, ((55, 60), (90, 99)))
+    assert world.left.ts("b") is None
+    assert await world.survey(200) == 200, "it is looked at once"
+
+
+async def test_rule_2_one_that_left_in_order_brings_nothing_back() -> None:
+    world = World()
+    world.held = {"b": ((40, 45), (150, 160))}
+    await forced_offline(world)
+    await world.put("b", State.ONLINE)
+    assert await world.survey(100) == 200
+    assert world.pumps.views["b"].missed.count == 0
+
+
+async def test_rule_2_where_a_pump_was_left_survives_the_drainer() -> None:
+    world = World()
+    world.held = {"b": ((55, 60),)}
+    await forced_offline(world)
+    world.begin()
+    await world.left.load()
+    assert await world.survey(100) == 200
+    await world.put("b", State.ONLINE)
+    world.begin()
+    await world.left.load()
+    assert await world.survey(150) == 200
+    assert world.pumps.views["b"].missed == Missed(1, ((55, 60),))
+
+
+async def test_rule_2_a_prewrite_that_is_pending_there_is_waited_for() -> None:
+    """Its commit may still come, below the position: nothing moves until it is known, and then it is an alarm."""
+    world = World()
+    await forced_offline(world)
+    world.answers[("b", True)] = 54
+    await world.put("b", State.ONLINE)
+    assert await world.survey(100) == 54
+    assert world.left.ts("b") == 50
+    world.client("b").answer, world.client("b").held = 200, ((55, 60),)
+    assert await world.survey(100) == 200
+    assert world.pumps.views["b"].missed.count == 1
+
+
+async def test_rule_2_nothing_is_believed_without_a_pump_before_it_is_written_down() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.ONLINE)
+    await world.survey(10)
+    await world.put("b", State.OFFLINE)
+    put, fails = world.etcd.put, True
+
+    async def unwilling(key: str, value: bytes, **more: object) -> int:
+        if fails:
+            raise EtcdError("no leader")
+        return await put(key, value)
+
+    world.etcd.put = unwilling  # type: ignore[method-assign]
+    with pytest.raises(HeldBack, match="registry"):
+        await world.survey(50)
+    fails = False
+    assert await world.survey(60) == 100
+    assert world.left.ts("b") == 60
+
+
+async def test_rule_2_a_question_asked_ahead_is_asked_again() -> None:
+    """While a batch is applied nobody knows yet where a pump that leaves is left."""
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.ONLINE)
+    await world.survey(10)
+    await world.put("b", State.OFFLINE)
+    with pytest.raises(HeldBack):
+        await world.pumps.survey(after_ts=80, limits=LIMITS)
+    assert world.left.ts("b") is None
+    await world.survey(10)
+    assert world.left.ts("b") == 10
+    assert (await world.pumps.survey(after_ts=80, limits=LIMITS)).ts == 100
+
+
+# A data-dir changes hands
+
+
+async def test_a_pump_of_ours_that_takes_a_go_pumps_place_is_noticed() -> None:
+    world = World()
+    await world.put("p", State.ONLINE)
+    world.answers = {("p", True): NoExtension("unimplemented"), ("p", False): 60}
+    assert not (await world.pumps.survey(after_ts=10, limits=LIMITS)).marks[0].extension
+    dialled = len(world.clients)
+    await world.survey(10)
+    assert len(world.clients) == dialled, "nobody asks again while the connection stands"
+    world.answers[("p", True)] = 70
+    world.client("p").interrupted = True
+    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert found.ts == 70 and found.marks[0].extension
+    assert [client.closed for client in world.clients] == [True, True, False]
+
+
+async def test_a_go_pump_that_was_only_restarted_stays_one() -> None:
+    world = World()
+    await world.put("p", State.ONLINE)
+    world.answers = {("p", True): NoExtension("unimplemented"), ("p", False): 60}
+    await world.survey(10)
+    go = world.client("p")
+    go.interrupted = True
+    assert not (await world.pumps.survey(after_ts=10, limits=LIMITS)).marks[0].extension
+    assert world.client("p") is go and not go.interrupted
+
+
+async def test_a_go_pump_that_takes_ours_place_is_noticed() -> None:
+    world = World()
+    await world.put("p", State.ONLINE)
+    await world.survey(10)
+    world.answers = {("p", False): 60}
+    world.client("p").answer = NoExtension("unimplemented")
+    found = await world.pumps.survey(after_ts=10, limits=LIMITS)
+    assert found.ts == 60 and not found.marks[0].extension

@@ -89,7 +89,7 @@ class FoldBuilder:
         tables = {table_id for table_id, _ in apart}
         for one in transactions:
             for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
-                codec = self._decoder.codec(table_id, version, one[0])
+                codec = self._decoder.codec_of_row(table_id, version, one[0], kind, row)
                 if codec is None or codec.shape.table_id not in tables:
                     continue
                 change = change_of(codec, kind, row, one[0], sequence)
@@ -104,17 +104,19 @@ class FoldBuilder:
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
         """Where rows of a table and schema_version go; None: they are left out."""
-        codec = self._decoder.codec(table_id, version, commit_ts)
-        lane: Lane | None = None
-        if codec is not None:
-            fold = None
-            if codec.shape.foldable:
-                fold = self._folds.get(codec.shape.table_id)
-                if fold is None:
-                    fold = self._folds[codec.shape.table_id] = TableFold(codec)
-            lane = (codec, fold)
+        lane = self._lane_of(self._decoder.codec(table_id, version, commit_ts))
         self._lanes[table_id, version] = lane
         return lane
+
+    def _lane_of(self, codec: Codec | None) -> Lane | None:
+        if codec is None:
+            return None
+        fold = None
+        if codec.shape.foldable:
+            fold = self._folds.get(codec.shape.table_id)
+            if fold is None:
+                fold = self._folds[codec.shape.table_id] = TableFold(codec)
+        return codec, fold
 
     def _fold(self) -> list[Scanned]:
         transactions = in_order(self._found)
@@ -129,6 +131,8 @@ class FoldBuilder:
                 of = (table_id, version)
                 lane = self._lanes.get(of) or self._lane(table_id, version, commit_ts)
             if lane is None:
+                if self._decoder.has_strays:
+                    self._fold_many(place, one)
                 continue
             codec, fold = lane
             self._change_count += 1
@@ -148,6 +152,8 @@ class FoldBuilder:
         commit_ts = one[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
             lane = self._lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
+            if lane is None and self._decoder.has_strays:
+                lane = self._lane_of(self._decoder.codec_of_row(table_id, version, commit_ts, kind, row))
             if lane is None:
                 continue
             codec, fold = lane

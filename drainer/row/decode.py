@@ -11,6 +11,7 @@ from itertools import pairwise
 from drainer.plan import Change, Kind, Literals
 from drainer.row.codec import Codec
 from drainer.row.form import Dialect
+from drainer.row.stray import StrayRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
 from drainer.schema.view import Gone, SchemaView
 
@@ -22,19 +23,38 @@ class Decoder:
         self.view = view
         self.dialect = dialect
         self._codecs: dict[tuple[int, int], Codec | None] = {}
+        self._strays: dict[tuple[int, int], StrayRows] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
-        """For rows of one table and schema_version; None when the table's rows are left out (Gone).
+        """For rows of one table and schema_version; None when they are left out (Gone), or must be asked one by one.
 
         Raises TableUnknown naming ids and commit_ts.
         """
         key = (table_id, schema_version)
         if key in self._codecs:
             return self._codecs[key]
-        at = self.view.lookup(table_id, schema_version, commit_ts)
-        made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view, self.dialect)
+        made = None
+        stray = self.view.stray(table_id, schema_version)
+        if stray is not None:
+            self._strays[key] = StrayRows(table_id, stray, self.view, self.dialect)
+        else:
+            at = self.view.lookup(table_id, schema_version, commit_ts)
+            made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view, self.dialect)
         self._codecs[key] = made
         return made
+
+    @property
+    def has_strays(self) -> bool:
+        """Whether rows were met that must be asked one by one."""
+        return bool(self._strays)
+
+    def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
+        """As `codec`, also for rows that say themselves which table they belong to (drainer.row.stray)."""
+        found = self.codec(table_id, schema_version, commit_ts)
+        if found is None and self._strays:
+            stray = self._strays.get((table_id, schema_version))
+            return stray.codec(kind, row, commit_ts) if stray is not None else None
+        return found
 
     def changes(self, payloads: Iterable[bytes]) -> Iterator[Change]:
         """Every row change, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19).
@@ -48,7 +68,7 @@ class Decoder:
         """One transaction's changes; `only`: of these tables (TableShape.table_id)."""
         commit_ts = found[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
-            codec = self.codec(table_id, version, commit_ts)
+            codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
             if codec is not None and (only is None or codec.shape.table_id in only):
                 yield change_of(codec, kind, row, commit_ts, sequence)
 

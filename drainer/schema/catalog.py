@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from binlog.tidb.table import TableInfo
 
-from drainer.schema.view import Gone, TableVersions
+from drainer.schema.view import Gone, Stray, TableVersions
 from drainer.step import Located
 
 # TiDB 6.2 and later create this schema outside SQL, so no job tells of it (D-IN-04).
@@ -17,6 +17,8 @@ MYSQL_SCHEMA = "mysql"
 # Rows of a dropped id can follow its DDL only closely, so old ones need not be known by name for ever.
 GONE_KEPT = 8192
 BURIED_KEPT = 64
+HOMES_KEPT = 8192
+STRAYS_KEPT = 4
 
 
 class Catalog:
@@ -30,6 +32,9 @@ class Catalog:
         self.buried: dict[int, dict[int, TableVersions]] = {}
         # Old id → new id where a DDL gave a table a new id and kept its rows (ALTER TABLE … PARTITION BY).
         self.renumbered: dict[int, int] = {}
+        # See SchemaView.
+        self.strays: dict[int, tuple[Stray, ...]] = {}
+        self.homes: dict[int, int | None] = {}
 
     def copy(self) -> Catalog:
         twin = Catalog.__new__(Catalog)
@@ -38,6 +43,8 @@ class Catalog:
         twin.gone = dict(self.gone)
         twin.buried = dict(self.buried)
         twin.renumbered = dict(self.renumbered)
+        twin.strays = dict(self.strays)
+        twin.homes = dict(self.homes)
         return twin
 
     def locate(self, table_id: int) -> Located | None:
@@ -83,6 +90,18 @@ class Catalog:
         found = self.tables.pop(old_id)
         self.tables[new_id] = replace(found, infos=(*found.infos[:-1], replace(found.infos[-1], id=new_id)))
         self.gone.pop(new_id, None)
+
+    def rehome(self, table_id: int, before_version: int, info: TableInfo, homes: Mapping[int, int | None]) -> None:
+        """Physical ids of a table go elsewhere, or away (None), for rows of `before_version` and later; `info`: the
+        table as older rows know it."""
+        known = (*self.strays.pop(table_id, ()), Stray(before_version, info))
+        self.strays[table_id] = tuple(sorted(known, key=lambda stray: stray.before_version))[-STRAYS_KEPT:]
+        for physical_id, home in homes.items():
+            self.homes.pop(physical_id, None)
+            self.homes[physical_id] = home
+        for kept, most in ((self.homes, HOMES_KEPT), (self.strays, HOMES_KEPT)):
+            while len(kept) > most:
+                del kept[next(iter(kept))]
 
     def replicated(self, allows: Callable[[str, str], bool]) -> tuple[dict[int, TableVersions], dict[int, Gone]]:
         """What a view shows: tables whose rows count, and why the rows of the other ids do not."""

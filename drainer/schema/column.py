@@ -18,7 +18,18 @@ from enum import Enum
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
-_DROPS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.DROP_INDEX, ActionType.DROP_INDEXES})
+_DROPS = frozenset(
+    {
+        ActionType.DROP_COLUMN,
+        ActionType.DROP_COLUMNS,
+        ActionType.DROP_INDEX,
+        ActionType.DROP_INDEXES,
+        ActionType.DROP_PRIMARY_KEY,
+    }
+)
+# Versions from the one in which a column or key stops being public (or rows know a partition no more) to the last.
+DROP_STEPS = 3
+DROP_PARTITION_STEPS = 2
 
 
 class Verdict(Enum):
@@ -55,23 +66,34 @@ def publisher(pending: Iterable[Job], table_id: int, column_id: int) -> Job | No
 
 def unknown_until(job: Job) -> Verdict:
     """`job` makes the unknown column public and has not run downstream; the row is of a version before it is due."""
-    if job.type != ActionType.MULTI_SCHEMA_CHANGE or public_version(job):
-        return Verdict.LEAVE_OUT
-    # Where a column's type changes, a row without the new column would get its default instead of the old value.
-    modified = any(kind == ActionType.MODIFY_COLUMN for kind, _ in _parts(job))
-    return Verdict.LEAVE_OUT if modified else Verdict.RUN_FIRST
+    return Verdict.RUN_FIRST if job.type == ActionType.MULTI_SCHEMA_CHANGE and _guessed(job) else Verdict.LEAVE_OUT
 
 
-def public_version(job: Job) -> int:
-    """The version in which everything a job adds is public: its own, but for a statement of several changes the one
-    recorded with a part that drops nothing. 0 where it is not recorded: the parts share one version, which is noted
-    with the first alone, and a drop overwrites it with those of its later steps."""
+def _guessed(job: Job) -> bool:
+    """Whether the version in which the job's added columns are public is not recorded with it."""
+    return any(kind in _DROPS for kind, _ in _parts(job)) and not _recorded(job)
+
+
+def _recorded(job: Job) -> int:
+    return max((version for kind, version in _parts(job) if kind not in _DROPS), default=0)
+
+
+def public_version(job: Job, after: int = 0) -> int:
+    """The version from which rows are as the job leaves the table. `after`: of the job before it, where known.
+
+    Mostly its own version. In a statement of several changes everything it adds is public in the one that is recorded
+    with a part that drops nothing; where the first part drops something nothing else is recorded, but that part then
+    took three more versions. DROP PARTITION takes two more after the one in which rows know the partition no more.
+    """
+    if job.type == ActionType.DROP_TABLE_PARTITION:
+        return max(job.schema_version - DROP_PARTITION_STEPS, min(after + 1, job.schema_version))
     if job.type != ActionType.MULTI_SCHEMA_CHANGE:
         return job.schema_version
     parts = _parts(job)
-    if not any(kind in _DROPS for kind, _ in parts):
+    dropped = [version for kind, version in parts if kind in _DROPS and version]
+    if not dropped or len(dropped) == len(parts):
         return job.schema_version
-    return max((version for kind, version in parts if kind not in _DROPS), default=job.schema_version)
+    return _recorded(job) or max(min(dropped) - DROP_STEPS, min(after + 1, job.schema_version))
 
 
 def _parts(job: Job) -> list[tuple[ActionType, int]]:

@@ -20,15 +20,19 @@ from drainer.step import Located, TableChange
 
 Changes = tuple[TableChange, ...]
 _log = get_logger(__name__)
+_TAKES_PARTITIONS = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
 
 
-def apply(catalog: Catalog, job: Job) -> Changes:
+def apply(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
     """Change `catalog` by one finished job; returns what happened to each table, in order.
 
-    A RENAME ring names one id several times. Jobs of skipped kinds change nothing.
+    A RENAME ring names one id several times. Jobs of skipped kinds change nothing. `public_version`: from which on
+    rows are as the job leaves the table, its own where it is not given.
     """
     if not kinds.takes_effect(job) or kinds.is_skipped(job):
         return ()
+    if job.type in _TAKES_PARTITIONS:
+        _lose_partitions(catalog, job, public_version or job.schema_version)
     return _EFFECTS.get(job.type, _replace)(catalog, job)
 
 
@@ -163,12 +167,26 @@ def _exchange(catalog: Catalog, job: Job) -> Changes:
         _log.warning("EXCHANGE PARTITION whose partition cannot be told", job_id=job.id, candidates=len(given))
         return _replace(catalog, job)
     new_id = given.pop()
+    # Rows of older versions lie where their physical id has gone.
+    homes: dict[int, int | None] = {job.table_id: info.id, new_id: new_id}
+    catalog.rehome(info.id, job.schema_version, before_parted.info, homes)
+    catalog.rehome(job.table_id, job.schema_version, before_normal.info, {})
     catalog.renumber(job.table_id, new_id)
     catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info)
     return (
         TableChange(before_parted, catalog.locate(info.id)),
         TableChange(before_normal, catalog.locate(new_id)),
     )
+
+
+def _lose_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
+    """Rows of older versions in the partitions that go are gone with them, whenever they come."""
+    info = job.table_info
+    before = catalog.locate(info.id) if info is not None else None
+    if info is not None and before is not None:
+        lost = partition_ids(before.info) - partition_ids(info)
+        if lost:
+            catalog.rehome(info.id, public_version, before.info, dict.fromkeys(lost))
 
 
 def _replace(catalog: Catalog, job: Job) -> Changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -52,6 +52,11 @@ class JobHistory:
 
     def get(self, job_id: int) -> Job | None:
         return self._by_id.get(job_id)
+
+    def version_before(self, job: Job) -> int:
+        """Of the known job before this one, 0 for the first."""
+        place = bisect_left(self._order, (job.schema_version, 0))
+        return self._order[place - 1][0] if place else 0
 
     def __len__(self) -> int:
         return len(self._by_id)

@@ -170,7 +170,7 @@ class Schema:
         """Try `job` on a copy. Running it and `commit` come after, so a failed DDL leaves this schema as it was."""
         catalog = self._catalog.copy()
         name_before = catalog.schemas.get(job.schema_id)
-        changes = effects.apply(catalog, job)
+        changes = effects.apply(catalog, job, self._public_version(job))
         name = catalog.schemas.get(job.schema_id) or name_before or job.schema_name
         proposed = Ddl(
             job=job,
@@ -203,7 +203,8 @@ class Schema:
             tables, gone = self._catalog.replicated(self._policy.filter.allows)
             due = self._pending[0][0] if self._pending else 0
             verdicts = None if self._complete else dict(self._verdicts)
-            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts)
+            strays, homes = dict(self._catalog.strays), dict(self._catalog.homes)
+            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts, strays, homes)
         return self._view
 
     def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
@@ -219,10 +220,13 @@ class Schema:
         if not kinds.takes_effect(job) or kinds.is_skipped(job) or job.id in self._ran:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
-            effects.apply(self._catalog, job)
+            effects.apply(self._catalog, job, self._public_version(job))
         elif job.id not in self._due:
-            self._await(job, public_version(job) or job.schema_version)
+            self._await(job, self._public_version(job))
         self._view = None
+
+    def _public_version(self, job: Job) -> int:
+        return public_version(job, self._history.version_before(job))
 
     def _await(self, job: Job, version: int) -> None:
         self._due[job.id] = version

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from binlog.tidb.table import TableInfo
@@ -81,13 +81,24 @@ class TableAt:
 
 
 @dataclass(frozen=True, slots=True)
+class Stray:
+    """A DDL took physical ids from a table, and rows of older versions may still come behind it: `info`, the table
+    before it, tells where such a row lies, for rows carry the table's id and never a partition's."""
+
+    before_version: int
+    info: TableInfo
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaView:
     """Frozen and picklable; its dictionaries belong to it alone.
 
     `ddl_due_version`: rows at or above it need a DDL to run first, so they do not belong to this view's segment
     (rule 14); 0 when no job is waiting. `settled_version`: rows above it need the history to be read again first.
     `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
-    column; None when the sources are complete and every unknown column may be left out.
+    column; None when the sources are complete and every unknown column may be left out. `strays`: table id → DDLs
+    whose late rows must be placed one by one (`stray`), by version; `homes`: where the rows of a physical id belong
+    since then, None where they are gone with it.
     """
 
     tables: Mapping[int, TableVersions]
@@ -95,6 +106,20 @@ class SchemaView:
     ddl_due_version: int
     settled_version: int
     column_verdicts: Mapping[tuple[int, int], int] | None
+    strays: Mapping[int, tuple[Stray, ...]] = field(default_factory=dict)
+    homes: Mapping[int, int | None] = field(default_factory=dict)
+
+    def stray(self, table_id: int, schema_version: int) -> Stray | None:
+        """The first DDL behind this version that took physical ids from the table: each row says where it belongs."""
+        return next((s for s in self.strays.get(table_id, ()) if schema_version < s.before_version), None)
+
+    def rehomed(self, table_id: int, stray: Stray, physical_id: int | None, commit_ts: int) -> TableAt | Gone:
+        """Where a stray row with this physical id belongs now. Raises TableUnknown."""
+        home = self.homes.get(physical_id, table_id) if physical_id is not None else table_id
+        if home is None:
+            return Gone.TRUNCATED
+        found = self.lookup(home, stray.before_version - 1, commit_ts)
+        return found if isinstance(found, Gone) else replace(found, at=stray.info, at_version=stray.before_version - 1)
 
     def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | Gone:
         """The table of a row, or why the row is left out. Raises TableUnknown (ids and ts in the text)."""

@@ -11,19 +11,20 @@ for threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from binlog.cluster import cluster_id
 from binlog.etcd import connect_etcd
-from binlog.fields import UpstreamSection, parse_loose_urls
+from binlog.fields import UpstreamSection
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.registry import Registry
 from binlog.security import Security
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
+from pumpclient.options import ConnectOptions, PdUrls, limits_of, upstream_of
 from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
 from pumpclient.pool import Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
@@ -34,13 +35,6 @@ from pumpclient.writer import Counts, Limits, Writer
 log = get_logger(__name__)
 
 DRAIN_S = 5.0
-PdUrls = str | Sequence[str]
-
-
-def upstream(pd_urls: PdUrls, *, tso_source: str = "auto", pd_addr: str = "") -> UpstreamSection:
-    """The section of settings the contract's functions take; bare host:port is accepted (K-05)."""
-    urls = parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls))
-    return UpstreamSection.model_validate({"pd-urls": list(urls), "tso-source": tso_source, "pd-addr": pd_addr})
 
 
 class PumpsClient:
@@ -78,37 +72,32 @@ class PumpsClient:
         self._closed = False
 
     @classmethod
-    async def connect(
-        cls,
-        pd_urls: PdUrls,
-        strategy: str = "range",
-        *,
-        write_timeout_s: float = 15.0,
-        security: Security | None = None,
-        tso_source: str = "auto",
-        pd_addr: str = "",
-        limits: Limits | None = None,
-        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
-        on_expired: Callable[[OpenTransaction], None] | None = None,
-    ) -> PumpsClient:
+    async def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> PumpsClient:
         """C-01. NoPump when none is registered; EtcdError, ConfigError, TimestampUnavailable from what it asks."""
-        section = upstream(pd_urls, tso_source=tso_source, pd_addr=pd_addr)
-        etcd = connect_etcd(section.pd_urls, security)
+        section = upstream_of(pd_urls, options)
+        etcd = connect_etcd(section.pd_urls, options.get("security"))
         try:
-            client = cls(
-                Registry(etcd),
-                cluster_id=await cluster_id(etcd, section, security),
-                strategy=strategy,
-                limits=limits or Limits(write_timeout_s=write_timeout_s),
-                security=security,
-                on_undelivered=on_undelivered,
-                on_expired=on_expired,
-            )
-            await client.open()
+            client = await cls.over(etcd, section, strategy, options)
         except BaseException:
             await etcd.close()
             raise
         client._etcd = etcd
+        return client
+
+    @classmethod
+    async def over(cls, etcd: Etcd, section: UpstreamSection, strategy: str, options: ConnectOptions) -> PumpsClient:
+        """As `connect`, over an etcd that stays the caller's to close."""
+        security = options.get("security")
+        client = cls(
+            Registry(etcd),
+            cluster_id=await cluster_id(etcd, section, security),
+            strategy=strategy,
+            limits=limits_of(options),
+            security=security,
+            on_undelivered=options.get("on_undelivered"),
+            on_expired=options.get("on_expired"),
+        )
+        await client.open()
         return client
 
     async def open(self) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
-from pumpclient.client import PdUrls, PumpsClient
+from pumpclient.client import PumpsClient
+from pumpclient.options import ConnectOptions, PdUrls
 from pumpclient.payload import DdlFields
 
 T = TypeVar("T")
@@ -52,8 +53,8 @@ class SyncPumpsClient:
         self._loop = loop
 
     @classmethod
-    def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Any) -> SyncPumpsClient:
-        """`options` are those of PumpsClient.connect."""
+    def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> SyncPumpsClient:
+        """As PumpsClient.connect."""
         loop = LoopThread("pumpclient")
         try:
             return cls(loop.run(PumpsClient.connect(pd_urls, strategy, **options)), loop)

@@ -20,8 +20,8 @@ from binlog.pb import pump_ext_pb2_grpc
 from binlog.registry import Registry
 from binlog.security import Security
 
-from pumpclient.client import upstream
 from pumpclient.ctl.options import Options
+from pumpclient.options import upstream
 
 RPC_TIMEOUT_S = 10.0
 

@@ -16,23 +16,20 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
-from binlog.cluster import cluster_id
 from binlog.errors import BinlogError
 from binlog.etcd import connect_etcd
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.published import PublishedJobs
-from binlog.registry import Registry
-from binlog.security import Security
 from binlog.tidb.job import Job
 from binlog.timestamp import TimestampSource, connect_timestamps
 
-from pumpclient.client import PdUrls, PumpsClient, upstream
-from pumpclient.errors import CommitUndelivered
+from pumpclient.client import PumpsClient
+from pumpclient.options import ConnectOptions, PdUrls, upstream_of
 from pumpclient.sdk import statements
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.ddl import DdlRunner, Plan
@@ -42,7 +39,6 @@ from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.statements import Alteration
 from pumpclient.sdk.table import Column, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
-from pumpclient.writer import Limits
 
 log = get_logger(__name__)
 
@@ -73,35 +69,16 @@ class Service:
         self._follower: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(
-        cls,
-        pd_urls: PdUrls,
-        *,
-        strategy: str = "range",
-        write_timeout_s: float = 15.0,
-        security: Security | None = None,
-        tso_source: str = "auto",
-        pd_addr: str = "",
-        limits: Limits | None = None,
-        on_undelivered: Callable[[CommitUndelivered], None] | None = None,
-    ) -> Service:
+    async def connect(cls, pd_urls: PdUrls, *, strategy: str = "range", **options: Unpack[ConnectOptions]) -> Service:
         """Reach etcd (or PD), at least one pump and the source of timestamps, and load the published schema.
 
         NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing.
         """
-        section = upstream(pd_urls, tso_source=tso_source, pd_addr=pd_addr)
+        section, security = upstream_of(pd_urls, options), options.get("security")
         async with contextlib.AsyncExitStack() as made:
             etcd = connect_etcd(section.pd_urls, security)
             made.push_async_callback(etcd.close)
-            client = PumpsClient(
-                Registry(etcd),
-                cluster_id=await cluster_id(etcd, section, security),
-                strategy=strategy,
-                limits=limits or Limits(write_timeout_s=write_timeout_s),
-                security=security,
-                on_undelivered=on_undelivered,
-            )
-            await client.open()
+            client = await PumpsClient.over(etcd, section, strategy, options)
             made.push_async_callback(client.close)
             timestamps = await connect_timestamps(etcd, section, security)
             made.push_async_callback(timestamps.close)

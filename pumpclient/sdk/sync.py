@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
-from pumpclient.client import PdUrls
+from pumpclient.options import ConnectOptions, PdUrls
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import Service
 from pumpclient.sdk.table import Column, Index, Table
@@ -56,11 +56,11 @@ class SyncService:
         self._loop = loop
 
     @classmethod
-    def connect(cls, pd_urls: PdUrls, **options: Any) -> SyncService:
-        """`options` are those of Service.connect."""
+    def connect(cls, pd_urls: PdUrls, *, strategy: str = "range", **options: Unpack[ConnectOptions]) -> SyncService:
+        """As Service.connect."""
         loop = LoopThread("sdk")
         try:
-            return cls(loop.run(Service.connect(pd_urls, **options)), loop)
+            return cls(loop.run(Service.connect(pd_urls, strategy=strategy, **options)), loop)
         except BaseException:
             loop.stop()
             raise

@@ -17,11 +17,11 @@ from binlog.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 from binlog.tso import compose
 
-from pumpclient.client import upstream
 from pumpclient.ctl import meta, nodes, settle
 from pumpclient.ctl.__main__ import run
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.session import CommandError, Session
+from pumpclient.options import upstream
 from pumpclient.sdk.service import Service
 from tests.unit.pumpclient.sdk.conftest import Shop
 from tests.unit.pumpclient.stub_pump import CLUSTER_ID, Fault, StubPump

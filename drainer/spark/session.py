@@ -115,7 +115,9 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("ab") as sink:
         try:
-            gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink})
+            # A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise
+            # take the JVM away under the batch in flight. It ends when its standard input does, also after a SIGKILL.
+            gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink, "start_new_session": True})
             context = SparkContext(conf=spark_conf, gateway=gateway)
         except PySparkException as error:
             raise SparkUnavailable(f"Spark did not start, see {output}: {error}") from error

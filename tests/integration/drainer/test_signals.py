@@ -1,0 +1,80 @@
+"""Signals as a terminal and a service manager send them: to the whole process group. Nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_daemon import CAPTURE, END, TABLES, configuration, counts, reached, record
+from tests.support import Server, free_port, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def children(pid: int) -> Iterator[int]:
+    """All descendants: the JVM, pyspark's daemon, its workers."""
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            yield from children(int(child))
+
+
+def name(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+    except OSError:
+        return ""
+    return command  # empty for a zombie
+
+
+def running(stubs: Stubs, port: int) -> Server:
+    stubs.add("a").put(*CAPTURE.binlogs)
+    stubs.resolve(END)
+    drainer = stubs.drainer(configuration(stubs, port)).start()
+    reached(drainer, port, END)
+    return drainer
+
+
+def started(stubs: Stubs) -> tuple[Server, list[int]]:
+    """A drainer that has applied everything, and its descendants."""
+    drainer = running(stubs, free_port())
+    assert drainer.process is not None
+    found = list(children(drainer.process.pid))
+    assert any("java" in name(pid) for pid in found)
+    assert any("worker" in name(pid) or "daemon" in name(pid) for pid in found), [name(pid) for pid in found]
+    return drainer, found
+
+
+def gone(pids: list[int]) -> None:
+    def left() -> list[str]:
+        return [f"{pid} {name(pid)}" for pid in pids if name(pid)]
+
+    wait_until(lambda: not left(), deadline_s=30, what=f"everything ended: {left()}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_whole_group_is_a_clean_stop(stubs: Stubs, number: signal.Signals) -> None:
+    """Ctrl-C in a terminal, `kill -TERM -pgid`, a terminal that closes."""
+    drainer, found = started(stubs)
+    assert drainer.process is not None
+    os.killpg(drainer.process.pid, number)
+    assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+    assert "drainer stopped" in drainer.text()
+    assert "Traceback" not in drainer.text()
+    assert record(stubs).status.state == "paused"
+    gone(found)
+
+
+def test_nothing_outlives_a_killed_drainer(stubs: Stubs) -> None:
+    """SIGKILL to the drainer alone: the JVM sees its standard input end, the workers their JVM."""
+    drainer, found = started(stubs)
+    assert drainer.process is not None
+    os.kill(drainer.process.pid, signal.SIGKILL)
+    drainer.wait()
+    gone(found)
+    assert counts(stubs) == TABLES

@@ -41,6 +41,8 @@ _NO_CELLS = CellPrograms(_general_way, _general_way, _general_way)
 def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, FoldPrograms, CellPrograms]:
     layout = layout_of(at, dialect)
     reader = GeneralReader(layout)
+    if any(target.heir_of for target in layout.targets):
+        return layout, reader, _NO_FOLD, _NO_CELLS
     if layout.key.columns:
         return layout, reader, fold_programs(layout), _NO_CELLS
     return layout, reader, _NO_FOLD, cell_programs(layout)

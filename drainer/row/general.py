@@ -60,9 +60,11 @@ class GeneralReader:
 
 
 def _cell(target: Target, values: Mapping[int, Datum]) -> Cell:
-    if target.id not in values:
-        return target.default
     try:
+        if target.id not in values:
+            if target.heir_of is not None and target.heir_of[0] in values:
+                return target.inherit(values[target.heir_of[0]])
+            return target.default
         return target.form.cell(values[target.id])
     except DecodeError as err:
         detail = f"{err.what}: {err.detail}"

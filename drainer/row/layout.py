@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum
 from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import flatten
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
+from binlog.tidb.unflatten import to_text
 
 from drainer.row.form import Cell, Dialect, Family, Form, family_of
 from drainer.row.key import FoldKey, choose_key
@@ -15,12 +19,24 @@ from drainer.schema.view import TableAt
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One column of the destination's row. `default` is the cell of a row that lacks the column (row format 2.6)."""
+    """One column of the destination's row. `default` is the cell of a row that lacks the column (row format 2.6).
+
+    `heir_of`: id and type of the column whose value it takes there, of a row from before its type was changed.
+    """
 
     id: int
     name: str
     form: Form
     default: Cell
+    heir_of: tuple[int, FieldType] | None = None
+
+    def inherit(self, value: Datum) -> Cell:
+        """The cell of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""
+        assert self.heir_of is not None
+        try:
+            return self.form.cell(flatten(to_text(value, self.heir_of[1]), self.form.kind))
+        except ValueError as error:
+            raise DecodeError("value of another type", offset=0, detail=str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +87,8 @@ def layout_of(table: TableAt, dialect: Dialect) -> Layout:
     for column in replicated(table.current):
         written = known.get(column.id, column)
         form = Form.of(written.type, dialect)
-        targets.append(Target(column.id, column.name, form, form.cell(missing_value(written))))
+        heir_of = None if column.id in known else _ancestor(column.id, table)
+        targets.append(Target(column.id, column.name, form, form.cell(missing_value(written)), heir_of))
     place = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(
@@ -95,6 +112,14 @@ def layout_of(table: TableAt, dialect: Dialect) -> Layout:
         key=choose_key(table.current),
         dialect=dialect,
     )
+
+
+def _ancestor(column_id: int, table: TableAt) -> tuple[int, FieldType] | None:
+    before, known = dict(table.inherited), table.at.columns_by_id
+    while column_id in before and column_id not in known:
+        column_id = before.pop(column_id)
+    found = known.get(column_id)
+    return None if found is None else (found.id, found.type)
 
 
 def _handle(at: TableInfo, place: dict[int, int]) -> tuple[HandlePart, ...]:

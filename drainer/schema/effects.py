@@ -205,7 +205,8 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
     if old_id != info.id:
         catalog.renumber(old_id, info.id)
         catalog.renumbered[old_id] = info.id
-    catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info)
+    one_changed = job.type == ActionType.MODIFY_COLUMN
+    catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info, one_changed=one_changed)
     return (TableChange(before, catalog.locate(info.id)),)
 
 

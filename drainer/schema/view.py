@@ -21,6 +21,7 @@ SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
 # Versions kept per table. TiDB lets at most two adjacent versions of one table be in use, so a row can lag one
 # job behind (28 rows of the capture `ddl` do); the rest is room for jobs that change nothing a row shows.
 VERSIONS_KEPT = 4
+INHERITED_KEPT = 16
 
 
 class Gone(Enum):
@@ -34,12 +35,16 @@ class Gone(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableVersions:
-    """One table id: where it stands now, and its last TableInfos, oldest first, with the version of each job."""
+    """One table id: where it stands now, and its last TableInfos, oldest first, with the version of each job.
+
+    `inherited`: (id of a column, id that it had before), where a change of type gave it a new one.
+    """
 
     schema: str
     schema_id: int
     versions: tuple[int, ...]
     infos: tuple[TableInfo, ...]
+    inherited: tuple[tuple[int, int], ...] = ()
 
     @property
     def current(self) -> TableInfo:
@@ -53,23 +58,37 @@ class TableVersions:
         """Index of the newest TableInfo not newer than `schema_version`; the oldest kept for older rows."""
         return max(bisect_right(self.versions, schema_version) - 1, 0)
 
-    def add(self, version: int, info: TableInfo) -> TableVersions:
-        """With one more TableInfo in its place by version (jobs on one table come in order; ties replace)."""
+    def add(self, version: int, info: TableInfo, *, one_changed: bool = False) -> TableVersions:
+        """With one more TableInfo in its place by version (jobs on one table come in order; ties replace).
+        `one_changed`: of a job that changed one column, perhaps in name and type."""
         keep = [(v, i) for v, i in zip(self.versions, self.infos, strict=True) if v != version]
         keep.append((version, info))
         keep.sort(key=lambda pair: pair[0])
         keep = keep[-VERSIONS_KEPT:]
-        return replace(self, versions=tuple(v for v, _ in keep), infos=tuple(i for _, i in keep))
+        inherited = (*self.inherited, *retyped(self.current, info, one_changed=one_changed))[-INHERITED_KEPT:]
+        return replace(self, versions=tuple(v for v, _ in keep), infos=tuple(i for _, i in keep), inherited=inherited)
 
     def moved(self, schema: str, schema_id: int) -> TableVersions:
         return replace(self, schema=schema, schema_id=schema_id)
+
+
+def retyped(before: TableInfo, after: TableInfo, *, one_changed: bool) -> tuple[tuple[int, int], ...]:
+    """(id after, id before) of the columns to which one DDL gave a new id with another type. TiDB touches a column but
+    once in a statement, so the name tells; where it was renamed too, it is the one that came for the one that went."""
+    old, new = before.columns_by_id, after.columns_by_id
+    gone = {c.name.lower(): c.id for c in before.public_columns if c.id not in new and not c.is_generated}
+    come = {c.name.lower(): c.id for c in after.public_columns if c.id not in old and not c.is_generated}
+    if one_changed and len(gone) == len(come) == 1:
+        return tuple(zip(come.values(), gone.values(), strict=True))
+    return tuple((column_id, gone[name]) for name, column_id in come.items() if name in gone)
 
 
 @dataclass(frozen=True, slots=True)
 class TableAt:
     """A row's table: `at` decodes it and gives its defaults, `current` is what the destination has now (X-08).
 
-    (`table_id`, `at_version`, `current_version`) identifies a compiled decoder.
+    (`table_id`, `at_version`, `current_version`) identifies a compiled decoder. `inherited`: as of TableVersions, where
+    `at` is not `current`.
     """
 
     table_id: int
@@ -78,6 +97,7 @@ class TableAt:
     current: TableInfo
     at_version: int
     current_version: int
+    inherited: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +153,7 @@ class SchemaView:
                 current=found.infos[-1],
                 at_version=found.versions[index],
                 current_version=found.versions[-1],
+                inherited=found.inherited if index != len(found.infos) - 1 else (),
             )
         gone = self.gone.get(table_id)
         if gone is not None:

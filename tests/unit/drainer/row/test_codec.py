@@ -9,16 +9,17 @@ from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint, encode_value
 from binlog.tidb.row import encode_insert, encode_row, encode_update
-from binlog.tidb.table import ColumnInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.order.fold import FoldBuilder
 from drainer.plan import Kind, Match
 from drainer.row.decode import Decoder
+from drainer.row.form import Dialect
 from drainer.row.transaction import scan
 from drainer.schema.errors import TableUnknown, UnknownColumn
-from drainer.schema.view import Gone, SchemaView
-from tests.row_case import BEGIN_TS, INT, TEXT, altered, decoder_of, not_null, table, transaction, view_of
+from drainer.schema.view import Gone, SchemaView, TableVersions
+from tests.row_case import BEGIN_TS, INT, TEXT, Step, altered, decoder_of, not_null, table, transaction, view_of
 
 OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")
 ADDED = ColumnInfo(id=4, name="added", offset=2, type=not_null(INT), origin_default="7")
@@ -180,3 +181,33 @@ def test_both_ways_to_scan_a_binlog_agree() -> None:
     changes = list(decoder_of(OLD).changes([payload]))
     assert [(c.kind, c.old, c.new) for c in changes] == [(Kind.UPDATE, (b"1", b"'x'", b"'y'"), (b"1", b"'x'", b"'y'"))]
     assert encode_update(OLD, ROW, ROW) in payload
+
+
+@pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
+def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: Dialect) -> None:
+    """The column has another id since; a row that has both was written while the DDL ran, with the value it gave."""
+    old = table([("id", INT), ("n", INT)], unique={"PRIMARY": ["id"]})
+    text = ColumnInfo(id=7, name="label", offset=1, type=TEXT, origin_default="never")
+    number = ColumnInfo(id=8, name="id", offset=0, type=not_null(FieldType(Tp.LONGLONG, flen=20, decimal=0)))
+    versions = TableVersions("db", 1, (1,), (old,))
+    versions = versions.add(2, replace(old, columns=(old.columns[0], text)), one_changed=True)
+    versions = versions.add(3, replace(old, columns=(number, text)))
+    view = SchemaView({old.id: versions}, {}, 0, 3, None)
+    steps: list[tuple[TableInfo, Step]] = [
+        (old, ("insert", {}, {1: 1, 2: -5})),
+        (old, ("insert", {}, {1: 2})),
+        (old, ("update", {1: 1, 2: -5}, {1: 3, 2: 6})),
+        (old, ("delete", {1: 2, 2: None}, {})),
+    ]
+    builder = FoldBuilder(Decoder(view, dialect))
+    builder.add(transaction(steps, commit_ts=BEGIN_TS))
+    (folded,) = builder.finish(0, 1).folded
+    rows = [net.row for net in folded.rows if net.row is not None]
+    assert rows == ([b"(3,'6')"] if dialect == "mysql" else [(3, "6")])
+    changing = replace(old, columns=(*old.columns, replace(text, offset=2, state=SchemaState.WRITE_ONLY)))
+    both = transaction([(changing, ("insert", {}, {1: 1, 2: 5, 7: b"five"}))], commit_ts=BEGIN_TS)
+    builder = FoldBuilder(Decoder(view, dialect))
+    builder.add(both)
+    assert [net.row for net in builder.finish(0, 1).folded[0].rows] == (
+        [b"(1,'five')"] if dialect == "mysql" else [(1, "five")]
+    )

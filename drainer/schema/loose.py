@@ -24,14 +24,18 @@ _TAKES_KEYS = frozenset(
         ActionType.MULTI_SCHEMA_CHANGE,
     }
 )
-_ONLY_KEYS = frozenset({ActionType.DROP_INDEX, ActionType.DROP_INDEXES, ActionType.DROP_PRIMARY_KEY})
+# What else these do, older rows do not mind: a column that goes is only left out of them. A statement of several
+# changes stands before every row of a version in which its keys are not checked (column.public_version).
+_BEFORE_ITS_START = _TAKES_KEYS - {ActionType.MULTI_SCHEMA_CHANGE}
 
 
 def lost_keys(before: TableInfo, after: TableInfo, *, fold_only: bool = False) -> frozenset[str]:
-    """Names, in lower case, of the unique keys that only `before` has; `fold_only`: without those that hold NULLs."""
-    kept = {index.name.lower() for index in after.unique_indexes()}
+    """Names, in lower case, of the unique keys that only `before` has; `fold_only`: without those that hold NULLs. One
+    that is renamed keeps its id, and one that is built anew for a changed column its name."""
+    names = {index.name.lower() for index in after.unique_indexes()}
+    ids = {index.id for index in after.unique_indexes()} - {0}
     keys = (index for index in before.unique_indexes() if not fold_only or _never_null(before, index))
-    return frozenset(index.name.lower() for index in keys) - kept
+    return frozenset(index.name.lower() for index in keys if index.id not in ids) - names
 
 
 def _never_null(table: TableInfo, index: IndexInfo) -> bool:
@@ -54,19 +58,20 @@ def unfolding(pending: Iterable[Job], catalog: Catalog) -> Job | None:
     for job in pending:
         first = job.table_id not in tables
         tables.add(job.table_id)
-        if first and job.type in _ONLY_KEYS and _lost(job, catalog, fold_only=True):
+        if first and job.type in _BEFORE_ITS_START and _lost(job, catalog, fold_only=True):
             found.append(job)
     return min(found, key=lambda job: job.start_ts, default=None)
 
 
 def job_that_drops(pending: Iterable[Job], catalog: Catalog, *, schema: str, table: str, key: str) -> Job | None:
-    """The pending job that takes this unique key away and nothing else, so that it may run before rows of older
-    versions. None where there is none, or where another job of the table has to run before it."""
+    """The pending job that takes this unique key away. It may run before rows of older versions: they hold defaults in
+    the columns that it adds, and are cast where it changes a type. None where there is none, or where another job of
+    the table has to run before it."""
     for job in pending:
         at = catalog.tables.get(job.table_id)
         if at is None or (at.schema.lower(), at.name.lower()) != (schema.lower(), table.lower()):
             continue
-        return job if job.type in _ONLY_KEYS and key.lower() in _lost(job, catalog) else None
+        return job if job.type in _TAKES_KEYS and key.lower() in _lost(job, catalog) else None
     return None
 
 

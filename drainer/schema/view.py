@@ -65,7 +65,9 @@ class TableVersions:
         keep.append((version, info))
         keep.sort(key=lambda pair: pair[0])
         keep = keep[-VERSIONS_KEPT:]
-        inherited = (*self.inherited, *retyped(self.current, info, one_changed=one_changed))[-INHERITED_KEPT:]
+        inherited = self.inherited
+        if version > self.versions[-1]:
+            inherited = (*inherited, *retyped(self.current, info, one_changed=one_changed))[-INHERITED_KEPT:]
         return replace(self, versions=tuple(v for v, _ in keep), infos=tuple(i for _, i in keep), inherited=inherited)
 
     def moved(self, schema: str, schema_id: int) -> TableVersions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from binlog.tidb.table import DBInfo, TableInfo
 from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
 from drainer.schema.history import JobHistory
+from drainer.schema.loose import lost_keys
 from drainer.schema.schema import Schema
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
 from tests.local_feed import LocalFeed
-from tests.row_case import INT, Step, not_null, table, transaction
+from tests.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.schema_case import BEGIN_TS, ddl, ts
 from tests.unit.drainer.test_pipeline import Supply
 
@@ -74,9 +76,9 @@ def drain(path: Path, known: list[Job], late: list[Job], payloads: list[bytes], 
     return pipeline
 
 
-def rows_of(path: Path) -> list[tuple[int, ...]]:
+def rows_of(path: Path, columns: str = "id, u") -> list[tuple[int, ...]]:
     with sqlite3.connect(path) as connection:
-        return connection.execute('SELECT id, u FROM "d.t" ORDER BY id, u').fetchall()
+        return connection.execute(f'SELECT {columns} FROM "d.t" ORDER BY {columns}').fetchall()
 
 
 CASES = [
@@ -100,6 +102,45 @@ def test_the_drop_of_a_key_moves_before_the_rows_that_it_refuses(
     pipeline = drain(path, jobs(before, after, drop), [], binlogs(before, after, twice), cuts)
     assert rows_of(path) == sorted([*twice, (9, 9)])
     assert pipeline.progress.ddls == 3 and pipeline.loose_from is None
+
+
+ALONE = table([("id", INT)], handle="id")
+FOLDS_BY_U = table([("id", INT), ("u", not_null(INT))], unique={"uu": ["u"]})
+ONLY_ID = table([("id", INT)])
+RETYPED = replace(WITHOUT, columns=(WITHOUT.columns[0], replace(WITHOUT.columns[1], id=3, type=TEXT)))
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+@pytest.mark.parametrize(
+    ("before", "after"), [pytest.param(WITH, ALONE, id="secondary"), pytest.param(FOLDS_BY_U, ONLY_ID, id="fold key")]
+)
+def test_a_column_that_is_dropped_takes_its_key_along(
+    tmp_path: Path, before: TableInfo, after: TableInfo, cuts: list[int]
+) -> None:
+    """Rule 12: rows of versions in which the key is not checked any more hold one value in the column that goes."""
+    path = tmp_path / "down.sqlite"
+    twice = ((1, 5), (2, 5), (3, 5))
+    pipeline = drain(path, jobs(before, after, ActionType.DROP_COLUMN), [], binlogs(before, after, twice), cuts)
+    assert rows_of(path, "id") == [(1,), (2,), (3,), (9,)]
+    assert pipeline.progress.ddls == 3
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: list[int]) -> None:
+    """Rule 12: it drops the key and changes the column's type; the rows that it moved before are cast."""
+    path = tmp_path / "down.sqlite"
+    known = jobs(WITH, RETYPED, ActionType.MULTI_SCHEMA_CHANGE)
+    drain(path, known, [], binlogs(WITH, RETYPED, ((1, 5), (2, 5)))[:-1], cuts)
+    found: list[tuple[object, ...]] = list(rows_of(path))
+    assert found == [(1, "5"), (2, "5")]
+
+
+def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
+    renamed = replace(WITH, indexes=(replace(WITH.indexes[0], name="other"),))
+    assert not lost_keys(WITH, renamed) and not lost_keys(
+        WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
+    )
+    assert lost_keys(WITH, WITHOUT) == {"uu"}
 
 
 def test_a_drop_that_is_learned_when_its_rows_are_refused(tmp_path: Path) -> None:

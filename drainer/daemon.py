@@ -43,6 +43,7 @@ from drainer.schema.history import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.published import PublishedSource
 from drainer.schema.url import UrlSource
+from drainer.scratch import scratch
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
 from drainer.spreading import Cut
@@ -86,6 +87,7 @@ async def run(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(scratch())
         upstream = await stack.enter_async_context(_upstream(config))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))

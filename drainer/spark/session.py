@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Mapping
@@ -109,8 +110,11 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
+    else:
+        settings["spark.local.dir"] = tempfile.gettempdir()
     settings.update(conf)
     java = f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.absolute().as_uri()}"
+    java += f" -Djava.io.tmpdir={tempfile.gettempdir()}"
     settings["spark.driver.extraJavaOptions"] = f"{java} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("ab") as sink:

@@ -78,3 +78,19 @@ def test_nothing_outlives_a_killed_drainer(stubs: Stubs) -> None:
     drainer.wait()
     gone(found)
     assert counts(stubs) == TABLES
+
+
+def test_temporary_files_go_with_the_drainer_or_with_the_next(stubs: Stubs) -> None:
+    place = stubs.directory / "tmp"
+    place.mkdir()
+    stubs.add("a").put(*CAPTURE.binlogs)
+    stubs.resolve(END)
+    port = free_port()
+    killed = stubs.drainer(configuration(stubs, port), TMPDIR=str(place)).start()
+    reached(killed, port, END)
+    (folder,) = place.iterdir()
+    assert any(folder.glob("drainer-planner-*"))
+    killed.kill()
+    drainer = stubs.drainer(configuration(stubs, port), "--until-now", TMPDIR=str(place)).start()
+    assert drainer.wait(deadline_s=120) == 0, drainer.tail()
+    wait_until(lambda: not list(place.iterdir()), deadline_s=30, what=f"{list(place.rglob('*'))}")

@@ -10,6 +10,7 @@ from binlog.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 LAG_WARN_S = 30.0
 PENDING_WARN_S = 10.0
+BATCH_WARN_S = 60.0
 
 
 def page(document: Mapping[str, Any]) -> str:
@@ -40,12 +41,24 @@ def _synced(document: Mapping[str, Any]) -> str:
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
-    found = [Alarm(f"Last error: {document['Error']}")] if document["Error"] else []
+    found = []
+    if document["Error"]:
+        tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
+        found.append(Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}"))
+    if document["BatchSeconds"] >= BATCH_WARN_S:
+        taken = span_text(document["BatchSeconds"])
+        text = f"The batch under way has taken {taken} so far; the log and spark.log say more"
+        found.append(Alarm(text, Mood.WARN))
     if document["HeldBack"]:
-        found.append(Alarm(f"Nothing new can be applied: {document['HeldBack']}", Mood.WARN))
+        since = span_text(document["HeldBackSeconds"])
+        found.append(Alarm(f"Nothing new can be applied for {since}: {document['HeldBack']}", Mood.WARN))
     if document["WaitingFor"]:
         found.append(Alarm(f"Waiting for {document['WaitingFor']}", Mood.WARN))
     for pump in pumps:
+        if pump["missed"]:
+            pairs = ", ".join(f"{pair['startTS']} → {pair['commitTS']}" for pair in pump["missedTS"])
+            what = f"{pump['missed']:,} binlogs that had been passed without it"
+            found.append(Alarm(f"Pump {pump['node']} came back with {what}: {pairs}"))
         if pump["lateCommits"]:
             late = ", ".join(map(str, pump["lateCommitTS"]))
             found.append(Alarm(f"Pump {pump['node']} took commits at or below its resolved ts: {late}"))

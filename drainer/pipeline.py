@@ -24,6 +24,7 @@ from drainer.reading import FoldOrder
 from drainer.schema.view import SchemaView
 from drainer.sink.protocol import Destination, Intent
 from drainer.spreading import BatchRefused, Cut, Spreading
+from drainer.trouble import TRIES_TOLD, TROUBLES
 
 _log = get_logger(__name__)
 
@@ -107,9 +108,10 @@ class Pipeline:
             self._check_start(plan)
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
-            spread = plan.mode is Mode.SPREAD and self._spreading.run(plan, feed)
-            if not spread:
-                self._inline.run(plan, feed)
+            with self._told():
+                spread = plan.mode is Mode.SPREAD and self._spreading.run(plan, feed)
+                if not spread:
+                    self._inline.run(plan, feed)
             mode = Mode.SPREAD if spread else Mode.INLINE
             self.progress.batches[mode] += 1
             _log.debug(
@@ -121,6 +123,22 @@ class Pipeline:
                 seconds=round(time.monotonic() - begin_s, 3),
                 until_ts=plan.until_ts,
             )
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """What the status page says of the batch under way: since when, and why it failed until one succeeds."""
+        self.progress.batch_since_s = time.time()
+        try:
+            yield
+        except Stopped:
+            raise
+        except Exception as error:
+            TROUBLES.failed("batch", error, tries=TRIES_TOLD)
+            raise
+        else:
+            TROUBLES.over("batch")
+        finally:
+            self.progress.batch_since_s = 0.0
 
     def advance(self, commit_ts: int) -> None:
         """Nothing lies up to `commit_ts`: move the position there."""

@@ -20,7 +20,10 @@ class Stopped(BinlogError):
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done since the start, and what a batch waits for now. Read by the status page."""
+    """What has been done since the start, and what a batch waits for now. Read by the status page.
+
+    `batch_since_s`: unix second at which the batch under way began; 0: none is.
+    """
 
     position_ts: int = 0
     last_ddl: str = ""
@@ -31,6 +34,7 @@ class Progress:
     waiting_for: str = ""
     last_mode: str = ""
     last_bytes: int = 0
+    batch_since_s: float = 0.0
 
 
 class Wait:

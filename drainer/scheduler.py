@@ -37,6 +37,7 @@ class Outlook:
     applied_ts: int = 0
     pumps: int = 1
     held_back: str = ""
+    held_by: str = ""
     held_since: float | None = None
     watermark_at: float = 0.0
 
@@ -153,7 +154,7 @@ class Scheduler:
         outlook = self.outlook
         if outlook.held_back:
             _log.info("the watermark moves again", held_back_by=outlook.held_back)
-        outlook.held_back, outlook.held_since = "", None
+        outlook.held_back, outlook.held_by, outlook.held_since = "", "", None
         outlook.watermark_ts, outlook.watermark_at = watermark.ts, time.time()
         outlook.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
@@ -199,7 +200,7 @@ class Scheduler:
 
     def _held_back(self, error: HeldBack) -> None:
         outlook = self.outlook
-        outlook.held_back = str(error)
+        outlook.held_back, outlook.held_by = str(error), error.node_id
         outlook.held_since = outlook.held_since or time.time()
 
     async def _pause(self, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 from binlog import metrics, tso
 from binlog.http import Page, Response, html_response, json_response
@@ -12,6 +13,9 @@ from drainer.page import page
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, PumpView
 from drainer.scheduler import Scheduler
+from drainer.trouble import TROUBLES, Troubles
+
+_NO_PUMP = PumpView("")
 
 _POSITION = metrics.gauge("drainer_pump_position", "resolved ts of a pump, physical ms", ["nodeID"])
 _CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destination, physical ms")
@@ -20,6 +24,8 @@ _ROWS = metrics.gauge("drainer_rows_applied", "row changes applied since the sta
 _DDL = metrics.gauge("drainer_ddl_jobs_total", "DDLs applied since the start")
 _HELD = metrics.gauge("drainer_held_back_seconds", "how long a pump has held the watermark back", ["nodeID"])
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
+_FAILING = metrics.gauge("drainer_failing_seconds", "how long what is done now has been failing; 0: nothing fails")
+_MISSED = metrics.gauge("drainer_pump_missed_binlogs", "passed without a pump that was forced offline", ["nodeID"])
 _LATE = metrics.gauge("drainer_pump_late_commits", "commits at or below a resolved ts already given out", ["nodeID"])
 
 
@@ -44,7 +50,6 @@ class Status:
         self._synced_after_s = synced_after_s
         self._rows_seen = 0
         self._rows_at = time.monotonic()
-        self.error = ""
 
     def routes(self) -> Mapping[str, Page]:
         return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
@@ -58,7 +63,10 @@ class Status:
         _LAG.set(self._lag_s())
         _ROWS.set(rows)
         _DDL.set(self._pipeline.progress.ddls)
+        trouble = TROUBLES.now
+        _FAILING.set(time.time() - trouble.since_s if trouble else 0)
         for view in self._pumps.views.values():
+            _MISSED.labels(view.node_id).set(view.missed.count)
             _POSITION.labels(view.node_id).set(tso.physical_ms(view.resolved_ts))
             _HELD.labels(view.node_id).set(time.time() - view.down_since if view.down_since else 0)
             if view.inspection is not None:
@@ -66,7 +74,10 @@ class Status:
                 _LATE.labels(view.node_id).set(view.inspection.late_count)
 
     def document(self) -> dict[str, object]:
-        """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied)."""
+        """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
+
+        `Error` is what fails now and is tried again, "" when nothing does; `LastError` stays.
+        """
         progress, outlook = self._pipeline.progress, self._scheduler.outlook
         self.observe()
         views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
@@ -87,9 +98,13 @@ class Status:
             "Batches": dict(progress.batches),
             "LastBatch": {"mode": progress.last_mode, "bytes": progress.last_bytes},
             "Duplicates": progress.duplicates,
+            "BatchSeconds": _seconds_since(progress.batch_since_s),
             "HeldBack": outlook.held_back,
+            "HeldBackBy": outlook.held_by,
+            "HeldBackSeconds": _seconds_since(outlook.held_since),
+            "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
-            "Error": self.error,
+            **_error(TROUBLES),
             "Pumps": [_pump(view) for view in views],
         }
 
@@ -112,6 +127,26 @@ class Status:
         return json_response(document, indent=2)
 
 
+def _seconds_since(moment_s: float | None) -> float:
+    return round(max(0.0, time.time() - moment_s), 1) if moment_s else 0
+
+
+def _error(troubles: Troubles) -> dict[str, object]:
+    now, last = troubles.now, troubles.last
+    return {
+        "Error": f"{now.what}: {now.error}" if now else "",
+        "ErrorTime": _local(now.since_s) if now else "",
+        "ErrorSeconds": _seconds_since(now.since_s) if now else 0,
+        "ErrorTries": now.tries if now else 0,
+        "LastError": f"{last.what}: {last.error}" if last else "",
+        "LastErrorTime": _local(last.last_s) if last else "",
+    }
+
+
+def _local(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
 def _pump(view: PumpView) -> dict[str, object]:
     found = view.inspection
     return {
@@ -126,6 +161,9 @@ def _pump(view: PumpView) -> dict[str, object]:
         "oldestPending": [{"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id} for p in found.pending]
         if found
         else [],
+        "leftAt": view.left_ts or 0,
+        "missed": view.missed.count,
+        "missedTS": [{"startTS": start_ts, "commitTS": commit_ts} for start_ts, commit_ts in view.missed.shown],
         "lateCommits": found.late_count if found else 0,
         "lateCommitTS": list(found.late_ts) if found else [],
     }

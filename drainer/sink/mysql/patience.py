@@ -11,6 +11,7 @@ from binlog import metrics
 from binlog.log import get_logger
 
 from drainer.sink.errors import DestinationDown, DestinationError
+from drainer.trouble import TROUBLES
 
 _log = get_logger(__name__)
 
@@ -41,6 +42,7 @@ class Patience:
         waited = time.monotonic() - self._started_s
         _RETRIES.labels(type(error).__name__).inc()
         _WAITING.set(waited)
+        TROUBLES.failed(self._what, error)
         if waited >= self._wait_s:
             raise DestinationDown(f"{self._what}: gave up after {waited:.0f} s: {error}") from error
         if self.failures == _QUIET_FAILURES or self.failures % 100 == 0:
@@ -53,3 +55,4 @@ class Patience:
         """The work is done."""
         if self.failures:
             _WAITING.set(0)
+            TROUBLES.over(self._what)

@@ -11,10 +11,12 @@ DOCUMENT: dict[str, Any] = {
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
-    "HeldBack": "", "WaitingFor": "", "Error": "",
+    "HeldBack": "", "HeldBackBy": "", "HeldBackSeconds": 0, "Slowest": "p1", "WaitingFor": "", "BatchSeconds": 0,
+    "Error": "", "ErrorTime": "", "ErrorSeconds": 0, "ErrorTries": 0, "LastError": "", "LastErrorTime": "",
     "Pumps": [
         {"node": "p1", "host": "h:8250", "state": "online", "counts": True, "resolved": 470613758409441279,
-         "error": "", "downSeconds": 0, "pending": 0, "oldestPending": [], "lateCommits": 0, "lateCommitTS": []}
+         "error": "", "downSeconds": 0, "pending": 0, "oldestPending": [], "lateCommits": 0, "lateCommitTS": [],
+         "leftAt": 0, "missed": 0, "missedTS": []}
     ],
 }  # fmt: skip
 
@@ -35,8 +37,25 @@ def test_what_needs_somebody_is_an_alarm() -> None:
         "lateCommits": 1,
         "lateCommitTS": [9],
     }
-    text = page({**DOCUMENT, "Pumps": [pump], "HeldBack": "held back by pump p1", "WaitingFor": "DDL job 3"})
+    held = {"HeldBack": "held back by pump p1", "HeldBackSeconds": 75}
+    text = page({**DOCUMENT, "Pumps": [pump], **held, "WaitingFor": "DDL job 3"})
     assert text.count('class="alarm') == 4
+    assert "for 1 min 15 s: held back by pump p1" in text
     for words in ("held back by pump p1", "Waiting for DDL job 3", "its resolved ts: 9", "pending for 1 min 0 s"):
         assert words in text
     assert "down for 1 min 30 s: refused" in text
+
+
+def test_what_fails_and_what_was_passed() -> None:
+    pump = {**DOCUMENT["Pumps"][0], "missed": 2, "missedTS": [{"startTS": 5, "commitTS": 6}]}
+    failing = {
+        "Error": "h:3306: refused",
+        "ErrorTime": "2026-11-21 10:00:00+00:00",
+        "ErrorSeconds": 90,
+        "ErrorTries": 31,
+    }
+    text = page({**DOCUMENT, "Pumps": [pump], **failing, "BatchSeconds": 95})
+    assert text.count('class="alarm') == 3
+    for words in ("since 2026-11-21 10:00:00", "31 tries in 1 min 30 s: h:3306: refused", "2 binlogs", "5 → 6"):
+        assert words in text
+    assert "has taken 1 min 35 s" in text

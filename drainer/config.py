@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
 from binlog.config import (
     ByteSize,
+    Duration,
     Flag,
     HostPort,
     Names,
@@ -29,6 +31,7 @@ from pydantic import Field
 from drainer.filter import IGNORE_SCHEMAS_DEFAULT, Filter
 from drainer.schema.policy import Policy
 from drainer.schema.rewrite import RewriteRule, RewriteRules
+from drainer.sink.recycled import KEEP_MS_DEFAULT
 
 PORT = 8249
 
@@ -105,6 +108,13 @@ class SyncerSection(Section):
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="what runs downstream in place of single DDLs")
+    recycle_bin: Duration = Field(
+        timedelta(milliseconds=KEEP_MS_DEFAULT),
+        ge=timedelta(0),
+        description="how long dropped and truncated tables wait for a FLASHBACK or RECOVER, such as 24h; not less than "
+        "upstream's tidb_gc_life_time; 0: they are dropped at once",
+        json_schema_extra={"default": "1h"},
+    )
     to: DestinationSection = Field(default_factory=lambda: DestinationSection.model_validate({}))
 
     def filter(self) -> Filter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 from drainer.config import SyncerSection
@@ -13,6 +14,7 @@ from drainer.sink.table import DestinationConfig, destination
 def destination_for(syncer: SyncerSection) -> Destination:
     """Not opened yet."""
     to = syncer.to
+    keep_ms = syncer.recycle_bin // timedelta(milliseconds=1)
     server = ServerConfig(
         host=to.host,
         port=to.port,
@@ -25,5 +27,6 @@ def destination_for(syncer: SyncerSection) -> Destination:
         spread=syncer.spread,
         takeover=to.takeover,
         allow_triggers=to.allow_triggers,
+        recycle_keep_ms=keep_ms,
     )
-    return destination(syncer.db_type, DestinationConfig(server, Path(to.path)))
+    return destination(syncer.db_type, DestinationConfig(server, Path(to.path), keep_ms))

@@ -59,7 +59,8 @@ class Ddl:
     before the binlog that needs it. `schema` is the database it is about, `use` the current database its text
     needs ("" = must run without one). `sql` are the statements, in order. `query` is upstream's text, for logs.
     `own_ts` is the commit_ts of its own binlog, 0 when an early one's is not in the batch. `may_exist`: the job began
-    before a first start, so its effect may be in the copy the destination was filled from.
+    before a first start, so its effect may be in the copy the destination was filled from. `rewritten`: `sql` is the
+    operator's own (`ddl-rewrite`), and runs as it is.
     """
 
     job: Job
@@ -72,6 +73,7 @@ class Ddl:
     own_ts: int
     changes: tuple[TableChange, ...]
     may_exist: bool = False
+    rewritten: bool = False
 
     @property
     def before(self) -> TableInfo | None:

@@ -47,8 +47,11 @@ ON_SCHEMA: Final = frozenset(
     }
 )
 
+# They name neither a database nor a table.
+ON_CLUSTER: Final = frozenset({ActionType.FLASHBACK_CLUSTER})
+
 # Run without a current database: it is not there yet, or goes.
-WITHOUT_DATABASE: Final = ON_SCHEMA - {ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE}
+WITHOUT_DATABASE: Final = (ON_SCHEMA - {ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE}) | ON_CLUSTER
 
 
 def takes_effect(job: Job) -> bool:

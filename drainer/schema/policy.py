@@ -39,6 +39,8 @@ class Policy:
             if not self.filter.allows(proposed.schema):
                 return self._left_out(proposed, "filtered")
             changes = self._on_schema(proposed.changes)
+        elif job.type in kinds.ON_CLUSTER:
+            changes = ()  # every table; a destination stops at it
         else:
             changes = self._replicated(job, proposed.changes)
             if not changes:
@@ -53,6 +55,7 @@ class Policy:
             schema=plain.schema,
             use=plain.use,
             sql=plain.sql if sql is None else sql,
+            rewritten=sql is not None,
         )
 
     def _on_schema(self, changes: Changes) -> Changes:

@@ -13,15 +13,18 @@ from drainer.sink.memory import MemoryDestination
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
 from drainer.sink.protocol import Destination
+from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite.destination import SQLiteDestination
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationConfig:
-    """What every kind may need; each takes what it knows. `path`: SQLite's file."""
+    """What every kind may need; each takes what it knows. `path`: SQLite's file; `recycle_keep_ms`: how long it keeps
+    what upstream drops (a server's is in `server`)."""
 
     server: ServerConfig = field(default_factory=ServerConfig)
     path: Path = Path("downstream.sqlite")
+    recycle_keep_ms: int = KEEP_MS_DEFAULT
 
 
 def _mysql(config: DestinationConfig) -> Destination:
@@ -33,7 +36,7 @@ DESTINATIONS: Final[Mapping[str, Callable[[DestinationConfig], Destination]]] = 
     "mysql": _mysql,
     "tidb": _mysql,
     "mariadb": _mysql,
-    "sqlite": lambda config: SQLiteDestination(config.path),
+    "sqlite": lambda config: SQLiteDestination(config.path, recycle_keep_ms=config.recycle_keep_ms),
     "memory": lambda config: MemoryDestination(),
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drainer.sink import recycled
+
 Takeover = Literal["same-node", "never", "force"]
 
 
@@ -25,6 +27,7 @@ class ServerConfig:
     waited for; then `takeover` decides: `same-node` ends the holder's connection when it is a former life of this
     node id, `never` and `force` say so. `spread`: whether executors may write. `allow_triggers`: write into tables
     that have triggers of the destination's own, although these see deletes and inserts instead of updates.
+    `recycle_schema`, `recycle_keep_ms`: where dropped tables wait for a FLASHBACK, and how long; 0: nowhere.
     """
 
     host: str = "127.0.0.1"
@@ -46,6 +49,8 @@ class ServerConfig:
     limits: Limits = Limits()
     spread: bool = True
     allow_triggers: bool = False
+    recycle_schema: str = recycled.SCHEMA
+    recycle_keep_ms: int = recycled.KEEP_MS_DEFAULT
 
     @property
     def address(self) -> str:

@@ -19,7 +19,8 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql import fingerprint, position
+from drainer.sink.mysql import fingerprint, position, recycle
+from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
 from drainer.sink.mysql.plan import Plan, plan_of
@@ -51,8 +52,9 @@ _KEPT_JOBS: Final = 1000
 class DdlRunner:
     """DDL of one changefeed, on its driver's connection."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, bin_: RecycleBin) -> None:
         self._driver = driver
+        self._bin = bin_
         self._collations: frozenset[str] | None = None
 
     def is_done(self, job_id: int) -> bool:
@@ -70,11 +72,10 @@ class DdlRunner:
                 if lost:
                     self.settle()  # whether the statement happened is found out as after a crash
                     lost = False
-                plan = self._plan(step, may_exist=may_exist)
                 if self.is_done(step.job.id):
-                    self._finish(plan)
+                    self._finish(self._plan(step, may_exist=may_exist))
                 else:
-                    self._run_from(plan)
+                    self._run_from(self._plan_through_bin(step, may_exist=may_exist))
                 patience.over()
                 return
             except (ConnectionLost, Retry) as error:
@@ -94,7 +95,7 @@ class DdlRunner:
         for job_id, state, text in rows:
             plan = Plan.parse(str(text))
             if state == "rerun" or not self._happened(session, plan):
-                if plan.statement == 0:
+                if plan.statement == 0 and not plan.may_repeat:
                     self._forget(int(job_id or 0))
                     continue
                 self._run_from(plan)
@@ -106,7 +107,7 @@ class DdlRunner:
 
     def _happened(self, session: Session, plan: Plan) -> bool:
         before = plan.before
-        if before is None or plan.kind == ActionType.TRUNCATE_TABLE:  # truncating again does no harm
+        if before is None or plan.may_repeat:
             return False
         now = fingerprint.take(session, plan.schemas, plan.tables)
         if now["shown"] != before["shown"]:
@@ -131,19 +132,36 @@ class DdlRunner:
         dialect = Dialect(self._driver.session().flavour, self._known_collations())
         return plan_of(step, dialect, may_exist=may_exist)
 
+    def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
+        """Raises DdlFailed for what no destination can do."""
+        plan = self._plan(step, may_exist=may_exist)
+        if step.job.type == ActionType.FLASHBACK_CLUSTER and not step.rewritten:
+            raise self._failed(plan, "no destination goes back to another time: load it anew from upstream")
+        if not recycle.concerns(step):
+            return plan
+        session = self._driver.session()
+        dialect = Dialect(session.flavour, self._known_collations())
+        try:
+            return recycle.through_bin(session, self._bin, step, plan, dialect)
+        except recycle.NotInBin as error:
+            raise self._failed(plan, str(error)) from error
+
     def _run_from(self, plan: Plan) -> None:
         """Every statement from plan.statement on, each with its own mark before it."""
-        for number in range(plan.statement, len(plan.sql)):
+        while plan.statement < len(plan.sql):
             session = self._driver.session()
-            if _ROWS.match(plan.sql[number]):
-                self._change_rows(session, replace(plan, statement=number))
+            if _ROWS.match(plan.sql[plan.statement]):
+                self._change_rows(session, plan)
+                plan = replace(plan, statement=plan.statement + 1)
                 continue
-            before = fingerprint.take(session, plan.schemas, plan.tables)
-            marked = replace(plan, statement=number, before=before)
+            marked = replace(plan, before=fingerprint.take(session, plan.schemas, plan.tables))
             crash_point("sink.ddl_before_mark")
             self._mark(session, marked)
             crash_point("sink.ddl_marked")
-            self._execute(session, marked)
+            if self._execute(session, marked):
+                plan = replace(plan, statement=plan.statement + 1)
+            else:
+                plan = replace(plan, sql=plan.instead, instead=(), statement=0)
             crash_point("sink.ddl_after_exec")
         self._finish(plan)
         crash_point("sink.after_mark")
@@ -163,7 +181,8 @@ class DdlRunner:
             self._forget(plan.job_id)  # what _execute forgot came back with the rollback
             raise
 
-    def _execute(self, session: Session, plan: Plan) -> None:
+    def _execute(self, session: Session, plan: Plan) -> bool:
+        """False when it was refused and `plan.instead` is to be run."""
         text = plan.sql[plan.statement]
         try:
             if plan.use:
@@ -173,21 +192,36 @@ class DdlRunner:
             session.execute(text.encode())
             self._report_warnings(session, plan)
         except ServerError as error:
-            if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
-                _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
-                return
-            self._forget(plan.job_id)
-            raise DdlFailed(
-                f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {error}\n"
-                f"  statement: {text}\n"
-                f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
-                f"  [[syncer.ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
-                job_id=plan.job_id,
-                commit_ts=plan.commit_ts,
-            ) from error
+            return self._refused(plan, error)
         finally:
             if plan.clock:
                 session.execute(b"SET timestamp=DEFAULT")
+        return True
+
+    def _refused(self, plan: Plan, error: ServerError) -> bool:
+        """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
+        if plan.instead:
+            _log.warning("not through the recycle bin", job=plan.job_id, error=str(error))
+            return False
+        if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
+            _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
+            return True
+        if plan.is_optional:
+            _log.warning("left out", job=plan.job_id, statement=plan.sql[plan.statement], error=str(error))
+            return True
+        self._forget(plan.job_id)
+        raise self._failed(plan, str(error)) from error
+
+    def _failed(self, plan: Plan, why: str) -> DdlFailed:
+        text = plan.sql[plan.statement] if plan.statement < len(plan.sql) else ""
+        return DdlFailed(
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {why}\n"
+            f"  statement: {text}\n"
+            f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
+            f"  [[syncer.ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
+            job_id=plan.job_id,
+            commit_ts=plan.commit_ts,
+        )
 
     def _report_warnings(self, session: Session, plan: Plan) -> None:
         if session.warning_count:

@@ -11,7 +11,8 @@ from binlog.log import get_logger
 
 from drainer.plan import SegmentWork
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.mysql import marks, position
+from drainer.sink.mysql import marks, position, recycle
+from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.ddl import DdlRunner
@@ -36,6 +37,7 @@ class MySQLDestination:
         self._stop = threading.Event()
         self._driver: Driver | None = None
         self._ddl: DdlRunner | None = None
+        self._bin: RecycleBin | None = None
         self._commit_ts = 0
         self._schema_version = 0
         self._checkpoint_due_s = 0.0
@@ -61,11 +63,13 @@ class MySQLDestination:
     def open(self, identity: Identity, initial_ts: int) -> Position:
         driver = self._driver = Driver(self._config, identity, self._stop)
         fresh = driver.start(lambda session: self._take(session, initial_ts))
-        runner = self._ddl = DdlRunner(driver)
+        bin_ = self._bin = RecycleBin(self._config, identity)
+        runner = self._ddl = DdlRunner(driver, bin_)
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
         stored = driver.patiently("position", lambda session: position.read(session, driver.feed))
         if stored is None:
             raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
+        driver.patiently("recycle bin", bin_.look)
         self._moved(stored.commit_ts, stored.schema_version)
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled)
 
@@ -191,6 +195,8 @@ class MySQLDestination:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         assert self._ddl is not None, "open() comes first"
         self._ddl.run(step, may_exist=may_exist)
+        if recycle.concerns(step):
+            self._open().patiently("recycle bin", self._recycled().look)
         self._moved(step.commit_ts, step.job.schema_version)
 
     def job_done(self, job_id: int) -> bool:
@@ -256,6 +262,13 @@ class MySQLDestination:
         self._checkpoint_due_s = now_s + self._config.checkpoint_every_s
         return True
 
+    def _recycled(self) -> RecycleBin:
+        assert self._bin is not None, "open() comes first"
+        return self._bin
+
     def _moved(self, commit_ts: int, schema_version: int) -> None:
         self._commit_ts = commit_ts
         self._schema_version = max(self._schema_version, schema_version)
+        bin_ = self._recycled()
+        if bin_.is_due(commit_ts):
+            self._open().patiently("expired tables", lambda session: bin_.purge(session, commit_ts))

@@ -16,12 +16,16 @@ from drainer.step import Ddl
 
 _log = get_logger(__name__)
 
+_TRUNCATE: Final = re.compile(r"\s*TRUNCATE\b", re.IGNORECASE)
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is needed to run, judge or finish a job, as JSON in its mark."""
+    """All that is needed to run, judge or finish a job, as JSON in its mark.
+
+    `instead`: what runs in place of all statements when one is refused (recycle.py). Statements from `optional_from`
+    on may fail, with a log line."""
 
     job_id: int
     kind: int
@@ -35,6 +39,17 @@ class Plan:
     clock: str = ""
     statement: int = 0
     before: Fingerprint | None = None
+    instead: tuple[str, ...] = ()
+    optional_from: int | None = None
+
+    @property
+    def is_optional(self) -> bool:
+        return self.optional_from is not None and self.statement >= self.optional_from
+
+    @property
+    def may_repeat(self) -> bool:
+        """Truncating again does no harm."""
+        return bool(_TRUNCATE.match(self.sql[self.statement]))
 
     def text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
@@ -43,6 +58,7 @@ class Plan:
     def parse(text: str) -> Plan:
         fields = json.loads(text)
         fields["sql"] = tuple(fields["sql"])
+        fields["instead"] = tuple(fields.get("instead", ()))
         fields["schemas"] = tuple(fields["schemas"])
         fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
         return Plan(**fields)
@@ -52,7 +68,7 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
     """The step's statements as the destination must be told them. Logs what had to be changed."""
     defaults = _defaults(step)
     sql: list[str] = []
-    for text in step.sql:
+    for text in () if _is_temporary(step) and dialect.flavour != "tidb" else step.sql:
         rewritten = rewrite(text, defaults, dialect)
         for note in rewritten.notes:
             _log.warning("DDL changed for the destination", job=step.job.id, note=note)
@@ -71,6 +87,15 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         may_exist=may_exist,
         clock=_clock(step),
     )
+
+
+def _is_temporary(step: Ddl) -> bool:
+    """GLOBAL TEMPORARY tables have no rows in any binlog, and only TiDB has them."""
+    info = step.after or step.before
+    temporary = info is not None and info.rest.get("temp_table_type") not in (None, 0) and not step.rewritten
+    if temporary:
+        _log.warning("a global temporary table is left to upstream", job=step.job.id, query=step.query)
+    return temporary
 
 
 def _defaults(step: Ddl) -> Defaults:

@@ -18,32 +18,33 @@ from drainer.row.form import Form
 from drainer.row.layout import replicated
 from drainer.schema.sqltext import tokens
 from drainer.sink.errors import DdlFailed
+from drainer.sink.sqlite.bin import RecycleBin
 from drainer.sink.sqlite.convert import CannotConvert, Value, converter
 from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
 from drainer.step import Ddl, Located, TableChange
 
 _log = get_logger(__name__)
 
-# They move or remove rows by partition, or bring rows back; SQLite's tables have no partitions and no past.
+_RETURNS: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+
+# They move or remove rows by partition, or bring the whole past back; SQLite's tables have no partitions and no past.
 _UNSUPPORTED: Final = frozenset(
     {
         ActionType.DROP_TABLE_PARTITION,
         ActionType.TRUNCATE_TABLE_PARTITION,
         ActionType.EXCHANGE_TABLE_PARTITION,
-        ActionType.RECOVER_TABLE,
-        ActionType.RECOVER_SCHEMA,
         ActionType.FLASHBACK_CLUSTER,
     }
 )
 
 
-def run(connection: sqlite3.Connection, step: Ddl, *, may_exist: bool) -> None:
+def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exist: bool) -> None:
     """Do to the file what the job did upstream. Raises DdlFailed."""
     if step.job.type in _UNSUPPORTED:
         raise _failed(step, f"SQLite cannot do what {step.job.type.name} does")
     try:
         for change in step.changes:
-            _change(connection, step, change, may_exist=may_exist)
+            _change(connection, step, change, bin_, may_exist=may_exist)
     except (sqlite3.Error, CannotConvert) as error:
         raise _failed(step, str(error)) from error
 
@@ -63,20 +64,49 @@ def _is_table(place: Located | None) -> bool:
     return place is not None and not place.info.is_view and not place.info.is_sequence
 
 
-def _change(connection: sqlite3.Connection, step: Ddl, change: TableChange, *, may_exist: bool) -> None:
+def _change(
+    connection: sqlite3.Connection, step: Ddl, change: TableChange, bin_: RecycleBin, *, may_exist: bool
+) -> None:
     before = change.before if _is_table(change.before) else None
     after = change.after if _is_table(change.after) else None
     if before is None and after is None:
         _log.info("DDL shows nothing in SQLite", job=step.job.id, query=step.query)
     elif before is None and after is not None:
-        _create(connection, after, may_exist=may_exist)
+        if step.job.type in _RETURNS:
+            _bring_back(connection, step, after, bin_, may_exist=may_exist)
+        else:
+            _create(connection, after, may_exist=may_exist)
     elif before is not None and after is None:
-        connection.execute(f"DROP TABLE IF EXISTS {quote(table_name(before.schema, before.name))}")
+        _put_away(connection, step, before, bin_)
     elif before is not None and after is not None:
         if step.job.type == ActionType.TRUNCATE_TABLE:
-            connection.execute(f"DELETE FROM {quote(table_name(before.schema, before.name))}")
+            _put_away(connection, step, before, bin_)
+            _create(connection, after, may_exist=False)
         else:
             _alter(connection, step, before, after)
+
+
+def _put_away(connection: sqlite3.Connection, step: Ddl, table: Located, bin_: RecycleBin) -> None:
+    name = table_name(table.schema, table.name)
+    if bin_.keeps and _exists(connection, name):
+        _drop_indexes(connection, name)
+        bin_.put_away(connection, step, table)
+    else:
+        connection.execute(f"DROP TABLE IF EXISTS {quote(name)}")
+
+
+def _bring_back(
+    connection: sqlite3.Connection, step: Ddl, table: Located, bin_: RecycleBin, *, may_exist: bool
+) -> None:
+    name = table_name(table.schema, table.name)
+    if bin_.bring_back(connection, table):
+        _sync_indexes(connection, name, table.info)
+    elif not (may_exist and _exists(connection, name)):
+        raise _failed(
+            step,
+            f"{name} (id {table.table_id}) is not in the recycle bin: it was dropped before replication began, or "
+            f"longer ago than syncer.recycle-bin says",
+        )
 
 
 def _create(connection: sqlite3.Connection, after: Located, *, may_exist: bool) -> None:

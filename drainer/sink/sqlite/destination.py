@@ -3,12 +3,15 @@ nothing half-way. Written by the driver alone; there is nothing to spread."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
 from drainer.plan import SegmentWork
 from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Position, SlotResult, SpreadTarget
+from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite import alter, position, rows
+from drainer.sink.sqlite.bin import RecycleBin
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.position import Feed
 from drainer.step import Ddl
@@ -17,8 +20,10 @@ from drainer.step import Ddl
 class SQLiteDestination:
     """See protocol.Destination. Closed until `open`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
         self._path = path
+        self._keep_ms = recycle_keep_ms
+        self._bin: RecycleBin
         self._file: SQLiteFile | None = None
         self._feed: Feed
         self._epoch = 0
@@ -43,6 +48,7 @@ class SQLiteDestination:
     def open(self, identity: Identity, initial_ts: int) -> Position:
         file = self._file = SQLiteFile(self._path)
         feed = self._feed = Feed(identity)
+        self._bin = RecycleBin(identity, self._keep_ms)
         with file.transaction() as connection:
             position.create_tables(connection)
             stored = position.read(connection, feed)
@@ -64,7 +70,7 @@ class SQLiteDestination:
         with self._opened().transaction() as connection:
             self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
             if not position.job_done(connection, self._feed, step.job.id):
-                alter.run(connection, step, may_exist=may_exist)
+                alter.run(connection, step, self._bin, may_exist=may_exist)
                 position.mark_job(connection, self._feed, step.job.id, step.commit_ts)
         self._commit_ts = step.commit_ts
 
@@ -99,12 +105,13 @@ class SQLiteDestination:
         assert self._file is not None, "open() comes first"
         return self._file
 
-    def _move(self, connection: object, after_ts: int, until_ts: int, schema_version: int) -> None:
+    def _move(self, connection: sqlite3.Connection, after_ts: int, until_ts: int, schema_version: int) -> None:
         position.move(
-            self._opened().connection,
+            connection,
             self._feed,
             epoch=self._epoch,
             after_ts=after_ts,
             until_ts=until_ts,
             schema_version=schema_version,
         )
+        self._bin.purge(connection, until_ts)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from binlog import tso
 from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
@@ -232,6 +233,28 @@ def test_renames_truncate_and_drops(path: Path) -> None:
     gone_ = [(replace(moved, id=99), None), (named(other, "t"), None)]
     destination.ddl(step(5, ActionType.DROP_SCHEMA, 500, "…", changes=gone_))
     assert rows_of(path, "SELECT name FROM sqlite_master WHERE type='table' AND name LIKE 'd.%'") == []
+
+
+def test_what_upstream_drops_comes_back_or_expires(path: Path) -> None:
+    """FLASHBACK under another name, with rows and indexes; by the stream's clock it is dropped for good."""
+    hour = tso.compose(3_600_000)
+    destination = opened(path)
+    destination.ddl(CREATE)
+    destination.apply(work(110, 200, Folded(SHAPE, (put(1, 1, 5, 7, "1.50"),))), 1)
+    fresh, again = replace(T, id=99), replace(T, name="again")
+    destination.ddl(step(4, ActionType.TRUNCATE_TABLE, 400, "…", before=T, after=fresh))
+    assert rows_of(path, 'SELECT * FROM "d.t"') == []
+    destination.ddl(step(5, ActionType.RECOVER_TABLE, 500, "…", after=again))
+    assert rows_of(path, 'SELECT * FROM "d.again"') == [(1, 5, 7, "1.50")]
+    with pytest.raises(DdlFailed, match=r"d\.again \(id \d+\) is not in the recycle bin"):
+        destination.ddl(step(6, ActionType.RECOVER_TABLE, 600, "…", after=again))
+    destination.ddl(step(7, ActionType.DROP_SCHEMA, 700, "…", changes=[(fresh, None), (again, None)]))
+    count = "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name LIKE 'tidb_binlog_recycled.%'"
+    assert rows_of(path, count) == [(2,)]
+    destination.advance(hour, 1)
+    assert rows_of(path, count) == [(2,)]
+    destination.advance(hour + tso.compose(1), 1)
+    assert rows_of(path, count) == [(0,)]
 
 
 def test_what_sqlite_cannot_do_stops_with_its_name(path: Path) -> None:

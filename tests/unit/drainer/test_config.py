@@ -57,6 +57,7 @@ def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path
         ("[syncer]\ntxn-batch = 20", "txn-batch"),
         ("[syncer.to]\nport = 0", "port"),
         ("initial-commit-ts = -2", "initial-commit-ts"),
+        ('[syncer]\nrecycle-bin = "-1h"', "recycle-bin"),
         ('addr = "nowhere"', "addr"),
         ('batch-bytes-max = "much"', "batch-bytes-max"),
     ],

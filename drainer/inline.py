@@ -14,7 +14,7 @@ from drainer.feed import Feed, binlogs
 from drainer.order.fold import FoldBuilder
 from drainer.progress import Progress, Wait
 from drainer.row.decode import Decoder
-from drainer.schema.errors import JobUnknown, UnknownColumn
+from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.schema import Schema
 from drainer.schema.view import SchemaView
 from drainer.segment import walk
@@ -39,6 +39,8 @@ class SchemaSupply(Protocol):
     def missing(self, error: JobUnknown) -> bool: ...
 
     def judge(self, error: UnknownColumn) -> bool: ...
+
+    def verify(self, error: TableUnverified) -> bool: ...
 
 
 class Inline:
@@ -69,25 +71,31 @@ class Inline:
                 wait.unless(self._supply.missing(error), error)
             except UnknownColumn as error:
                 wait.unless(self._supply.judge(error), error)
+            except TableUnverified as error:
+                wait.unless(self._supply.verify(error), error)
             except UniqueConflict as error:
-                self._drop_first(error, batch.after(self._progress.position_ts))
+                wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
             else:
                 wait.over()
                 return
 
-    def _drop_first(self, error: UniqueConflict, rest: Batch) -> None:
-        """Upstream is dropping the key that refuses rows of `rest`: that job runs before them (rule 12). Raises the
-        error where no job is known to drop the key."""
+    def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
+        """Upstream is dropping the key that refuses rows of `rest`: that job runs before them (rule 12). False: it may
+        be a job that is running, which no source shows yet. Raises the error where no job drops the key."""
         place = {"schema": error.schema, "table": error.table, "key": error.key}
-        job = self._supply.schema.job_that_drops(**place)
+        schema = self._supply.schema
+        job = schema.job_that_drops(**place)
         if job is None:
             unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
-            job = self._supply.schema.job_that_drops(**place) if self._supply.missing(unknown) else None
+            job = schema.job_that_drops(**place) if self._supply.missing(unknown) else None
         if job is None:
+            if not self._supply.complete and rest.greatest_version > schema.view().known_version:
+                return False
             raise error
         _log.warning("a unique key is dropped before its DDL's place", job_id=job.id, why=str(error))
         first = min(item.schema_version for item in rest.items if item.ddl is None)
-        self._supply.schema.bring_forward(job, first)
+        schema.bring_forward(job, first)
+        return True
 
     def _apply(self, step: Step) -> None:
         version = self._supply.schema.applied_version

@@ -15,7 +15,7 @@ from drainer.order.errors import KeyCollision
 from drainer.order.slot import HASH_VERSION
 from drainer.progress import Progress
 from drainer.reading import FoldOrder, PackedView
-from drainer.schema.errors import UnknownColumn
+from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.protocol import Destination, Intent, SpreadTarget
 
@@ -112,11 +112,15 @@ class Spreading:
         while True:
             try:
                 feed.check(self._order(intent.slots))
-            except UnknownColumn as error:
+            except (UnknownColumn, TableUnverified) as error:
                 if plan.intent is None:
                     _log.info("a batch is not spread", why=str(error))
                     return False
-                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+                if isinstance(error, UnknownColumn):
+                    self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+                else:
+                    for table_id in error.table_ids:
+                        self._supply.schema.verify(table_id, error.schema_version)
             else:
                 return True
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from drainer.batch import Batch
-from drainer.schema.errors import JobUnknown, UnknownColumn
+from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.schema import Schema
 
@@ -40,6 +40,9 @@ class Supply:
 
     def judge(self, error: UnknownColumn) -> bool:
         return self._wait(self._keeper.judge(error))
+
+    def verify(self, error: TableUnverified) -> bool:
+        return self._wait(self._keeper.verify(error))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -46,7 +46,7 @@ class FoldBuilder:
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Net rows by (table id, identity); the changes of a table with a KeyCollision in the ordered list instead.
 
-        Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
+        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts.
         """
         with _collector_paused():
             return self._finish(after_ts, until_ts)
@@ -145,6 +145,7 @@ class FoldBuilder:
                 fold.update(codec, payload, at, end, commit_ts, 0)
             else:
                 fold.delete(codec, payload, at, end, commit_ts, 0)
+        self._decoder.check_verified()
         return transactions
 
     def _fold_many(self, place: int, one: Scanned) -> None:

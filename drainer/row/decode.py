@@ -13,6 +13,7 @@ from drainer.row.codec import Codec
 from drainer.row.form import Dialect
 from drainer.row.stray import StrayRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
+from drainer.schema.errors import TableUnverified
 from drainer.schema.view import Gone, SchemaView
 
 
@@ -24,6 +25,7 @@ class Decoder:
         self.dialect = dialect
         self._codecs: dict[tuple[int, int], Codec | None] = {}
         self._strays: dict[tuple[int, int], StrayRows] = {}
+        self._unverified: dict[int, tuple[int, int]] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
         """For rows of one table and schema_version; None when they are left out (Gone), or must be asked one by one.
@@ -33,6 +35,8 @@ class Decoder:
         key = (table_id, schema_version)
         if key in self._codecs:
             return self._codecs[key]
+        if self.view.must_verify(table_id, schema_version):
+            self._unverified.setdefault(table_id, (schema_version, commit_ts))
         made = None
         stray = self.view.stray(table_id, schema_version)
         if stray is not None:
@@ -42,6 +46,13 @@ class Decoder:
             made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view, self.dialect)
         self._codecs[key] = made
         return made
+
+    def check_verified(self) -> None:
+        """Raises TableUnverified where rows were met that are newer than every known job, for all their tables."""
+        if self._unverified:
+            version, commit_ts = max(self._unverified.values())
+            tables = tuple(sorted(self._unverified))
+            raise TableUnverified(table_ids=tables, schema_version=version, commit_ts=commit_ts)
 
     @property
     def has_strays(self) -> bool:

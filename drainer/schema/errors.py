@@ -87,3 +87,18 @@ class UnknownColumn(SchemaError):
         self.column_id = column_id
         self.schema_version = schema_version
         self.commit_ts = commit_ts
+
+
+class TableUnverified(SchemaError):
+    """Rows are of a version newer than every known job, so a DDL is running: if it is on their table, it may already
+    write otherwise than the table's current TableInfo says (see drainer.schema.abreast)."""
+
+    def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
+        shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")
+        super().__init__(
+            f"schema version {schema_version} of a row of commit_ts {commit_ts} is newer than every known DDL job: a "
+            f"DDL is running, perhaps on table id {shown}"
+        )
+        self.table_ids = table_ids
+        self.schema_version = schema_version
+        self.commit_ts = commit_ts

@@ -9,8 +9,9 @@ from binlog.log import get_logger
 from binlog.tidb.table import TableInfo
 
 from drainer.batch import Batch
+from drainer.schema.abreast import abreast
 from drainer.schema.column import Verdict, unknown_column, unknown_until
-from drainer.schema.errors import HistoryUnavailable, JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.errors import HistoryUnavailable, JobMissing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history import JobHistory, JobSource
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
@@ -138,6 +139,31 @@ class SchemaKeeper:
             return True
         schema.leave_out(error.table_id, error.column_id, error.schema_version)
         return True
+
+    async def verify(self, error: TableUnverified) -> bool:
+        """Rows are newer than every known job. True: decode again with `schema.view()`, no unknown DDL is at work on
+        these tables, or its job is known now; False: their rows must wait for it, ask again after a pause."""
+        shown: list[tuple[int, TableInfo | None]] = []
+        try:
+            for table_id in error.table_ids:
+                fresh = None
+                for source in self._sources:
+                    if isinstance(source, TableSource):
+                        fresh = fresh or await source.table(table_id)
+                shown.append((table_id, fresh))
+            if await self._refresh(None):
+                return True
+        except HistoryUnavailable as unavailable:
+            _log.warning("DDL history is not there now", error=str(unavailable))
+            return False
+        schema, all_abreast = self.schema, True
+        for table_id, fresh in shown:
+            known = schema.newest(table_id)
+            if known is None or abreast(known, fresh):
+                schema.verify(table_id)
+            else:
+                all_abreast = False
+        return all_abreast
 
     async def _refresh(self, wanted: int | None) -> int:
         found = 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from binlog import tso
 from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
 
 from drainer.schema import effects, kinds, loose
 from drainer.schema.catalog import Catalog
@@ -55,6 +56,7 @@ class Schema:
         self._settled_version = 0
         self._complete = complete
         self._verdicts: dict[tuple[int, int], int] = {}
+        self._verified: dict[int, int] = {}
         self._view: SchemaView | None = None
 
     @classmethod
@@ -204,7 +206,8 @@ class Schema:
             due = self._pending[0][0] if self._pending else 0
             verdicts = None if self._complete else dict(self._verdicts)
             strays, homes = dict(self._catalog.strays), dict(self._catalog.homes)
-            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts, strays, homes)
+            known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
+            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts, strays, homes, known, verified)
         return self._view
 
     def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
@@ -214,6 +217,21 @@ class Schema:
         self._verdicts[key] = schema_version
         while len(self._verdicts) > VERDICTS_KEPT:
             del self._verdicts[next(iter(self._verdicts))]
+        self._view = None
+
+    def newest(self, table_id: int) -> TableInfo | None:
+        """The table as the last known job leaves it, run or not."""
+        found = self._catalog.locate(table_id)
+        info = found.info if found else None
+        for job in self._waiting():
+            if job.table_info is not None and job.table_info.id == table_id:
+                info = job.table_info
+        return info
+
+    def verify(self, table_id: int, version: int = 0) -> None:
+        """The table was seen to be as its newest job says, after all rows that are settled (or of `version`) were
+        written."""
+        self._verified[table_id] = max(version, self._settled_version)
         self._view = None
 
     def _meet(self, job: Job, *, done: bool) -> None:

@@ -120,7 +120,8 @@ class SchemaView:
     `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
     column; None when the sources are complete and every unknown column may be left out. `strays`: table id → DDLs
     whose late rows must be placed one by one (`stray`), by version; `homes`: where the rows of a physical id belong
-    since then, None where they are gone with it.
+    since then, None where they are gone with it. `verified`: table id → newest version up to which the table was seen
+    to be as its newest job says, beyond `known_version`; None when the sources are complete.
     """
 
     tables: Mapping[int, TableVersions]
@@ -130,6 +131,14 @@ class SchemaView:
     column_verdicts: Mapping[tuple[int, int], int] | None
     strays: Mapping[int, tuple[Stray, ...]] = field(default_factory=dict)
     homes: Mapping[int, int | None] = field(default_factory=dict)
+    known_version: int = 0
+    verified: Mapping[int, int] | None = None
+
+    def must_verify(self, table_id: int, schema_version: int) -> bool:
+        """Whether it must be asked if a DDL is running on this table (drainer.schema.abreast)."""
+        if self.verified is None or schema_version <= self.known_version or table_id not in self.tables:
+            return False
+        return schema_version > self.verified.get(table_id, 0)
 
     def stray(self, table_id: int, schema_version: int) -> Stray | None:
         """The first DDL behind this version that took physical ids from the table: each row says where it belongs."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from binlog import envelope
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.types import SchemaState
 
+from drainer.batch import Batch
 from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
+from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history import JobHistory
+from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.loose import lost_keys
+from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Identity
@@ -141,6 +147,91 @@ def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
         WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
     )
     assert lost_keys(WITH, WITHOUT) == {"uu"}
+
+
+@dataclass
+class LiveSupply:
+    """A keeper over a status port; `shown`: the table at each time it is asked for, and the jobs known after that."""
+
+    keeper: SchemaKeeper
+    complete: bool = False
+
+    @property
+    def schema(self) -> Schema:
+        return self.keeper.schema
+
+    def prepare(self, batch: Batch) -> None:
+        asyncio.run(self.keeper.prepare(batch))
+
+    def missing(self, error: JobUnknown) -> bool:
+        return asyncio.run(self.keeper.missing(error))
+
+    def judge(self, error: UnknownColumn) -> bool:
+        return asyncio.run(self.keeper.judge(error))
+
+    def verify(self, error: TableUnverified) -> bool:
+        return asyncio.run(self.keeper.verify(error))
+
+
+class Port:
+    """A status port on which a job shows `after` so many questions."""
+
+    complete = False
+
+    def __init__(self, known: list[Job], late: Job, running: TableInfo, after: int) -> None:
+        self._known, self._late, self._running = known, late, running
+        self._after = after
+
+    def describe(self) -> str:
+        return "a status port"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        self._after -= 1
+        return [*self._known, self._late] if self._after < 0 else self._known
+
+    async def table(self, table_id: int) -> TableInfo:
+        return self._running
+
+
+DROPPING = replace(KEYED, indexes=(replace(KEYED.indexes[0], state=SchemaState.DELETE_ONLY),))
+SECONDARY_GOING = replace(WITH, indexes=(replace(WITH.indexes[0], state=SchemaState.DELETE_ONLY),))
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+@pytest.mark.parametrize(
+    ("before", "running", "after", "drop", "twice"),
+    [
+        (WITH, SECONDARY_GOING, WITHOUT, ActionType.DROP_INDEX, ((1, 5), (2, 5), (3, 5))),
+        (KEYED, DROPPING, BARE, ActionType.DROP_PRIMARY_KEY, ((9, 0), (1, 5), (1, 6))),
+        (KEYED, DROPPING, BARE, ActionType.DROP_PRIMARY_KEY, ((1, 0), (1, 5), (1, 6))),
+    ],
+)
+def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
+    tmp_path: Path,
+    before: TableInfo,
+    running: TableInfo,
+    after: TableInfo,
+    drop: ActionType,
+    twice: tuple[tuple[int, int], ...],
+    cuts: list[int],
+) -> None:
+    """Rule 12 where a status port is the only source: rows newer than every known job wait for the one that runs on
+    their table; nothing is evicted, and the drainer does not stop."""
+    path = tmp_path / "down.sqlite"
+    known = jobs(before, after, drop)
+    destination = SQLiteDestination(path)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    keeper = SchemaKeeper([Port(known[:2], known[2], running, after=3)], Policy())
+    asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
+    payloads = binlogs(before, after, twice)
+    for until_ts in cuts:
+        feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
+        mode = Mode.SPREAD if until_ts == ts(10) else Mode.INLINE
+        pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+    destination.close(clean=False)
+    assert rows_of(path) == sorted([*twice, (9, 9)])
+    assert pipeline.progress.ddls == 3
 
 
 def test_a_drop_that_is_learned_when_its_rows_are_refused(tmp_path: Path) -> None:

@@ -9,10 +9,19 @@ from typing import ClassVar
 import pytest
 from binlog.errors import EtcdError
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
+from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.batch import read_batch
-from drainer.schema.errors import HistoryBroken, HistoryUnavailable, JobMissing, JobUnknown, UnknownColumn
+from drainer.schema.abreast import abreast
+from drainer.schema.errors import (
+    HistoryBroken,
+    HistoryUnavailable,
+    JobMissing,
+    JobUnknown,
+    TableUnverified,
+    UnknownColumn,
+)
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.policy import Policy
 from drainer.schema.published import PublishedSource
@@ -251,3 +260,50 @@ async def test_new_columns_whose_version_is_not_noted(
     assert await keeper.judge(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
     batch = read_batch([row(ts(1), 5, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
     assert [type(step) for step in walk(batch, keeper.schema)] == steps
+
+
+T = table(10, "t", ["a"])
+UNVERIFIED = TableUnverified(table_ids=(10,), schema_version=8, commit_ts=ts(1))
+
+
+@pytest.mark.parametrize(
+    ("shown", "decided"),
+    [
+        (T, True),
+        (None, True),
+        (table(10, "t", ["a", "b"]), True),
+        (table(10, "renamed", ["b#9!2", "a#1"]), True),
+        (replace(T, columns=(replace(T.columns[0], type=FieldType(Tp.LONG)),)), False),
+        (table(10, "t", ["a!2"]), False),
+    ],
+    ids=["as it was", "gone", "a column more", "one on its way", "another type", "one on its way out"],
+)
+async def test_rows_newer_than_every_known_job(shown: TableInfo | None, decided: bool) -> None:
+    """The table is asked for: where rows of its newest known job look otherwise now, they wait for the running job."""
+    source = StubSource(CREATED, complete=False)
+    source.shown = shown
+    keeper = await keeper_of(source)
+    keeper.schema.settle(8)
+    assert [keeper.schema.view().must_verify(10, version) for version in (2, 3, 8)] == [False, True, True]
+    assert await keeper.verify(UNVERIFIED) is decided
+    assert [keeper.schema.view().must_verify(10, version) for version in (8, 9)] == [not decided, True]
+
+
+async def test_the_job_of_such_rows_has_come() -> None:
+    source = StubSource(CREATED, [ADD_B], complete=False)
+    keeper = await keeper_of(source)
+    assert await keeper.verify(UNVERIFIED)
+    assert not keeper.schema.view().must_verify(10, 9)
+    source.answers = []
+    complete = await keeper_of(StubSource(CREATED))
+    assert not complete.schema.view().must_verify(10, 99)
+
+
+def test_what_shows_that_a_ddl_is_at_work() -> None:
+    key = IndexInfo(3, "u", (IndexColumn("a", 0),), unique=True)
+    known = replace(table(10, "t", ["a"], [(11, "p0"), (12, "p1")]), indexes=(key,))
+    assert abreast(known, known)
+    assert not abreast(known, replace(known, indexes=(replace(key, state=SchemaState.DELETE_ONLY),)))
+    assert not abreast(known, replace(known, indexes=()))
+    assert not abreast(known, table(10, "t", ["a"], [(12, "p1")]))
+    assert abreast(known, replace(known, indexes=(key, replace(key, id=4, name="v"))))

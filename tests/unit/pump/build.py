@@ -12,7 +12,19 @@ from binlog.errors import TimestampUnavailable
 from pump.index import IndexOptions
 from pump.store import Store, StoreOptions
 
-__all__ = ["ROW", "SetClock", "binlogs_of", "commit", "encode_fake", "merged", "opened", "prewrite", "rollback"]
+__all__ = [
+    "ROW",
+    "SetClock",
+    "binlogs_of",
+    "commit",
+    "encode_fake",
+    "merged",
+    "opened",
+    "prewrite",
+    "refused",
+    "rollback",
+    "write",
+]
 
 
 ROW = b"\x08\x01\x12\x03row"  # a TableMutation: table_id 1, one inserted row
@@ -71,6 +83,17 @@ async def opened(directory: Path, clock: SetClock | None = None, **options: obje
         yield store
     finally:
         await store.close()
+
+
+async def write(store: Store, *payloads: bytes) -> None:
+    """Written together, and nothing refused."""
+    assert await store.write(payloads) == [None] * len(payloads)
+
+
+async def refused(store: Store, payload: bytes) -> BaseException | None:
+    """Why it was refused; None when it was not."""
+    (error,) = await store.write([payload])
+    return error
 
 
 async def binlogs_of(

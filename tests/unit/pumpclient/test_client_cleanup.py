@@ -1,0 +1,122 @@
+"""Correctness rule 5, the writer's half: clean-up rollbacks of prewrites whose fate is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from binlog.envelope import BinlogType
+
+from pumpclient.errors import (
+    CommitUndelivered,
+    PrewriteFailed,
+)
+from tests.unit.pumpclient.conftest import FAST, Field, until
+from tests.unit.pumpclient.stub_pump import Fault
+
+KEY, VALUE = b"t\x80key", b"\x08\x01"
+BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", "plain"])
+
+
+@BOTH_WAYS
+async def test_lost_answer_is_cleaned_up_after_the_commit_and_only_there(field: Field, extension: bool) -> None:
+    """The prewrite sits on two pumps; the one that did not acknowledge gets a rollback once the commit is stored."""
+    lost, acked, idle = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
+    client = await field.client()
+    lost.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    assert 100 in lost.pending
+    assert client.rollbacks_owed == 0
+    await asyncio.sleep(0.05)
+    assert not lost.of(BinlogType.ROLLBACK)  # not settled, so nothing is cleaned up
+    await client.commit(100, 101)
+    await until(lambda: not lost.pending and not client.rollbacks_owed)
+    assert [e.start_ts for e in lost.of(BinlogType.ROLLBACK)] == [100]
+    assert not acked.of(BinlogType.ROLLBACK)
+    assert not idle.received
+    assert acked.commits == {100: 101}
+
+
+async def test_rollback_overtakes_the_delayed_prewrite(field: Field) -> None:
+    """The copy arrives after its rollback: the tombstone refuses it, and nothing stays pending."""
+    late, acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    late.faults.append(Fault.DELAY)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    await client.commit(100, 101)
+    await until(lambda: late.tombstones == {100})
+    late.release()
+    assert not late.pending
+    assert acked.commits == {100: 101}
+
+
+async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
+    """A pump that is down owes an answer until it is back."""
+    lost, _acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    client._writer.cleaner._retry_s = 0.02
+    lost.faults.append(Fault.LOSE_ANSWER)
+    await client.write_prewrite(100, KEY, VALUE)
+    port = lost.port
+    await lost.stop()
+    await client.commit(100, 101)
+    await until(lambda: client.rollbacks_owed == 1)
+    await asyncio.sleep(0.1)
+    assert client.rollbacks_owed == 1
+    await lost.start(port)
+    await until(lambda: not client.rollbacks_owed)
+    assert not lost.pending
+
+
+async def test_the_pump_that_acknowledged_at_the_second_try_is_never_cleaned(field: Field) -> None:
+    """First answer lost, second try acknowledged, both on one pump: a rollback there would lose the transaction."""
+    pump = await field.add("a")
+    client = await field.client()
+    pump.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "a"
+    await client.commit(100, 101)
+    await asyncio.sleep(0.05)
+    assert not pump.of(BinlogType.ROLLBACK)
+    assert pump.commits == {100: 101}
+
+
+async def test_failed_prewrite_is_cleaned_everywhere(field: Field) -> None:
+    """No pump acknowledged: the transaction never commits, and every possible copy goes."""
+    pumps = [await field.add(name) for name in ("a", "b")]
+    client = await field.client(limits=replace(FAST, write_timeout_s=0.05))
+    for pump in pumps:
+        pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
+        pump.faults.extend([Fault.LOSE_ANSWER] * 1000)
+    with pytest.raises(PrewriteFailed):
+        await client.write_prewrite(100, KEY, VALUE)
+    await until(lambda: not client.rollbacks_owed)
+    assert all(not pump.pending and pump.tombstones == {100} for pump in pumps)
+
+
+async def test_cancelled_prewrite_is_cleaned(field: Field) -> None:
+    pump = await field.add("a")
+    client = await field.client(limits=replace(FAST, write_timeout_s=10))
+    pump.only = lambda envelope: envelope.tp == BinlogType.PREWRITE
+    pump.faults.append(Fault.DELAY)
+    pump.faults.extend([Fault.HANG])
+    task = asyncio.create_task(client.write_prewrite(100, KEY, VALUE))
+    await until(lambda: len(pump.received) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert client.open_transactions == 0
+    assert client.rollbacks_owed == 1
+
+
+async def test_undelivered_commit_cleans_nothing(field: Field) -> None:
+    """Not settled: the copy elsewhere may be all that is left."""
+    lost, acked = await field.add("a"), await field.add("b")
+    client = await field.client(limits=replace(FAST, commit_budget_s=0.03))
+    lost.faults.append(Fault.LOSE_ANSWER)
+    await client.write_prewrite(100, KEY, VALUE)
+    await acked.stop()
+    with pytest.raises(CommitUndelivered):
+        await client.commit(100, 101)
+    assert client.rollbacks_owed == 0
+    assert 100 in lost.pending

@@ -1,8 +1,8 @@
 """The drainer from start to stop.
 
 Start: etcd and the cluster's id ─ destination (its position) ─ schema ─ record in the registry ─ services ─ Spark.
-Stop, in this order: nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─ services ─ destination ─
-last record (`paused`) ─ etcd.
+Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
+last record (`paused` or `offline`) ─ services ─ destination ─ etcd.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from binlog import tso
 from binlog.cluster import cluster_id
 from binlog.errors import BinlogError
 from binlog.etcd import connect_etcd
+from binlog.fields import reachable
 from binlog.http import StatusServer
 from binlog.kv import Etcd
 from binlog.log import get_logger
-from binlog.node import State
+from binlog.node import Event
 from binlog.published import PublishedJobs
 from binlog.registry import Registry
 from binlog.security import Security
@@ -78,6 +79,18 @@ class Opened:
     destination: Destination
     position: Position
     supply: Supply
+
+
+class _Asked:
+    """How to stop: to come back (a signal, PUT …/pause), or for good (PUT …/close)."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self.event = Event.PAUSE
+
+    def ask(self, event: Event) -> None:
+        self.event = event
+        self._stop.set()
 
 
 async def run(config: Config) -> None:
@@ -200,6 +213,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         until_now=config.until_now,
         on_reached=stop.set,
     )
+    asked = _Asked(stop)
     spark = SparkRun(config, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
@@ -208,6 +222,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         scheduler=scheduler,
         pumps=pumps,
         synced_after_s=config.synced_check_time * 60.0,
+        stop=asked.ask,
     )
     node = DrainerNode(
         upstream.registry,
@@ -215,13 +230,15 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         host=config.advertise_addr or config.addr,
         position=lambda: pipeline.position_ts,
         started_ts=upstream.now_ts,
+        status_addr=reachable(config.status_address(), config.advertise_addr or config.addr),
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
         await stack.enter_async_context(_services(config, status))
         await node.register()
-        stack.push_async_callback(node.leave, State.PAUSED)
+        stack.push_async_callback(node.leave)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
+        stack.push_async_callback(lambda: node.stopping(asked.event))
         await spark.start()
         _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
         await _until_any(stop, spark.wait(), node.heartbeats(), _watch(pumps, status))
@@ -247,7 +264,7 @@ async def _services(config: Config, status: Status) -> AsyncIterator[None]:
         await cistern.start()
         stack.push_async_callback(cistern.close)
         if config.status_address():
-            pages = StatusServer(config.status_address(), status.routes(), security=security)
+            pages = StatusServer(config.status_address(), status.routes(), actions=status.actions(), security=security)
             await pages.start()
             stack.push_async_callback(pages.close)
         yield

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from binlog import tso
 from binlog.errors import BinlogError, NodeNotFound, RegistryConflict
 from binlog.log import get_logger
-from binlog.node import NodeStatus, State
+from binlog.node import STATUS_LABEL, Event, NodeStatus, State, next_state
 from binlog.registry import Registry
 
 HEARTBEAT_S = 1.0
@@ -23,16 +23,26 @@ class Displaced(BinlogError):
 
 
 class DrainerNode:
-    """Absent or left behind, `online` after `register`, then a heartbeat a second, then what `leave` says.
+    """Absent or left behind, `online` after `register`, then a heartbeat a second, `pausing` or `closing` from
+    `stopping` on, `paused` or `offline` after `leave`.
 
     `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20).
+    `status_addr`: host:port where binlogctl finds /state, told in a label; "" where there is none.
     """
 
     def __init__(
-        self, registry: Registry, *, node_id: str, host: str, position: Callable[[], int], started_ts: int
+        self,
+        registry: Registry,
+        *,
+        node_id: str,
+        host: str,
+        position: Callable[[], int],
+        started_ts: int,
+        status_addr: str = "",
     ) -> None:
         self._registry = registry
         self._node_id, self._host = node_id, host
+        self._label = {STATUS_LABEL: status_addr} if status_addr else None
         self._position = position
         self._started_ts, self._started_at = started_ts, time.monotonic()
         self._revision = 0
@@ -65,13 +75,20 @@ class DrainerNode:
                 if failures >= FAILURES_MAX:
                     raise
 
-    async def leave(self, state: State) -> None:
+    async def stopping(self, event: Event) -> None:
+        """PAUSE or CLOSE: the batch in flight still goes on."""
+        await self._move(event)
+
+    async def leave(self) -> None:
         """The last record. What was not written then is what the heartbeats last said."""
-        self.state = state
+        await self._move(Event.DRAINED)
+
+    async def _move(self, event: Event) -> None:
+        self.state = next_state(self.state, event)
         try:
-            await self._write(state)
+            await self._write(self.state)
         except BinlogError as error:
-            _log.warning("the final state could not be registered", state=state, error=str(error))
+            _log.warning("the state could not be registered", state=self.state, error=str(error))
 
     async def _write(self, state: State) -> None:
         self._revision = await self._registry.update("drainers", self._status(state), mod_revision=self._revision)
@@ -88,4 +105,11 @@ class DrainerNode:
 
     def _status(self, state: State) -> NodeStatus:
         update_ts = tso.approximate(self._started_ts, time.monotonic() - self._started_at)
-        return NodeStatus(self._node_id, self._host, state, max_commit_ts=max(0, self._position()), update_ts=update_ts)
+        return NodeStatus(
+            self._node_id,
+            self._host,
+            state,
+            label=self._label,
+            max_commit_ts=max(0, self._position()),
+            update_ts=update_ts,
+        )

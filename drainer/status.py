@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from binlog import metrics, tso
-from binlog.http import Page, Response, html_response, json_response
+from binlog.http import Action, Page, Request, Response, html_response, json_response
+from binlog.node import Event, State, next_state
 
 from drainer.page import page
 from drainer.pipeline import Pipeline
 from drainer.pumps.survey import PumpSet, PumpView
 from drainer.scheduler import Scheduler
 from drainer.trouble import TROUBLES, Troubles
+
+OK, FAILED = 200, 3  # upstream's codes inside its JSON
 
 _NO_PUMP = PumpView("")
 
@@ -41,7 +44,11 @@ class Status:
         scheduler: Scheduler,
         pumps: PumpSet,
         synced_after_s: float,
+        stop: Callable[[Event], None] = lambda _event: None,
     ) -> None:
+        """`stop` is called with PAUSE or CLOSE when somebody asks for it."""
+        self._stop = stop
+        self._asked = ""
         self._node_id = node_id
         self._destination = destination
         self._pipeline = pipeline
@@ -53,6 +60,9 @@ class Status:
 
     def routes(self) -> Mapping[str, Page]:
         return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
+
+    def actions(self) -> Mapping[str, Action]:
+        return {"PUT /state/{node_id}/{action}": self._change_state}
 
     def observe(self) -> None:
         """Called about once a second: metrics, and when the last row came."""
@@ -115,16 +125,29 @@ class Status:
     async def _status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
 
+    async def _change_state(self, request: Request) -> Response:
+        """Pause or close this drainer (3.14); the answer comes first."""
+        node_id, action = request.path["node_id"], request.path["action"]
+        event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
+        if node_id != self._node_id:
+            return _result(f"invalid nodeID {node_id}, this drainer's nodeID is {self._node_id}", FAILED)
+        if self._asked:
+            return _result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
+        if event is None:
+            return _result(f"invalid action {action}", FAILED)
+        self._asked = next_state(State.ONLINE, event)
+        self._stop(event)
+        return _result(f"apply action {action} success!", OK)
+
     async def _home(self) -> Response:
         return html_response(page(self.document()))
 
     async def _commit_ts(self) -> Response:
-        document = {
-            "message": "get drainer's latest ts success!",
-            "code": 200,
-            "data": {"ts": self._pipeline.position_ts},
-        }
-        return json_response(document, indent=2)
+        return _result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
+
+
+def _result(message: str, code: int, data: object = None) -> Response:
+    return json_response({"message": message, "code": code, "data": data}, indent=2)
 
 
 def _seconds_since(moment_s: float | None) -> float:

@@ -17,14 +17,16 @@ from typing import Any
 from binlog.cluster import cluster_id
 from binlog.errors import BinlogError, TimestampUnavailable
 from binlog.etcd import connect_etcd
-from binlog.fields import split_host_port
+from binlog.fields import reachable, split_host_port
 from binlog.http import StatusServer
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.node import Event, State
+from binlog.published import PublishedJobs
 from binlog.registry import Registry
+from binlog.tikv import TiKV
 from binlog.timestamp import TimestampSource, connect_timestamps
-from binlog.upstream import choose_source
+from binlog.upstream import choose_source, pd_addresses
 
 from pump.config import PumpConfig
 from pump.edge import Edge, Service
@@ -37,7 +39,7 @@ from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
 from pump.notify import is_stale, notify_drainers
-from pump.orphans import Orphans
+from pump.orphans import Orphans, Upstream
 from pump.service import Gate, PumpService
 from pump.status import StatusPages
 from pump.store import Store, StoreOptions
@@ -72,6 +74,7 @@ class Pump:
         self._requested: asyncio.Queue[str] = asyncio.Queue()
         self.status_addr = ""
         self.election: Election | None = None  # where timestamps are our own
+        self._upstream: Upstream | None = None  # where they are PD's
 
     async def start(self) -> None:
         """Serve, or raise and leave nothing behind."""
@@ -101,11 +104,14 @@ class Pump:
         self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
+        if source == "pd":
+            tikv = TiKV(pd_addresses(config), security)
+            self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
         await self._serve_status()  # what can fail comes before the registration, which would outlive us
         now_ts = await timestamps.get()
         await self.store.serve()
-        await self.node.register(self._advertised, now_ts, status_addr=self._advertised_status)
+        await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
         await self._notify(now_ts)
         self.gate.closed = ""
         self._begin()
@@ -149,15 +155,6 @@ class Pump:
     def _advertised(self) -> str:
         return self._config.advertise_addr or self.addr
 
-    @property
-    def _advertised_status(self) -> str:
-        if not self.status_addr:
-            return ""
-        host, port = split_host_port(self.status_addr)
-        if host not in ("", "0.0.0.0", "::"):
-            return self.status_addr
-        return f"{self._advertised.rpartition(':')[0]}:{port}"
-
     async def _notify(self, now_ts: int) -> None:
         """Only pumps that were away are news (P-LC-05)."""
         if self.node.previous not in (None, State.OFFLINE):
@@ -179,6 +176,7 @@ class Pump:
             node_id=self.node.node_id,
             cluster_id=self.cluster_id,
             age_s=config.pending_warn,
+            upstream=self._upstream,
         )
         self._spawn(self.node.heartbeat(config.heartbeat_interval or 2), "heartbeat")
         self._spawn(self.node.watch(), "registry watch")

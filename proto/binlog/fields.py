@@ -103,6 +103,16 @@ def split_host_port(text: str) -> tuple[str, int]:
     return (host[1:-1] if bracketed else host), int(port)
 
 
+def reachable(listens: str, advertised: str) -> str:
+    """host:port at which others reach a server that listens at `listens` on the machine of `advertised`; "" for ""."""
+    if not listens:
+        return ""
+    host, port = split_host_port(listens)
+    if host not in ("", "0.0.0.0", "::"):
+        return listens
+    return f"{advertised.rpartition(':')[0]}:{port}"
+
+
 def why_not_listening(addr: str) -> str:
     """The system's reason why nobody can listen at host:port, which gRPC keeps to itself."""
     try:

@@ -1,4 +1,4 @@
-"""The one door to aiohttp: a small server for status pages, state changes and /metrics."""
+"""The one door to aiohttp: a small server for status pages, state changes and /metrics, and a PUT to another's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 from aiohttp import web
 
 from binlog import metrics
@@ -53,6 +54,25 @@ def text_response(text: str, *, status: int = 200) -> Response:
 
 def html_response(text: str, *, status: int = 200) -> Response:
     return Response(text.encode(), status, "text/html; charset=utf-8")
+
+
+class NoAnswer(BinlogError):
+    """Nobody answers HTTP at an address; the text says why."""
+
+
+async def put(place: str, path: str, *, security: Security | None = None, timeout_s: float = 10.0) -> bytes:
+    """The body of the answer to `PUT path` at host:port, over TLS where it is on. NoAnswer."""
+    context = security.ssl_context(server=False) if security is not None else None
+    url = f"{'https' if context else 'http'}://{place}{path}"
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.put(url, ssl=context or True) as answer,
+        ):
+            return await answer.read()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise NoAnswer(f"{url}: {error or type(error).__name__}") from error
 
 
 Page = Callable[[], Awaitable[Response]]

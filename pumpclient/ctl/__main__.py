@@ -10,7 +10,7 @@ from binlog.errors import BinlogError
 from binlog.log import get_logger, setup
 from binlog.version import version_text
 
-from pumpclient.ctl import meta, nodes, settle
+from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage
 from pumpclient.ctl.session import CommandError, Session, open_session
 
@@ -24,6 +24,10 @@ COMMANDS: Mapping[str, Command] = {
     "drainers": lambda session: nodes.query(session, "drainers"),
     "update-pump": lambda session: nodes.update(session, "pumps"),
     "update-drainer": lambda session: nodes.update(session, "drainers"),
+    "pause-pump": lambda session: leave.ask(session, "pumps", "pause"),
+    "pause-drainer": lambda session: leave.ask(session, "drainers", "pause"),
+    "offline-pump": lambda session: leave.ask(session, "pumps", "close"),
+    "offline-drainer": lambda session: leave.ask(session, "drainers", "close"),
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,

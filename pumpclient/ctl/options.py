@@ -124,21 +124,22 @@ COMMANDS: Mapping[str, str] = {
     "drainers": "list the drainers",
     "inspect": "ask every pump, or -node-id: resolved ts, pending prewrites, late commits",
     "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback",
+    "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
+    "pause-drainer": "the same for a drainer, after the batch in flight",
+    "offline-pump": "ask the pump -node-id to leave for good, once every drainer has read what it holds",
+    "offline-drainer": "ask the drainer -node-id to leave for good: pumps keep nothing for it any more",
     "update-pump": "write -state into the record of -node-id without asking it; for dead nodes, may lose data",
     "update-drainer": "the same for a drainer",
     "generate_meta": "write a TSO of now into <data-dir>/savepoint",
 }
 NOT_YET: Mapping[str, str] = {
-    "pause-pump": "send SIGTERM to the pump",
-    "pause-drainer": "send SIGTERM to the drainer",
-    "offline-pump": "PUT /state/<node-id>/close at the pump's status-addr",
-    "offline-drainer": "SIGTERM, then update-drainer -state offline",
     "encrypt": "passwords stand in the file as they are",
 }
 EXAMPLES = (
     "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
     "binlogctl inspect -pd-urls 10.0.0.9:2379",
     "binlogctl settle -node-id pump-1 -start-ts 470613165340622850 -rollback",
+    "binlogctl pause-pump -node-id pump-1",
     "binlogctl update-pump -node-id pump-1 -state offline",
 )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import subprocess
+import sys
 import urllib.request
 from contextlib import closing
 
@@ -18,7 +20,7 @@ from binlog.registry import NodeRecord, Registry
 
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
-from tests.support import Server, free_port, wait_until
+from tests.support import ROOT, Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -113,6 +115,24 @@ def status_position(stubs: Stubs) -> int:
     with closing(sqlite3.connect(stubs.directory / "down.sqlite")) as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE '%position%'")]
         return int(connection.execute(f'SELECT commit_ts FROM "{tables[0]}"').fetchone()[0])
+
+
+@pytest.mark.parametrize(("word", "state"), [("pause", State.PAUSED), ("offline", State.OFFLINE)])
+def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State) -> None:
+    """And a pump of ours, which tells in the same way where its page is: tests of the pump."""
+    stubs.add("a").put(*CAPTURE.binlogs)
+    stubs.resolve(END)
+    port = free_port()
+    drainer = stubs.drainer(configuration(stubs, port)).start()
+    reached(drainer, port, END)
+    words = (f"{word}-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
+    asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
+    assert asked.returncode == 0, asked
+    assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+    left = record(stubs).status
+    assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
+    again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
+    assert again.returncode == 1 and b"does not answer" in again.stdout + again.stderr
 
 
 def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from binlog.upstream import LEADER_KEY
 from grpc import aio
 
 from tests.integration.pump.rpc import Client, connected, until
-from tests.support import Etcd, Server, free_port, python_module, wait_until
+from tests.support import ROOT, Etcd, Server, free_port, python_module, wait_until
 from tests.unit.pump.build import commit, prewrite
 
 pytestmark = pytest.mark.integration
@@ -315,6 +317,30 @@ def test_the_command_line(tmp_path: Path, args: list[str], code: int, text: str)
     assert server.wait() == code
     assert text in server.text()
     assert "Traceback" not in server.text()
+
+
+def binlogctl(etcd: Etcd, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "pumpclient.ctl", *words, "-pd-urls", etcd.endpoint]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(("word", "state"), [("pause", State.PAUSED), ("offline", State.OFFLINE)])
+async def test_binlogctl_asks_a_pump_to_go(tmp_path: Path, etcd: Etcd, word: str, state: State) -> None:
+    """It finds the status page by the pump's label; a pump that is away is no success."""
+    server = pump(tmp_path, etcd, "p1", free_port(), "-status-addr", f"127.0.0.1:{free_port()}").start()
+    store = connect_etcd([etcd.endpoint])
+    try:
+        await asyncio.to_thread(server.wait_for_output, "pump is serving")
+        asked = await asyncio.to_thread(binlogctl, etcd, f"{word}-pump", "-node-id", "p1")
+        assert asked.returncode == 0, asked
+        assert await asyncio.to_thread(server.wait) == 0, server.tail()
+        record = await Registry(store).get("pumps", "p1")
+        assert record is not None and record.status.state is state
+        again = await asyncio.to_thread(binlogctl, etcd, f"{word}-pump", "-node-id", "p1")
+        assert again.returncode == 1 and "does not answer" in again.stdout + again.stderr
+    finally:
+        server.kill()
+        await store.close()
 
 
 def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from binlog.errors import BinlogError
-from binlog.node import NodeStatus, State
+from binlog.node import Event, NodeStatus, State
 from binlog.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 
@@ -32,7 +32,9 @@ async def test_the_record_follows_the_destination_not_what_has_been_read() -> No
     broken = LocalFeed([[b"no binlog"]], middle, END)
     with pytest.raises(BinlogError):
         run.pipeline.run(Plan(middle, END, Mode.INLINE, (), 1), broken)
-    await node.leave(State.PAUSED)
+    await node.stopping(Event.PAUSE)
+    assert (await record(registry)).state is State.PAUSING
+    await node.leave()
     left = await record(registry)
     assert (left.state, left.max_commit_ts) == (State.PAUSED, middle)
     assert run.store.commit_ts == middle
@@ -45,3 +47,15 @@ async def test_a_restart_takes_its_former_record_over_and_never_overtakes_the_po
     node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 500, started_ts=1)
     await node.register()
     assert (await record(registry)).max_commit_ts == 500
+
+
+async def test_one_that_closes_is_offline_in_the_end() -> None:
+    """Pumps keep nothing for it any more. Where its status page is stands in a label (R-02 allows them)."""
+    registry = Registry(MemoryEtcd())
+    node = DrainerNode(registry, node_id="d", host="h:1", position=lambda: 5, started_ts=1, status_addr="h:9249")
+    await node.register()
+    assert (await record(registry)).label == {"status": "h:9249"}
+    await node.stopping(Event.CLOSE)
+    assert (await record(registry)).state is State.CLOSING
+    await node.leave()
+    assert (await record(registry)).state is State.OFFLINE

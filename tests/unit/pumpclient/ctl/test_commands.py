@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 import structlog
 from binlog.errors import NodeNotFound
+from binlog.http import Request, Response, StatusServer
 from binlog.kv import Etcd
 from binlog.node import NodeStatus, State
 from binlog.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 from binlog.tso import compose
 
-from pumpclient.ctl import meta, nodes, settle
-from pumpclient.ctl.__main__ import run
+from pumpclient.ctl import leave, meta, nodes, settle
+from pumpclient.ctl.__main__ import COMMANDS, run
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.session import CommandError, Session
 from pumpclient.options import upstream
@@ -85,10 +86,58 @@ async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
         await nodes.update(session(etcd, state="offline"), "drainers")
 
 
-@pytest.mark.parametrize("command", ["pause-pump", "offline-pump", "pause-drainer", "offline-drainer"])
-async def test_what_comes_later_says_so(command: str) -> None:
-    with pytest.raises(CommandError, match=rf"{command} is not supported yet: .*(SIGTERM|PUT /state)"):
-        await run(Options(cmd=command))
+class Answering:
+    """A node's status page that says what it is told to; what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.answer = Response(b'{"message": "apply action pause success!", "code": 200, "data": null}')
+        self.server = StatusServer("127.0.0.1:0", {}, actions={"PUT /state/{node_id}/{action}": self._put})
+
+    async def _put(self, request: Request) -> Response:
+        self.asked.append((request.path["node_id"], request.path["action"]))
+        return self.answer
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Answering]:
+    made = Answering()
+    await made.server.start()
+    yield made
+    await made.server.close()
+
+
+@pytest.mark.parametrize("kind", ["pump", "drainer"])
+@pytest.mark.parametrize(("word", "action"), [("pause", "pause"), ("offline", "close")])
+@pytest.mark.parametrize("label", [True, False], ids=["ours", "the original's"])
+async def test_asking_a_node_to_go(
+    node: Answering, lines: list[Any], kind: str, word: str, action: str, label: bool
+) -> None:
+    """Ours say in a label where their page is; the original's answer at the address of their record."""
+    etcd, addr = MemoryEtcd(), node.server.addr
+    host, labels = ("h:8250", {"status": addr}) if label else (addr, None)
+    status = NodeStatus("host 1:8250", host, State.ONLINE, label=labels)
+    await Registry(etcd).create("pumps" if kind == "pump" else "drainers", status)
+    await COMMANDS[f"{word}-{kind}"](session(etcd, node_id="host 1:8250"))
+    assert node.asked == [("host 1:8250", action)]
+    assert lines[-1]["event"] == "Apply action on node success"
+
+
+async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
+    """Upstream's tool calls both a success."""
+    etcd = MemoryEtcd()
+    await Registry(etcd).create("pumps", NodeStatus("p", node.server.addr, State.PAUSED))
+    node.answer = Response(b'{"message": "this pump\'s state is paused, apply pause failed!", "code": 3, "data": null}')
+    with pytest.raises(CommandError, match="this pump's state is paused, apply pause failed!"):
+        await leave.ask(session(etcd, node_id="p"), "pumps", "pause")
+    node.answer = Response(b"404: Not Found")
+    with pytest.raises(CommandError, match="no answer of a node: b'404"):
+        await leave.ask(session(etcd, node_id="p"), "pumps", "pause")
+    await node.server.close()
+    with pytest.raises(CommandError, match=r"does not answer.*SIGTERM.*update-pump -node-id p -state offline"):
+        await leave.ask(session(etcd, node_id="p"), "pumps", "close")
+    with pytest.raises(NodeNotFound):
+        await leave.ask(session(etcd, node_id="q"), "pumps", "close")
 
 
 async def test_unknown_commands() -> None:

@@ -1,0 +1,56 @@
+"""pause-pump, offline-pump, pause-drainer, offline-drainer: ask a node that lives to go, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from binlog.errors import NodeNotFound
+from binlog.http import NoAnswer, put
+from binlog.log import get_logger
+from binlog.node import STATUS_LABEL, NodeStatus
+from binlog.registry import Kind, key_of
+
+from pumpclient.ctl.session import CommandError, Session
+
+OK = 200  # inside the JSON; the HTTP status is always 200
+
+log = get_logger("binlogctl")
+
+
+async def ask(session: Session, kind: Kind, action: str) -> None:
+    """PUT /state/<node id>/<action> at the node. Returns when it has agreed; leaving takes it as long as it needs.
+
+    CommandError when it does not answer, or answers that it will not, which upstream's tool passes over.
+    """
+    node_id = session.options.node_id
+    record = await session.registry.get(kind, node_id) if node_id else None
+    if record is None:
+        raise NodeNotFound(key_of(kind, node_id))
+    what = kind.removesuffix("s")
+    place = place_of(record.status)
+    try:
+        body = await put(place, f"/state/{quote(node_id, safe=':')}/{action}", security=session.security)
+    except NoAnswer as error:
+        raise CommandError(
+            f"{what} {node_id} ({record.status.state}) does not answer: {error}. Where its status page is off, send it "
+            f"SIGTERM to pause it; if it is gone for good: binlogctl update-{what} -node-id {node_id} -state offline"
+        ) from error
+    code, message = _verdict(body)
+    if code != OK:
+        raise CommandError(f"{what} {node_id} at {place}: {message}")
+    log.info("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
+
+
+def place_of(status: NodeStatus) -> str:
+    """Where a node answers HTTP: nodes of ours tell, the original's do at the address of their record."""
+    return (status.label or {}).get(STATUS_LABEL) or status.host
+
+
+def _verdict(body: bytes) -> tuple[object, str]:
+    try:
+        document: Any = json.loads(body)
+        return document["code"], str(document["message"])
+    except (ValueError, KeyError, TypeError):
+        return None, f"this is no answer of a node: {body[:200]!r}"

@@ -2,14 +2,17 @@
 
 A prewrite can be durable here although its answer was lost, and then be written again to another pump, with its
 commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing
-(correctness rule 5). What nobody knows stays pending until `binlogctl` settles it.
+(correctness rule 5). Where timestamps are PD's, TiKV is asked about what no pump knows: it tells a commit or a
+rollback, and ends a transaction whose lock has outlived its writer. What nobody knows stays pending until `binlogctl`
+settles it; a TiDB's that is ten minutes old and of which TiKV has no trace is rolled back there and here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from binlog.channel import open_channel
@@ -19,9 +22,12 @@ from binlog.node import NodeStatus, State
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.registry import Registry
 from binlog.security import Security
+from binlog.tikv import TiKV
+from binlog.tso import physical_ms
 from grpc import aio
 
 from pump.pending import Pending
+from pump.resolver import Timestamps
 from pump.store import Store
 
 INTERVAL_S = 5.0
@@ -29,8 +35,20 @@ ASK_TIMEOUT_S = 5.0
 ASKED_MAX = 1000
 SAY_INTERVAL_S = 60.0
 SHOWN_MAX = 5
+TIKV_ASKED_MAX = 100  # in one look, oldest first
+TIKV_GIVES_UP_MS = 600_000  # as the original's; a TiDB's transaction is over by then (`1.8`)
 
 _log = get_logger("pump.orphans")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The TiKV whose transactions these are, and what says the time there. `services`: whether a service that embeds
+    the SDK writes to this cluster; TiKV knows nothing of its transactions, so that no trace there says nothing."""
+
+    tikv: TiKV
+    timestamps: Timestamps
+    services: Callable[[], Awaitable[bool]]
 
 
 class Orphans:
@@ -45,14 +63,16 @@ class Orphans:
         node_id: str,
         cluster_id: int,
         age_s: float,
+        upstream: Upstream | None = None,
     ) -> None:
         self._store = store
+        self._upstream = upstream
         self._registry = registry
         self._security = security
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._age_s = age_s
-        self._said_s = float("-inf")
+        self._said_s = self._silent_said_s = float("-inf")
 
     async def run(self) -> None:
         while True:
@@ -78,6 +98,11 @@ class Orphans:
             for entry, commit_ts in zip(old, commits, strict=False):
                 if commit_ts and self._store.is_pending(entry.start_ts):
                     await self._settle(entry, commit_ts, status)
+        if self._upstream is not None and all(len(commits) == len(asked) for commits in answers):
+            try:
+                await self._ask_upstream(self._upstream, old)
+            except BinlogError as error:
+                self._say_silent(error)
         left = [entry for entry in old if self._store.is_pending(entry.start_ts)]
         self._say(left)
         return len(left)
@@ -104,6 +129,33 @@ class Orphans:
             pump=status.node_id,
         )
         await self._store.settle(entry.start_ts, 0)
+
+    async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
+        """Only when every other pump has answered: a commit that lies there must not be written a second time."""
+        open_ones = [entry for entry in old if entry.prewrite_key and self._store.is_pending(entry.start_ts)]
+        if not open_ones:
+            return
+        now_ts, services = await upstream.timestamps.get(), await upstream.services()
+        for entry in open_ones[:TIKV_ASKED_MAX]:
+            age_ms = physical_ms(now_ts) - physical_ms(entry.start_ts)
+            give_up = age_ms > TIKV_GIVES_UP_MS and not services
+            commit_ts = await upstream.tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
+            if commit_ts is not None and self._store.is_pending(entry.start_ts):
+                _log.info(
+                    "TiKV tells what became of a pending prewrite",
+                    start_ts=entry.start_ts,
+                    commit_ts=commit_ts,
+                    outcome="committed" if commit_ts else "rolled back",
+                    ddl_job_id=entry.ddl_job_id,
+                    age_s=age_ms // 1000,
+                )
+                await self._store.settle(entry.start_ts, commit_ts)
+
+    def _say_silent(self, error: BinlogError) -> None:
+        now_s = time.monotonic()
+        if now_s - self._silent_said_s >= SAY_INTERVAL_S:
+            self._silent_said_s = now_s
+            _log.warning("TiKV does not tell what became of old prewrites", error=error)
 
     def _say(self, left: Sequence[Pending]) -> None:
         now_s = time.monotonic()

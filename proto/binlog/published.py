@@ -55,6 +55,10 @@ class PublishedJobs:
             return there.mod_revision
         raise RegistryConflict(f"key {key} in etcd already holds another job")
 
+    async def used(self) -> bool:
+        """Whether a service that embeds the SDK was ever here."""
+        return await self._etcd.get(GLOBAL_ID_KEY) is not None or await self._etcd.get(SCHEMA_VERSION_KEY) is not None
+
     async def next_schema_version(self) -> int:
         """A schema version nobody else has; numbers may be left out, never repeated."""
         return (await self._count(SCHEMA_VERSION_KEY, 1))[0]

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62inlog/pb/pdpb.proto\x12\x04pdpb\"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04\"7\n\x05\x45rror\x12\x1d\n\x04type\x18\x01 \x01(\x0e\x32\x0f.pdpb.ErrorType\x12\x0f\n\x07message\x18\x02 \x01(\t\"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error\"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t\"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member\"C\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\x12\x13\n\x0bsuffix_bits\x18\x03 \x01(\r\"U\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x63_location\x18\x03 \x01(\t\"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp*\x95\x01\n\tErrorType\x12\x06\n\x02OK\x10\x00\x12\x0b\n\x07UNKNOWN\x10\x01\x12\x14\n\x10NOT_BOOTSTRAPPED\x10\x02\x12\x13\n\x0fSTORE_TOMBSTONE\x10\x03\x12\x18\n\x14\x41LREADY_BOOTSTRAPPED\x10\x04\x12\x18\n\x14INCOMPATIBLE_VERSION\x10\x05\x12\x14\n\x10REGION_NOT_FOUND\x10\x06\x32y\n\x02PD\x12\x41\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse\"\x00\x12\x30\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse\"\x00(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x62inlog/pb/pdpb.proto\x12\x04pdpb\"6\n\rRequestHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x11\n\tsender_id\x18\x02 \x01(\x04\"7\n\x05\x45rror\x12\x1d\n\x04type\x18\x01 \x01(\x0e\x32\x0f.pdpb.ErrorType\x12\x0f\n\x07message\x18\x02 \x01(\t\"@\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x1a\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x0b.pdpb.Error\"Q\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tmember_id\x18\x02 \x01(\x04\x12\x11\n\tpeer_urls\x18\x03 \x03(\t\x12\x13\n\x0b\x63lient_urls\x18\x04 \x03(\t\"8\n\x11GetMembersRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\"\x9a\x01\n\x12GetMembersResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1d\n\x07members\x18\x02 \x03(\x0b\x32\x0c.pdpb.Member\x12\x1c\n\x06leader\x18\x03 \x01(\x0b\x32\x0c.pdpb.Member\x12!\n\x0b\x65tcd_leader\x18\x04 \x01(\x0b\x32\x0c.pdpb.Member\"C\n\tTimestamp\x12\x10\n\x08physical\x18\x01 \x01(\x03\x12\x0f\n\x07logical\x18\x02 \x01(\x03\x12\x13\n\x0bsuffix_bits\x18\x03 \x01(\r\"U\n\nTsoRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x13\n\x0b\x64\x63_location\x18\x03 \x01(\t\"f\n\x0bTsoResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\"\n\ttimestamp\x18\x03 \x01(\x0b\x32\x0f.pdpb.Timestamp\"0\n\x0bRegionEpoch\x12\x10\n\x08\x63onf_ver\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\"$\n\x04Peer\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x10\n\x08store_id\x18\x02 \x01(\x04\"|\n\x06Region\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x11\n\tstart_key\x18\x02 \x01(\x0c\x12\x0f\n\x07\x65nd_key\x18\x03 \x01(\x0c\x12\'\n\x0cregion_epoch\x18\x04 \x01(\x0b\x32\x11.pdpb.RegionEpoch\x12\x19\n\x05peers\x18\x05 \x03(\x0b\x32\n.pdpb.Peer\"$\n\x05Store\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"K\n\x10GetRegionRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\x12\n\nregion_key\x18\x02 \x01(\x0c\"s\n\x11GetRegionResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1c\n\x06region\x18\x02 \x01(\x0b\x32\x0c.pdpb.Region\x12\x1a\n\x06leader\x18\x03 \x01(\x0b\x32\n.pdpb.Peer\"H\n\x0fGetStoreRequest\x12#\n\x06header\x18\x01 \x01(\x0b\x32\x13.pdpb.RequestHeader\x12\x10\n\x08store_id\x18\x02 \x01(\x04\"T\n\x10GetStoreResponse\x12$\n\x06header\x18\x01 \x01(\x0b\x32\x14.pdpb.ResponseHeader\x12\x1a\n\x05store\x18\x02 \x01(\x0b\x32\x0b.pdpb.Store*\x95\x01\n\tErrorType\x12\x06\n\x02OK\x10\x00\x12\x0b\n\x07UNKNOWN\x10\x01\x12\x14\n\x10NOT_BOOTSTRAPPED\x10\x02\x12\x13\n\x0fSTORE_TOMBSTONE\x10\x03\x12\x18\n\x14\x41LREADY_BOOTSTRAPPED\x10\x04\x12\x18\n\x14INCOMPATIBLE_VERSION\x10\x05\x12\x14\n\x10REGION_NOT_FOUND\x10\x06\x32\xf6\x01\n\x02PD\x12\x41\n\nGetMembers\x12\x17.pdpb.GetMembersRequest\x1a\x18.pdpb.GetMembersResponse\"\x00\x12\x30\n\x03Tso\x12\x10.pdpb.TsoRequest\x1a\x11.pdpb.TsoResponse\"\x00(\x01\x30\x01\x12>\n\tGetRegion\x12\x16.pdpb.GetRegionRequest\x1a\x17.pdpb.GetRegionResponse\"\x00\x12;\n\x08GetStore\x12\x15.pdpb.GetStoreRequest\x1a\x16.pdpb.GetStoreResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'binlog.pb.pdpb_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ERRORTYPE']._serialized_start=768
-  _globals['_ERRORTYPE']._serialized_end=917
+  _globals['_ERRORTYPE']._serialized_start=1374
+  _globals['_ERRORTYPE']._serialized_end=1523
   _globals['_REQUESTHEADER']._serialized_start=30
   _globals['_REQUESTHEADER']._serialized_end=84
   _globals['_ERROR']._serialized_start=86
@@ -51,6 +51,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TSOREQUEST']._serialized_end=661
   _globals['_TSORESPONSE']._serialized_start=663
   _globals['_TSORESPONSE']._serialized_end=765
-  _globals['_PD']._serialized_start=919
-  _globals['_PD']._serialized_end=1040
+  _globals['_REGIONEPOCH']._serialized_start=767
+  _globals['_REGIONEPOCH']._serialized_end=815
+  _globals['_PEER']._serialized_start=817
+  _globals['_PEER']._serialized_end=853
+  _globals['_REGION']._serialized_start=855
+  _globals['_REGION']._serialized_end=979
+  _globals['_STORE']._serialized_start=981
+  _globals['_STORE']._serialized_end=1017
+  _globals['_GETREGIONREQUEST']._serialized_start=1019
+  _globals['_GETREGIONREQUEST']._serialized_end=1094
+  _globals['_GETREGIONRESPONSE']._serialized_start=1096
+  _globals['_GETREGIONRESPONSE']._serialized_end=1211
+  _globals['_GETSTOREREQUEST']._serialized_start=1213
+  _globals['_GETSTOREREQUEST']._serialized_end=1285
+  _globals['_GETSTORERESPONSE']._serialized_start=1287
+  _globals['_GETSTORERESPONSE']._serialized_end=1371
+  _globals['_PD']._serialized_start=1526
+  _globals['_PD']._serialized_end=1772
 # @@protoc_insertion_point(module_scope)

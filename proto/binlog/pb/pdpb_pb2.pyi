@@ -107,3 +107,75 @@ class TsoResponse(_message.Message):
     count: int
     timestamp: Timestamp
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., count: _Optional[int] = ..., timestamp: _Optional[_Union[Timestamp, _Mapping]] = ...) -> None: ...
+
+class RegionEpoch(_message.Message):
+    __slots__ = ("conf_ver", "version")
+    CONF_VER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    conf_ver: int
+    version: int
+    def __init__(self, conf_ver: _Optional[int] = ..., version: _Optional[int] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("id", "store_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    store_id: int
+    def __init__(self, id: _Optional[int] = ..., store_id: _Optional[int] = ...) -> None: ...
+
+class Region(_message.Message):
+    __slots__ = ("id", "start_key", "end_key", "region_epoch", "peers")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    START_KEY_FIELD_NUMBER: _ClassVar[int]
+    END_KEY_FIELD_NUMBER: _ClassVar[int]
+    REGION_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    start_key: bytes
+    end_key: bytes
+    region_epoch: RegionEpoch
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, id: _Optional[int] = ..., start_key: _Optional[bytes] = ..., end_key: _Optional[bytes] = ..., region_epoch: _Optional[_Union[RegionEpoch, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+
+class Store(_message.Message):
+    __slots__ = ("id", "address")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    address: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
+
+class GetRegionRequest(_message.Message):
+    __slots__ = ("header", "region_key")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_KEY_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    region_key: bytes
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., region_key: _Optional[bytes] = ...) -> None: ...
+
+class GetRegionResponse(_message.Message):
+    __slots__ = ("header", "region", "leader")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    region: Region
+    leader: Peer
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., region: _Optional[_Union[Region, _Mapping]] = ..., leader: _Optional[_Union[Peer, _Mapping]] = ...) -> None: ...
+
+class GetStoreRequest(_message.Message):
+    __slots__ = ("header", "store_id")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    STORE_ID_FIELD_NUMBER: _ClassVar[int]
+    header: RequestHeader
+    store_id: int
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., store_id: _Optional[int] = ...) -> None: ...
+
+class GetStoreResponse(_message.Message):
+    __slots__ = ("header", "store")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    store: Store
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., store: _Optional[_Union[Store, _Mapping]] = ...) -> None: ...

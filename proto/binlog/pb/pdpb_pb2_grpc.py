@@ -44,6 +44,16 @@ class PDStub:
                 request_serializer=binlog_dot_pb_dot_pdpb__pb2.TsoRequest.SerializeToString,
                 response_deserializer=binlog_dot_pb_dot_pdpb__pb2.TsoResponse.FromString,
                 _registered_method=True)
+        self.GetRegion = channel.unary_unary(
+                '/pdpb.PD/GetRegion',
+                request_serializer=binlog_dot_pb_dot_pdpb__pb2.GetRegionRequest.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetRegionResponse.FromString,
+                _registered_method=True)
+        self.GetStore = channel.unary_unary(
+                '/pdpb.PD/GetStore',
+                request_serializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.FromString,
+                _registered_method=True)
 
 
 class PDServicer:
@@ -61,6 +71,19 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRegion(self, request, context):
+        """Not answered by a pump: where a key of TiKV lives.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStore(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PDServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -73,6 +96,16 @@ def add_PDServicer_to_server(servicer, server):
                     servicer.Tso,
                     request_deserializer=binlog_dot_pb_dot_pdpb__pb2.TsoRequest.FromString,
                     response_serializer=binlog_dot_pb_dot_pdpb__pb2.TsoResponse.SerializeToString,
+            ),
+            'GetRegion': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRegion,
+                    request_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetRegionRequest.FromString,
+                    response_serializer=binlog_dot_pb_dot_pdpb__pb2.GetRegionResponse.SerializeToString,
+            ),
+            'GetStore': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStore,
+                    request_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.FromString,
+                    response_serializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -129,6 +162,60 @@ class PD:
             '/pdpb.PD/Tso',
             binlog_dot_pb_dot_pdpb__pb2.TsoRequest.SerializeToString,
             binlog_dot_pb_dot_pdpb__pb2.TsoResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRegion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetRegion',
+            binlog_dot_pb_dot_pdpb__pb2.GetRegionRequest.SerializeToString,
+            binlog_dot_pb_dot_pdpb__pb2.GetRegionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetStore',
+            binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.SerializeToString,
+            binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,65 @@
+"""A PD and a TiKV in one gRPC server of this process, for what becomes of transactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
+from binlog.stub.pd import StubPD
+from grpc import aio
+
+
+class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
+    """`writes`: (type, start_ts, commit_ts) at the one key; `locked_ts`: start_ts of its lock, alive or not.
+
+    `keys` and `asked_status` tell what was asked.
+    """
+
+    def __init__(self, cluster_id: int) -> None:
+        super().__init__(cluster_id)
+        self.writes: list[tuple[int, int, int]] = []
+        self.locked_ts = 0
+        self.alive = False
+        self.region_error = ""
+        self.leader = True
+        self.keys: list[bytes] = []
+        self.asked_status: list[Any] = []
+
+    @classmethod
+    async def start(cls, **_: Any) -> StubTiKV:
+        stub = cls(1)
+        server = aio.server()
+        pdpb_pb2_grpc.add_PDServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        tikv_pb2_grpc.add_TikvServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+        stub.addr = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        stub._server = server
+        return stub
+
+    async def GetRegion(self, request: Any, context: Any) -> Any:
+        self.keys.append(request.region_key)
+        peer = pdpb_pb2.Peer(id=3, store_id=1)
+        region = pdpb_pb2.Region(id=2, region_epoch=pdpb_pb2.RegionEpoch(conf_ver=1, version=7), peers=[peer])
+        return pdpb_pb2.GetRegionResponse(region=region, leader=peer if self.leader else None)
+
+    async def GetStore(self, request: Any, context: Any) -> Any:
+        return pdpb_pb2.GetStoreResponse(store=pdpb_pb2.Store(id=request.store_id, address=self.addr))
+
+    async def MvccGetByKey(self, request: Any, context: Any) -> Any:
+        assert (request.context.region_id, request.context.region_epoch.version, request.context.peer.id) == (2, 7, 3)
+        if self.region_error:
+            return tikv_pb2.MvccGetByKeyResponse(region_error=tikv_pb2.RegionError(message=self.region_error))
+        info = tikv_pb2.MvccInfo(
+            writes=[tikv_pb2.MvccWrite(type=tp, start_ts=start, commit_ts=end) for tp, start, end in self.writes],
+            lock=tikv_pb2.MvccLock(start_ts=self.locked_ts) if self.locked_ts else None,
+        )
+        return tikv_pb2.MvccGetByKeyResponse(info=info)
+
+    async def KvCheckTxnStatus(self, request: Any, context: Any) -> Any:
+        self.asked_status.append(request)
+        if self.locked_ts == request.lock_ts:
+            return tikv_pb2.CheckTxnStatusResponse(lock_ttl=3000 if self.alive else 0, action=tikv_pb2.NO_ACTION)
+        if not request.rollback_if_not_exist:
+            missing = tikv_pb2.TxnNotFound(start_ts=request.lock_ts)
+            return tikv_pb2.CheckTxnStatusResponse(error=tikv_pb2.KeyError(txn_not_found=missing))
+        return tikv_pb2.CheckTxnStatusResponse(action=tikv_pb2.LOCK_NOT_EXIST_ROLLBACK)

@@ -1,13 +1,4 @@
-"""The line between the stream reader, which Spark runs in a process of its own, and the coordinator in the driver.
-
-    reader                          driver
-    ("next", start_ts)      ──►     waits a moment for something to do
-                            ◄──     until_ts (= start_ts: nothing yet)
-    ("tasks", start, until) ──►
-                            ◄──     the tasks of that batch, and what they shall do with it
-
-A local socket, authenticated with a key made anew at every start (multiprocessing.connection).
-"""
+"""The driver's end of the line to the stream reader; drainer.spark.line has the reader's, and what is said on it."""
 
 from __future__ import annotations
 
@@ -17,19 +8,15 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol
 
-from binlog.errors import BinlogError
 from binlog.log import get_logger
 
-from drainer.pumps.mark import PumpRange
-from drainer.reading import FoldOrder
+from drainer.spark.line import Tasks
 
 _log = get_logger(__name__)
-
-Tasks = tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]
 
 
 class Planner(Protocol):
@@ -38,10 +25,6 @@ class Planner(Protocol):
     def next_until(self, start_ts: int) -> int: ...
 
     def tasks(self, start_ts: int, until_ts: int) -> Tasks: ...
-
-
-class PlannerGone(BinlogError):
-    """The driver does not answer any more, or answered with an error (its text)."""
 
 
 class PlannerServer:
@@ -95,34 +78,3 @@ class PlannerServer:
         if question == "next":
             return self._planner.next_until(start_ts)
         return self._planner.tasks(start_ts, until_ts)
-
-
-class PlannerLine:
-    """The reader's end; connects at the first question."""
-
-    def __init__(self, address: str, key: str) -> None:
-        self._address, self._key = address, key
-        self._connection: Connection | None = None
-
-    def next_until(self, start_ts: int) -> int:
-        return cast(int, self._ask("next", start_ts, 0))
-
-    def tasks(self, start_ts: int, until_ts: int) -> Tasks:
-        return cast(Tasks, self._ask("tasks", start_ts, until_ts))
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _ask(self, question: str, start_ts: int, until_ts: int) -> int | Tasks:
-        try:
-            if self._connection is None:
-                self._connection = Client(self._address, family="AF_UNIX", authkey=self._key.encode())
-            self._connection.send((question, start_ts, until_ts))
-            verdict, answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise PlannerGone(f"the drainer's coordinator does not answer: {error}") from error
-        if verdict != "ok":
-            raise PlannerGone(answer)
-        return cast("int | Tasks", answer)

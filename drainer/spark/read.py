@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from binlog import envelope
 from binlog.errors import BinlogError
-from binlog.security import Security
-from pyspark.sql.datasource import InputPartition
 
 from drainer.order.fold import FoldBuilder
-from drainer.pumps.mark import PumpRange
 from drainer.pumps.pull import payloads, pull
 from drainer.reading import FoldOrder
 from drainer.row.decode import Decoder
 from drainer.spark.errors import ErrorInTask
-
-
-@dataclass(frozen=True)
-class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
-    """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one
-    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob)."""
-
-    ranges: tuple[PumpRange, ...]
-    cluster_id: int
-    security: Security
-    packed: bool
-    fold: FoldOrder | None = None
-
+from drainer.spark.planned import PullTask
 
 PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
 COLUMNS = pa.schema(

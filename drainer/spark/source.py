@@ -54,10 +54,14 @@ class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow py
         return PACKED_SCHEMA if SourceOptions.parse(self.options).packed else SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from drainer.spark.stream import PlannedReader, StreamReader
-
         options = SourceOptions.parse(self.options)
-        return PlannedReader(options) if options.planner else StreamReader(options)
+        if options.planner:
+            from drainer.spark.planned import PlannedReader
+
+            return PlannedReader(options)
+        from drainer.spark.stream import StreamReader
+
+        return StreamReader(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from drainer.spark.stream import BatchReader

@@ -1,4 +1,4 @@
-"""The readers of the data source "binlog". Offsets are commit_ts; partitions are ranges of pumps."""
+"""The readers of the data source "binlog" on its own. Offsets are commit_ts; partitions are ranges of pumps."""
 
 from __future__ import annotations
 
@@ -10,46 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from drainer.pumps.mark import Limits, Watermark, ranges_of
 from drainer.spark.options import SourceOptions
-from drainer.spark.planner import PlannerLine
+from drainer.spark.planned import Offset, PullTask
 from drainer.spark.pumps import Pumps
-from drainer.spark.read import PullTask, read_task
+from drainer.spark.read import read_task
 
-Offset = dict[str, int]
 PIECES = 2
-
-
-class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """The drainer's own: its coordinator decides where a batch ends and who pulls what."""
-
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
-        self._line: PlannerLine | None = None
-
-    def initialOffset(self) -> Offset:
-        return {"commit_ts": self._options.start_ts}
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        return {"commit_ts": self._planner().next_until(start["commit_ts"])}
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        if start == end:
-            return []
-        tasks, fold = self._planner().tasks(start["commit_ts"], end["commit_ts"])
-        options = self._options
-        return [PullTask(task, options.cluster_id, options.security, options.packed, fold) for task in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PullTask)
-        return read_task(partition)
-
-    def stop(self) -> None:
-        if self._line is not None:
-            self._line.close()
-
-    def _planner(self) -> PlannerLine:
-        if self._line is None:
-            self._line = PlannerLine(self._options.planner, self._options.planner_key)
-        return self._line
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # mypy does not follow pyspark

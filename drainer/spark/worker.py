@@ -10,7 +10,9 @@ first array made from a list, a second of CPU in every worker.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import sys
 from importlib.abc import MetaPathFinder
 
@@ -22,8 +24,13 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
 import drainer.sink.table
+import drainer.spark.planned
 import drainer.spark.read
 import drainer.spark.spread  # noqa: F401
+
+
+# What the above only import when they are first used: by a channel, by a connection to a named host.
+_LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
 
 
 class WithoutPandas(MetaPathFinder):
@@ -36,6 +43,9 @@ class WithoutPandas(MetaPathFinder):
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, WithoutPandas())
+    for name in _LATE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

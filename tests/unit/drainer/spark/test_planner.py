@@ -8,7 +8,8 @@ from multiprocessing import AuthenticationError
 import pytest
 
 from drainer.pumps.mark import PumpRange
-from drainer.spark.planner import PlannerGone, PlannerLine, PlannerServer, Tasks
+from drainer.spark.line import PlannerGone, PlannerLine, Tasks
+from drainer.spark.planner import PlannerServer
 
 RANGE = PumpRange("a", "h:1", True, 5, 9)
 

@@ -28,7 +28,6 @@ import drainer.spark.planned
 import drainer.spark.read
 import drainer.spark.spread  # noqa: F401
 
-
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
 

@@ -104,6 +104,11 @@ class SyncerSection(Section):
     )
     txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
     spread: bool = Field(True, description="whether executors write large batches in parallel")
+    finish_without: Names = Field(
+        (),
+        description="pumps that are lost for good while an unfinished batch needs their rows, as the error says; it is "
+        "finished without them",
+    )
     consistency: Literal["row"] = Field(
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )

@@ -119,12 +119,21 @@ def decide(
 
 
 def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
-    """The batch that a crash left open: exactly its range, as soon as the pumps can serve it."""
+    """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. One that
+    was passed then and is back now adds nothing to it."""
     if watermark.ts < intent.until_ts:
         return None
-    batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in watermark.marks)
-    tasks = _tasks(watermark.marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
+    marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
+    batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
+    tasks = _tasks(marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+
+
+def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:
+    """Pumps that hold rows of an open batch and do not count any more: an operator forced them offline. Without their
+    rows what is left would be cut in other places than the chunks that are done (rule 16)."""
+    there = {mark.node_id for mark in watermark.marks}
+    return tuple(node_id for node_id in intent.pumps if node_id not in there)
 
 
 def _plan(

@@ -204,6 +204,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         dial_with(upstream.cluster_id, security),
         left=left,
         position=lambda: pipeline.position_ts,
+        unfinished=lambda: pipeline.open_intent is not None,
     )
     scheduler = Scheduler(
         pumps,
@@ -211,6 +212,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         _sizes(config, opened.destination),
         loop=loop,
         until_now=config.until_now,
+        finish_without=config.syncer.finish_without,
         on_reached=stop.set,
     )
     asked = _Asked(stop)

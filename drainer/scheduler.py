@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 
-from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, decide, first_limits, resume
+from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, resume
 from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import HeldBack, PumpSet
@@ -44,7 +44,8 @@ class Outlook:
 
 class Scheduler:
     """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
-    `on_reached` is called once everything up to there is applied."""
+    `on_reached` is called once everything up to there is applied. `finish_without`: pumps whose rows an operator gives
+    up, where an unfinished batch needs them."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Scheduler:
         *,
         loop: asyncio.AbstractEventLoop,
         until_now: bool = False,
+        finish_without: Sequence[str] = (),
         on_reached: Callable[[], None] = lambda: None,
     ) -> None:
         self._pumps = pumps
@@ -61,6 +63,7 @@ class Scheduler:
         self._sizes = sizes
         self._loop = loop
         self._until_now = until_now
+        self._finish_without = frozenset(finish_without)
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
         self._plan: Plan | None = None
@@ -149,8 +152,22 @@ class Scheduler:
                     self._check_reached()
                     return None
 
+    def _check_pumps(self, watermark: Watermark) -> None:
+        intent = self._pipeline.open_intent
+        if intent is None:
+            return
+        gone = [node_id for node_id in absent(watermark, intent) if node_id not in self._finish_without]
+        if gone:
+            raise HeldBack(
+                gone[0],
+                f"it is offline, and the unfinished batch ({intent.after_ts}, {intent.until_ts}] needs its rows: bring "
+                f'it back; if its disk is lost, start with finish-without = ["{gone[0]}"] in [syncer], which may lose '
+                "rows of other pumps in that batch too",
+            )
+
     async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
         watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
+        self._check_pumps(watermark)
         outlook = self.outlook
         if outlook.held_back:
             _log.info("the watermark moves again", held_back_by=outlook.held_back)
@@ -200,6 +217,8 @@ class Scheduler:
 
     def _held_back(self, error: HeldBack) -> None:
         outlook = self.outlook
+        if not outlook.held_back:
+            _log.warning("nothing new can be applied", why=str(error))
         outlook.held_back, outlook.held_by = str(error), error.node_id
         outlook.held_since = outlook.held_since or time.time()
 

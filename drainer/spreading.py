@@ -91,7 +91,8 @@ class Spreading:
     def _intent(self, plan: Plan) -> Intent:
         if plan.intent is None:
             cut = self._cut
-            return Intent(plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest)
+            pumps = tuple(sorted({part.node_id for task in plan.tasks for part in task}))
+            return Intent(plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps)
         if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "

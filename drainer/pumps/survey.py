@@ -73,12 +73,15 @@ class PumpSet:
         *,
         left: Left | None = None,
         position: Callable[[], int] = lambda: 0,
+        unfinished: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`left`: loaded; who has a `position` that survives keeps there how far pumps were read that do not count."""
+        """`left`: loaded; who has a `position` that survives keeps there how far pumps were read that do not count.
+        `unfinished`: whether a batch was begun behind that position, which is finished without those that are back."""
         self._registry = registry
         self._dial = dial
         self._left = left
         self._position = position
+        self._unfinished = unfinished
         self._probed_at: dict[str, float] = {}
         self._clients: dict[tuple[str, str], PumpClient] = {}
         self._list: list[Listed] | None = None
@@ -159,7 +162,9 @@ class PumpSet:
             for node_id in leaving:
                 await left.leave(node_id, after_ts)
             for mark in returned:
-                if mark.resolved_ts >= after_ts:  # until then nothing moves, and more may come
+                if (
+                    mark.resolved_ts >= after_ts and not self._unfinished()
+                ):  # until then nothing moves, and more may come
                     await self._look_back(left, mark, after_ts)
         except EtcdError as error:
             raise HeldBack("", f"the registry does not answer: {error}") from error

@@ -47,7 +47,8 @@ class Identity:
 class Intent:
     """What a spread batch is about to apply, and how it is cut (rule 16): (after_ts, until_ts] in `slots` slots by
     the stable hash `hash_version`, at most `chunk_rows` rows a transaction, rows chosen by the filters whose
-    digest is `digest`. A batch that goes on after a crash uses these, not today's configuration."""
+    digest is `digest`, from `pumps`, which are those that hold rows of it (empty: any). A batch that goes on after a
+    crash uses these, not today's configuration: with other rows the chunks that are done would be others."""
 
     after_ts: int
     until_ts: int
@@ -55,6 +56,7 @@ class Intent:
     chunk_rows: int
     hash_version: int
     digest: str
+    pumps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def _parse_intent(feed: Feed, text: str) -> tuple[Intent, Phase]:
             chunk_rows=int(plan["chunk_rows"]),
             hash_version=int(plan["hash_version"]),
             digest=str(plan["digest"]),
+            pumps=tuple(str(node_id) for node_id in plan.get("pumps", ())),
         )
         return opened, Phase(plan["phase"])
     except (ValueError, KeyError, TypeError) as error:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 
 def intent(after: int = 100, until: int = 200, *, slots: int = 4, chunk_rows: int = 3) -> Intent:
-    return Intent(after, until, slots, chunk_rows, 1, "all")
+    return Intent(after, until, slots, chunk_rows, 1, "all", ("a", "b"))
 
 
 def at_once(destination: MySQLDestination, range_: Intent, slots: Mapping[int, SegmentWork]) -> list[Phase]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, decide, first_limits, inline_limits, resume
+from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, inline_limits, resume
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.protocol import Intent
 
@@ -108,6 +108,17 @@ def test_an_open_intent_is_the_first_batch_exactly() -> None:
     assert found is not None
     assert (found.after_ts, found.until_ts, found.mode, found.intent) == (50, 90, Mode.SPREAD, intent)
     assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+
+
+def test_an_open_intent_is_read_from_the_pumps_it_was_begun_with() -> None:
+    """Rule 16: one that was passed then and is back would shift what is in each chunk; one that is gone would too."""
+    intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"))
+    marks = (mark(batch_bytes=9000, batch_count=90), mark("b"), mark("back", batch_bytes=10, batch_count=1))
+    found = resume(seen(*marks), intent, SIZES)
+    assert found is not None
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+    assert absent(seen(*marks), intent) == ()
+    assert absent(seen(mark("b")), intent) == ("a",)
 
 
 def test_an_open_intent_waits_until_the_pumps_can_serve_it() -> None:

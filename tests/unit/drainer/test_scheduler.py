@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
+
 from drainer.coordinator import Mode, Sizes
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
 from drainer.pumps.survey import HeldBack
@@ -138,6 +140,18 @@ async def test_an_open_intent_comes_first() -> None:
     scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position)
     assert await next_until(scheduler, 50) == 90
     assert scheduler.current is not None and scheduler.current.intent == position.open_intent
+
+
+@pytest.mark.parametrize("given_up", [(), ("lost",)])
+async def test_an_open_intent_is_not_finished_without_one_of_its_pumps(given_up: tuple[str, ...]) -> None:
+    """Forced offline in the middle of a batch: it holds back, by name, until an operator says that it is lost."""
+    position = Position(50)
+    position.open_intent = Intent(50, 90, 4, 100, 1, "d", ("a", "lost"))
+    found = mark(100, batch_bytes=9000, batch_count=9)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position, finish_without=given_up)
+    assert await next_until(scheduler, 50) == (90 if given_up else 50)
+    assert ("lost" in scheduler.outlook.held_back) is not bool(given_up)
+    assert scheduler.outlook.held_by == ("" if given_up else "lost")
 
 
 async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied() -> None:

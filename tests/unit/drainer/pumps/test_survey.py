@@ -64,7 +64,14 @@ class World:
     def begin(self) -> None:
         """A life of the drainer begins."""
         self.left = Left(self.etcd, "feed")
-        self.pumps = PumpSet(self.registry, self.dial, left=self.left, position=lambda: self.position_ts)
+        self.unfinished = False
+        self.pumps = PumpSet(
+            self.registry,
+            self.dial,
+            left=self.left,
+            position=lambda: self.position_ts,
+            unfinished=lambda: self.unfinished,
+        )
 
     async def survey(self, position_ts: int) -> int:
         """The watermark that is believed at this position."""
@@ -340,6 +347,20 @@ async def test_rule_2_a_question_asked_ahead_is_asked_again() -> None:
     await world.survey(10)
     assert world.left.ts("b") == 10
     assert (await world.pumps.survey(after_ts=80, limits=LIMITS)).ts == 100
+
+
+async def test_rule_2_an_unfinished_batch_ends_before_anybody_looks_back() -> None:
+    """It goes on without the pump that is back, so what that one holds of the batch's range is passed too."""
+    world = World()
+    world.held = {"b": ((55, 60), (105, 110))}
+    await forced_offline(world)
+    world.unfinished = True
+    await world.put("b", State.ONLINE)
+    await world.survey(100)
+    assert world.left.ts("b") == 50 and world.pumps.views["b"].missed.count == 0
+    world.unfinished = False
+    await world.survey(120)
+    assert world.pumps.views["b"].missed.count == 2
 
 
 # A data-dir changes hands

@@ -1,0 +1,71 @@
+"""The recordings of DDL in this process, without Spark and without one line of `ddl-rewrite`: whatever MariaDB cannot
+say is put in its own words, and what upstream brings back comes out of the recycle bin."""
+
+from __future__ import annotations
+
+import pytest
+from binlog import envelope
+
+from drainer.batch import read_batch
+from drainer.order.fold import FoldBuilder
+from drainer.row.decode import Decoder
+from drainer.schema.file import parse_jobs
+from drainer.schema.history import JobHistory
+from drainer.schema.schema import Schema
+from drainer.segment import walk
+from drainer.sink.errors import UniqueConflict
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.protocol import Identity
+from drainer.step import Ddl, Merged, Rows, Step
+from tests.capture import GOLDEN, CaptureSet
+from tests.golden.compare import differences
+from tests.support import MariaDB
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+def replay(capture: CaptureSet, destination: MySQLDestination) -> None:
+    """Every binlog in one batch; a unique key that upstream is dropping goes first, as the pipeline does it."""
+    begin_ts = int(capture.meta["scenario_start_ts"])
+    destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
+    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
+    binlogs = [Merged(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
+    batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
+    history = JobHistory(parse_jobs(capture.jobs_text.decode(), capture.name))
+    schema = Schema.open(history, position_ts=begin_ts, job_done=destination.job_done)
+    while batch.after_ts < batch.until_ts:
+        try:
+            for step in walk(batch, schema, job_done=destination.job_done):
+                apply(step, schema, destination)
+        except UniqueConflict as error:
+            job = schema.job_that_drops(schema=error.schema, table=error.table, key=error.key)
+            assert job is not None, error
+            rest = batch.after(destination.commit_ts)
+            schema.bring_forward(job, min(i.schema_version for i in rest.items if i.ddl is None))
+        batch = batch.after(destination.commit_ts)
+
+
+def apply(step: Step, schema: Schema, destination: MySQLDestination) -> None:
+    if isinstance(step, Ddl):
+        destination.ddl(step, may_exist=step.may_exist)
+    elif isinstance(step, Rows):
+        builder = FoldBuilder(Decoder(step.view, destination.dialect))
+        builder.add_all(binlog.payload for binlog in step.binlogs)
+        destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
+    else:
+        destination.advance(step.until_ts, schema.applied_version)
+
+
+@pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
+def test_no_ddl_of_the_recordings_needs_an_operator(name: str, mariadb: MariaDB) -> None:
+    capture = CaptureSet(GOLDEN / name)
+    mariadb.reset()
+    destination = MySQLDestination(
+        ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
+    )
+    try:
+        replay(capture, destination)
+    finally:
+        destination.close(clean=True)
+    assert differences(mariadb, capture) == []

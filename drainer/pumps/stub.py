@@ -24,7 +24,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     break off in the middle before one is served whole.
     """
 
-    def __init__(self, *, extension: bool = True, cluster_id: int = 1, threads: int = 8) -> None:
+    def __init__(self, *, extension: bool = True, cluster_id: int = 1, threads: int = 8, port: int = 0) -> None:
         self._stored: list[tuple[int, bytes]] = []
         self._changed = threading.Condition()
         self._cluster_id = cluster_id
@@ -36,7 +36,7 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         if extension:
             ext_grpc.add_PumpExtServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.host = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.host = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
         self._stopping = False
         self._server.start()
 

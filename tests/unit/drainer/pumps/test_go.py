@@ -8,14 +8,18 @@ from collections.abc import Iterator
 import pytest
 from binlog.envelope import encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
 from binlog.security import Security
+from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import ExtensionPump, NoExtension
 from drainer.pumps.go import GoPump
 from drainer.pumps.left import Missed
-from drainer.pumps.mark import Limits, PumpMark, PumpRange
+from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.stub import StubPump
+from drainer.pumps.survey import HeldBack, PumpSet, dial_with
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000
@@ -144,3 +148,37 @@ async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
         await asyncio.sleep(0.01)
     assert pump.interrupted
     await pump.close()
+
+
+@pytest.mark.parametrize("ours_first", [False, True], ids=["a Go pump, then ours", "ours, then a Go pump"])
+async def test_a_data_dir_that_changes_hands(ours_first: bool) -> None:
+    """One id, one address, two programs after each other: the survey goes on with the other one in its own way."""
+    registry = Registry(MemoryEtcd())
+    first = StubPump(extension=ours_first)
+    await registry.create("pumps", NodeStatus("p", first.host, State.ONLINE))
+    pumps = PumpSet(registry, dial_with(1, PLAIN))
+
+    async def survey(extension: bool) -> Watermark:
+        for _ in range(1000):
+            try:
+                found = await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
+                if found.marks[0].extension is extension and found.ts >= BASE + 30:
+                    return found
+            except HeldBack:
+                pass
+            await asyncio.sleep(0.01)
+        raise AssertionError("it was not noticed")
+
+    binlogs = (binlog(10), encode_fake(BASE + 30))
+    first.put(*binlogs)
+    first.resolve(BASE + 30)
+    await survey(ours_first)
+    await asyncio.to_thread(first.stop)
+    second = StubPump(extension=not ours_first, port=int(first.host.rpartition(":")[2]))
+    try:
+        second.put(*binlogs)
+        second.resolve(BASE + 30)
+        assert not (await survey(not ours_first)).empty
+    finally:
+        await pumps.close()
+        await asyncio.to_thread(second.stop)

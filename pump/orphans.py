@@ -4,7 +4,7 @@ A prewrite can be durable here although its answer was lost, and then be written
 commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing
 (correctness rule 5). Where timestamps are PD's, TiKV is asked about what no pump knows: it tells a commit or a
 rollback, and ends a transaction whose lock has outlived its writer. What nobody knows stays pending until `binlogctl`
-settles it; a TiDB's that is ten minutes old and of which TiKV has no trace is rolled back there and here.
+settles it; a TiDB's of which TiKV has no trace after a minute is rolled back there and here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.registry import Registry
 from binlog.security import Security
 from binlog.tikv import TiKV
-from binlog.tso import physical_ms
 from grpc import aio
 
 from pump.pending import Pending
@@ -36,7 +35,9 @@ ASKED_MAX = 1000
 SAY_INTERVAL_S = 60.0
 SHOWN_MAX = 5
 TIKV_ASKED_MAX = 100  # in one look, oldest first
-TIKV_GIVES_UP_MS = 600_000  # as the original's; a TiDB's transaction is over by then (`1.8`)
+# TiDB writes the primary key while it writes the prewrite here. One that comes after this long is refused by TiKV, for
+# it has been told that the transaction is rolled back.
+TRACE_WAIT_S = 60.0
 
 _log = get_logger("pump.orphans")
 
@@ -64,9 +65,11 @@ class Orphans:
         cluster_id: int,
         age_s: float,
         upstream: Upstream | None = None,
+        trace_wait_s: float = TRACE_WAIT_S,
     ) -> None:
         self._store = store
         self._upstream = upstream
+        self._trace_wait_s = trace_wait_s
         self._registry = registry
         self._security = security
         self._node_id = node_id
@@ -98,7 +101,7 @@ class Orphans:
             for entry, commit_ts in zip(old, commits, strict=False):
                 if commit_ts and self._store.is_pending(entry.start_ts):
                     await self._settle(entry, commit_ts, status)
-        if self._upstream is not None and all(len(commits) == len(asked) for commits in answers):
+        if self._upstream is not None:
             try:
                 await self._ask_upstream(self._upstream, old)
             except BinlogError as error:
@@ -131,14 +134,15 @@ class Orphans:
         await self._store.settle(entry.start_ts, 0)
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
-        """Only when every other pump has answered: a commit that lies there must not be written a second time."""
+        """Whether or not every pump has answered: what TiKV says is final, and a drainer counts a transaction that
+        lies on two pumps once (rule 19)."""
         open_ones = [entry for entry in old if entry.prewrite_key and self._store.is_pending(entry.start_ts)]
         if not open_ones:
             return
         now_ts, services = await upstream.timestamps.get(), await upstream.services()
         for entry in open_ones[:TIKV_ASKED_MAX]:
-            age_ms = physical_ms(now_ts) - physical_ms(entry.start_ts)
-            give_up = age_ms > TIKV_GIVES_UP_MS and not services
+            age_s = time.monotonic() - entry.since_s
+            give_up = age_s > self._trace_wait_s and not services
             commit_ts = await upstream.tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
             if commit_ts is not None and self._store.is_pending(entry.start_ts):
                 _log.info(
@@ -147,7 +151,7 @@ class Orphans:
                     commit_ts=commit_ts,
                     outcome="committed" if commit_ts else "rolled back",
                     ddl_job_id=entry.ddl_job_id,
-                    age_s=age_ms // 1000,
+                    age_s=int(age_s),
                 )
                 await self._store.settle(entry.start_ts, commit_ts)
 

@@ -13,7 +13,6 @@ from binlog.stub.etcd import MemoryEtcd
 from binlog.tikv import StoreUnavailable, TiKV
 from binlog.tso import compose
 
-from pump import orphans
 from pump.orphans import Orphans, Upstream
 from pump.store import Store
 from tests.support import free_port
@@ -32,61 +31,69 @@ async def tikv() -> AsyncIterator[StubTiKV]:
 
 
 def looking(
-    store: Store, tikv: StubTiKV, now_ms: int, *, services: bool = False, etcd: MemoryEtcd | None = None
+    store: Store, tikv: StubTiKV, *, trace_wait_s: float = 60, services: bool = False, etcd: MemoryEtcd | None = None
 ) -> Orphans:
     async def used() -> bool:
         return services
 
-    upstream = Upstream(TiKV([tikv.addr]), SetClock(compose(now_ms)), used)
+    upstream = Upstream(TiKV([tikv.addr]), SetClock(COMMIT), used)
     registry = Registry(etcd or MemoryEtcd())
-    return Orphans(store, registry, None, node_id="p", cluster_id=1, age_s=0, upstream=upstream)
+    return Orphans(
+        store, registry, None, node_id="p", cluster_id=1, age_s=0, upstream=upstream, trace_wait_s=trace_wait_s
+    )
 
 
 @pytest.mark.parametrize(
-    ("writes", "locked", "alive", "age_ms", "left"),
+    ("writes", "locked", "alive", "given_up", "left"),
     [
-        ([(PUT, START, COMMIT)], 0, False, 1, 0),
-        ([(1, START, COMMIT), (PUT, 5, 6)], 0, False, 1, 0),
-        ([(ROLLED_BACK, START, START)], 0, False, 1, 0),
-        ([(PUT, START + 1, COMMIT)], 0, False, 1, 1),
-        ([], START, True, 900_000, 1),
-        ([], START, False, 1, 0),
-        ([], START + 1, False, 1, 1),
-        ([], 0, False, 599_999, 1),
-        ([], 0, False, 600_001, 0),
+        ([(PUT, START, COMMIT)], 0, False, False, 0),
+        ([(1, START, COMMIT), (PUT, 5, 6)], 0, False, False, 0),
+        ([(ROLLED_BACK, START, START)], 0, False, False, 0),
+        ([(PUT, START + 1, COMMIT)], 0, False, False, 1),
+        ([], START, True, True, 1),
+        ([], START, False, False, 0),
+        ([], START + 1, False, False, 1),
+        ([], 0, False, False, 1),
+        ([], 0, False, True, 0),
     ],
     ids=["committed", "deleted", "rolled back", "another's commit", "alive", "outlived lock", "another's lock",
-         "no trace", "no trace for ten minutes"],
+         "no trace", "no trace for a minute"],
 )  # fmt: skip
 async def test_what_tikv_says_settles(
-    tmp_path: Path, tikv: StubTiKV, writes: list[tuple[int, int, int]], locked: int, alive: bool, age_ms: int, left: int
+    tmp_path: Path,
+    tikv: StubTiKV,
+    writes: list[tuple[int, int, int]],
+    locked: int,
+    alive: bool,
+    given_up: bool,
+    left: int,
 ) -> None:
     tikv.writes, tikv.locked_ts, tikv.alive = writes, locked, alive
     async with opened(tmp_path) as store:
         await write(store, prewrite(START, key=b"t\x80key"))
-        assert await looking(store, tikv, 1_000_000 + age_ms).look() == left
+        assert await looking(store, tikv, trace_wait_s=-1 if given_up else 60).look() == left
         committed = writes[0][1:] == (START, COMMIT) if writes else False
         assert store.outcome(START) == (COMMIT if committed and not left else 0)
         if tikv.asked_status:
-            assert tikv.asked_status[0].rollback_if_not_exist == (age_ms > orphans.TIKV_GIVES_UP_MS)
+            assert tikv.asked_status[0].rollback_if_not_exist == given_up
     assert tikv.keys[0].startswith(b"t\x80key\x00\x00\x00")  # PD keeps keys in their memcomparable form
 
 
 async def test_no_trace_says_nothing_where_a_service_writes(tmp_path: Path, tikv: StubTiKV) -> None:
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, 9_000_000, services=True).look() == 1
+        assert await looking(store, tikv, trace_wait_s=-1, services=True).look() == 1
         assert not tikv.asked_status
 
 
-async def test_a_pump_that_does_not_answer_may_have_the_commit(tmp_path: Path, tikv: StubTiKV) -> None:
+async def test_a_pump_that_does_not_answer_holds_up_nothing(tmp_path: Path, tikv: StubTiKV) -> None:
     tikv.writes = [(PUT, START, COMMIT)]
     etcd = MemoryEtcd()
-    await Registry(etcd).create("pumps", NodeStatus("other", f"127.0.0.1:{free_port()}", State.ONLINE))
+    await Registry(etcd).create("pumps", NodeStatus("other", f"127.0.0.1:{free_port()}", State.PAUSED))
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, 1_010_000, etcd=etcd).look() == 1
-        assert not tikv.keys
+        assert await looking(store, tikv, etcd=etcd).look() == 0
+        assert store.outcome(START) == COMMIT
 
 
 async def test_a_store_that_does_not_answer_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:
@@ -96,7 +103,7 @@ async def test_a_store_that_does_not_answer_leaves_it_pending(tmp_path: Path, ti
         await client.outcome(b"k", START, now_ts=COMMIT, give_up=True)
     async with opened(tmp_path) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, 9_000_000).look() == 1
+        assert await looking(store, tikv).look() == 1
     tikv.region_error, tikv.leader = "", False
     with pytest.raises(StoreUnavailable, match="no leader"):
         await client.outcome(b"k", START, now_ts=COMMIT, give_up=False)
@@ -107,7 +114,7 @@ async def test_the_writers_own_commit_after_all_is_the_same_one(tmp_path: Path, 
     clock = SetClock(START - 10)
     async with opened(tmp_path, clock=clock) as store:
         await write(store, prewrite(START))
-        assert await looking(store, tikv, 1_010_000).look() == 0
+        assert await looking(store, tikv).look() == 0
         await write(store, commit(START, COMMIT))
         clock.ts = COMMIT + 10
         await store.resolver.refresh()

@@ -20,7 +20,7 @@ from binlog.registry import NodeRecord, Registry
 
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
-from tests.support import ROOT, Server, free_port, wait_until
+from tests.support import ROOT, Server, free_port, running_mariadb, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -149,6 +149,41 @@ def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs)
     reached(drainer, port, END)
     assert status(port)["HeldBack"] == ""
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+
+
+def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None:
+    """In /status, on the page and as a metric, with its text and since when, until it is back."""
+    stubs.add("a").put(*CAPTURE.binlogs)
+    stubs.resolve(BEGIN)
+    port = free_port()
+    with running_mariadb() as mariadb:
+        config = configuration(stubs, port).split("[syncer]")[0]
+        config += '[syncer]\ndb-type = "mariadb"\n[syncer.to]\n'
+        config += f'host = "{mariadb.host}"\nport = {mariadb.port}\n'
+        config += f'user = "{mariadb.user}"\npassword = "{mariadb.password}"\n'
+        drainer = stubs.drainer(config).start()
+        drainer.wait_for_output("drainer is running", deadline_s=120)
+        mariadb.server.kill()
+        stubs.resolve(END)
+        wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())
+        found = status(port)
+        assert str(mariadb.port) in str(found["Error"]) and int(str(found["ErrorTries"])) >= 3, found
+        assert str(found["ErrorTime"])[:2] == "20"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert b"Failing since" in answer.read()
+        wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") > 0, what="the metric rises")
+        mariadb.server.start()
+        reached(drainer, port, END)
+        found = status(port)
+        assert found["Error"] == "" and str(mariadb.port) in str(found["LastError"]), found
+        wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
+        assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+
+
+def metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """The recordings of DDL in this process, without Spark and without one line of `ddl-rewrite`: whatever MariaDB cannot
-say is put in its own words, and what upstream brings back comes out of the recycle bin."""
+say is put in its own words, and what upstream brings back comes out of the recycle bin. Once with upstream's texts,
+once with everything said anew from the TableInfos."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 from binlog import envelope
@@ -11,6 +14,7 @@ from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.schema.file import parse_jobs
 from drainer.schema.history import JobHistory
+from drainer.schema.reword import reworded
 from drainer.schema.schema import Schema
 from drainer.segment import walk
 from drainer.sink.errors import UniqueConflict
@@ -25,7 +29,7 @@ from tests.support import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, destination: MySQLDestination) -> None:
+def replay(capture: CaptureSet, destination: MySQLDestination, *, anew: bool) -> None:
     """Every binlog in one batch; a unique key that upstream is dropping goes first, as the pipeline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
@@ -37,13 +41,18 @@ def replay(capture: CaptureSet, destination: MySQLDestination) -> None:
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=destination.job_done):
-                apply(step, schema, destination)
+                apply(said_anew(step) if anew and isinstance(step, Ddl) else step, schema, destination)
         except UniqueConflict as error:
             job = schema.job_that_drops(schema=error.schema, table=error.table, key=error.key)
             assert job is not None, error
             rest = batch.after(destination.commit_ts)
             schema.bring_forward(job, min(i.schema_version for i in rest.items if i.ddl is None))
         batch = batch.after(destination.commit_ts)
+
+
+def said_anew(step: Ddl) -> Ddl:
+    words = reworded(step)
+    return step if words is None else replace(step, sql=words)
 
 
 def apply(step: Step, schema: Schema, destination: MySQLDestination) -> None:
@@ -57,15 +66,16 @@ def apply(step: Step, schema: Schema, destination: MySQLDestination) -> None:
         destination.advance(step.until_ts, schema.applied_version)
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["text", "anew"])
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_no_ddl_of_the_recordings_needs_an_operator(name: str, mariadb: MariaDB) -> None:
+def test_no_ddl_of_the_recordings_needs_an_operator(name: str, anew: bool, mariadb: MariaDB) -> None:
     capture = CaptureSet(GOLDEN / name)
     mariadb.reset()
     destination = MySQLDestination(
         ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
     )
     try:
-        replay(capture, destination)
+        replay(capture, destination, anew=anew)
     finally:
         destination.close(clean=True)
     assert differences(mariadb, capture) == []

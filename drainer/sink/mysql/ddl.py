@@ -161,7 +161,7 @@ class DdlRunner:
             if self._execute(session, marked):
                 plan = replace(plan, statement=plan.statement + 1)
             else:
-                plan = replace(plan, sql=plan.instead, instead=(), statement=0)
+                plan = replace(plan, sql=plan.instead or (), instead=None, instead_codes=(), statement=0)
             crash_point("sink.ddl_after_exec")
         self._finish(plan)
         crash_point("sink.after_mark")
@@ -200,8 +200,8 @@ class DdlRunner:
 
     def _refused(self, plan: Plan, error: ServerError) -> bool:
         """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
-        if plan.instead:
-            _log.warning("not through the recycle bin", job=plan.job_id, error=str(error))
+        if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
+            _log.warning("DDL in other words", job=plan.job_id, error=str(error), instead=plan.instead)
             return False
         if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
             _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))

@@ -45,12 +45,14 @@ def _generated(placed: Sequence[Placed]) -> list[Edit]:
 
 
 def _drops(placed: Sequence[Placed]) -> list[Edit]:
-    """An index that could not be made here need not be there to be dropped."""
+    """An index that could not be made here need not be there to be dropped. A CHECK is a CONSTRAINT."""
     found: list[Edit] = []
     for at in range(len(placed) - 2):
         index = placed[at + 1]
         if placed[at].is_word("DROP") and index.is_word("INDEX", "KEY") and not placed[at + 2].is_word("IF"):
             found.append(Edit(index.token.end, index.token.end, " IF EXISTS"))
+        if placed[at].is_word("DROP") and index.is_word("CHECK", "CONSTRAINT") and placed[at + 2].token.is_name:
+            found.append(Edit(index.token.start, index.token.end, "CONSTRAINT IF EXISTS"))
     return found
 
 

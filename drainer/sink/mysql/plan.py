@@ -10,12 +10,18 @@ from typing import Final
 from binlog.log import get_logger
 from binlog.tidb.types import Tp
 
+from drainer.schema.reword import reworded
 from drainer.sink.mysql.fingerprint import Fingerprint
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
 
+# A server that does not know a word, a type, a character set or an option, or cannot combine them.
+_CANNOT_SAY: Final = (
+    *(1064, 1115, 1210, 1235, 1273, 1286, 1305, 1478, 1492),
+    *(1845, 1846, 1901, 1903, 1907, 1911, 1912, 3105, 3106, 4161),
+)
 _TRUNCATE: Final = re.compile(r"\s*TRUNCATE\b", re.IGNORECASE)
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 
@@ -24,8 +30,8 @@ _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 class Plan:
     """All that is needed to run, judge or finish a job, as JSON in its mark.
 
-    `instead`: what runs in place of all statements when one is refused (recycle.py). Statements from `optional_from`
-    on may fail, with a log line."""
+    `instead`: what runs in place of all statements when one is refused with an error of `instead_codes` (empty: with
+    any); None: nothing does. Statements from `optional_from` on may fail, with a log line."""
 
     job_id: int
     kind: int
@@ -39,7 +45,8 @@ class Plan:
     clock: str = ""
     statement: int = 0
     before: Fingerprint | None = None
-    instead: tuple[str, ...] = ()
+    instead: tuple[str, ...] | None = None
+    instead_codes: tuple[int, ...] = ()
     optional_from: int | None = None
 
     @property
@@ -58,7 +65,9 @@ class Plan:
     def parse(text: str) -> Plan:
         fields = json.loads(text)
         fields["sql"] = tuple(fields["sql"])
-        fields["instead"] = tuple(fields.get("instead", ()))
+        instead = fields.get("instead")
+        fields["instead"] = None if instead is None else tuple(instead)
+        fields["instead_codes"] = tuple(fields.get("instead_codes", ()))
         fields["schemas"] = tuple(fields["schemas"])
         fields["tables"] = tuple((schema, table) for schema, table in fields["tables"])
         return Plan(**fields)
@@ -75,6 +84,7 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         if rewritten.sql:
             sql.append(rewritten.sql)
     names = step.touched_names
+    said = _in_other_words(step, dialect) if len(sql) == 1 else None
     return Plan(
         job_id=step.job.id,
         kind=int(step.job.type),
@@ -86,7 +96,19 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         tables=names,
         may_exist=may_exist,
         clock=_clock(step),
+        instead=None
+        if said is None
+        else tuple(text for words in said if (text := rewrite(words, Defaults(), dialect).sql)),
+        instead_codes=() if said is None else tuple(sorted(_CANNOT_SAY)),
     )
+
+
+def _in_other_words(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
+    """The job from its TableInfos, in the destination's dialect; None where that cannot be said."""
+    said = reworded(step) if dialect.flavour != "tidb" else None
+    if said is None:
+        return None
+    return tuple(text for words in said if (text := rewrite(words, Defaults(), dialect).sql))
 
 
 def _is_temporary(step: Ddl) -> bool:
@@ -107,7 +129,7 @@ def _defaults(step: Ddl) -> Defaults:
         for column in info.columns
         if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and _INSTANT.fullmatch(column.default)
     )
-    return Defaults(info.charset, info.collate, stamps)
+    return Defaults(info.charset, info.collate, stamps, checks=bool(info.rest.get("constraint_info")) or step.rewritten)
 
 
 def _clock(step: Ddl) -> str:

@@ -96,6 +96,7 @@ def _put_away(session: Session, bin_: RecycleBin, plan: Plan, gone: Sequence[Loc
         sql=(*sql, *plan.sql) if whole else tuple(sql),
         tables=(*plan.tables, *((bin_.schema, name) for name in names)),
         instead=plan.sql,
+        instead_codes=(),
     )
 
 
@@ -118,6 +119,7 @@ def _truncate(session: Session, bin_: RecycleBin, plan: Plan, table: Located) ->
         sql=(f"CREATE TABLE {fresh} LIKE {place}", f"RENAME TABLE {place} TO {old}, {fresh} TO {place}"),
         tables=(*plan.tables, (bin_.schema, kept), (bin_.schema, fresh_name(kept))),
         instead=(f"DROP TABLE IF EXISTS {fresh}", *plan.sql),
+        instead_codes=(),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.sink.mysql import mariadb
+from drainer.sink.mysql.checks import without_checks
 from drainer.sink.mysql.comments import without_tidb_clauses
 from drainer.sink.mysql.placed import Edit, Placed, edited, element, place
 
@@ -35,11 +36,13 @@ SUBSTITUTES: Final = {
 @dataclass(frozen=True, slots=True)
 class Defaults:
     """What the job made, from its TableInfo or DBInfo: character set and collation, '' where there is none, and the
-    defaults of its TIMESTAMP columns (column in lower case, UTC text), which the text gives in the writer's zone."""
+    defaults of its TIMESTAMP columns (column in lower case, UTC text), which the text gives in the writer's zone.
+    `checks`: whether upstream keeps CHECK constraints of this table."""
 
     charset: str = ""
     collate: str = ""
     timestamps: tuple[tuple[str, str], ...] = ()
+    checks: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,10 @@ def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
     The text is '' when nothing is left that the destination could do."""
     notes: list[str] = []
     text = sql if dialect.flavour == "tidb" else without_tidb_clauses(sql)
+    if dialect.flavour != "tidb" and not defaults.checks:
+        text = without_checks(text, notes)
+        if not text:
+            return Rewritten("", tuple(notes))
     if dialect.flavour == "mariadb":
         cut = mariadb.without_expression_indexes(text, place(text), notes)
         if cut == "":

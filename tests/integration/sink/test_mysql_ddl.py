@@ -115,6 +115,35 @@ def test_a_refused_ddl_names_everything_an_operator_needs(db: MariaDB) -> None:
     assert db.query("SELECT * FROM tidb_binlog.drainer_ddl") == []
 
 
+def test_a_text_the_server_cannot_read_is_said_from_the_table_info(db: MariaDB) -> None:
+    """TiDB's own options outside of comments, as users write them; what no row depends on is left out."""
+    wide = table(50, "t", column(1, "id"), column(2, "v", TEXT, default="x'y", comment="c"))
+    destination = opened(db)
+    texts = (
+        ("CREATE TABLE t (id INT PRIMARY KEY CLUSTERED) SHARD_ROW_ID_BITS = 4", None, T),
+        ("ALTER TABLE t ADD COLUMN v VARCHAR(20) DEFAULT 'x''y' COMMENT 'c', AUTO_ID_CACHE 7", T, wide),
+        ("ALTER TABLE t TTL = v + INTERVAL 1 DAY", wide, wide),
+    )
+    for n, (text, before, after) in enumerate(texts, start=1):
+        kind = ActionType.MULTI_SCHEMA_CHANGE if before else ActionType.CREATE_TABLE
+        destination.ddl(step(n, kind, 200 + n, text, before=before, after=after))
+    db.query("INSERT INTO d.t (id) VALUES (1)")
+    assert db.query("SELECT * FROM d.t") == [(1, "x'y")]
+    assert position(db) == 203
+    with pytest.raises(DdlFailed, match="1064"):
+        destination.ddl(step(9, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE t SWAP", before=T, after=T))
+
+
+def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
+    """Its rows are in no binlog."""
+    info = replace(T, rest={"temp_table_type": 1})
+    destination = opened(db)
+    destination.ddl(step(1, ActionType.CREATE_TABLE, 200, "CREATE GLOBAL TEMPORARY TABLE `t` (`id` INT)", after=info))
+    destination.ddl(step(2, ActionType.ADD_INDEX, 210, "CREATE INDEX `i` ON `t` (`id`)", before=info, after=info))
+    destination.ddl(step(3, ActionType.DROP_TABLE, 220, "DROP TABLE `t`", before=info))
+    assert db.query("SHOW TABLES IN d") == []
+
+
 def test_errors_are_ignored_only_for_what_may_have_been_copied(db: MariaDB) -> None:
     """D-LD-14, not blindly: an existing table stops, unless the job began before the initial position."""
     db.query("CREATE TABLE d.t (other INT)")

@@ -51,6 +51,7 @@ UTF8 = Defaults("utf8mb4", "utf8mb4_bin")
             "ALTER TABLE `t` ALTER INDEX `i` INVISIBLE, ADD INDEX `j`(`INVISIBLE`) VISIBLE",
             "ALTER TABLE `t` ALTER INDEX `i` IGNORED, ADD INDEX `j`(`INVISIBLE`) NOT IGNORED",
         ),
+        ("ALTER TABLE `t` DROP CHECK `c`", "ALTER TABLE `t` DROP CONSTRAINT IF EXISTS `c`"),
         ("ALTER TABLE `t` DROP INDEX `i`", "ALTER TABLE `t` DROP INDEX IF EXISTS `i`"),
         ("CREATE INDEX `i` ON `t` ((`a`+`b`))", ""),
         ("ALTER TABLE `t` ADD INDEX `i`((LOWER(`v`)))", ""),
@@ -72,6 +73,31 @@ UTF8 = Defaults("utf8mb4", "utf8mb4_bin")
 )
 def test_into_mariadb(sql: str, wanted: str) -> None:
     assert rewrite(sql, UTF8, MARIADB).sql == wanted
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        (
+            "CREATE TABLE `t` (`a` INT CHECK(`a`>0) ENFORCED NOT NULL,CHECK((`a`<9)) NOT ENFORCED) COLLATE utf8mb4_bin",
+            "CREATE TABLE `t` (`a` INT  NOT NULL) COLLATE utf8mb4_bin",
+        ),
+        (
+            "CREATE TABLE `t` (`a` INT,CONSTRAINT `c` CHECK(`a`>0),CONSTRAINT CHECK(`a`>1),KEY (`a`)) "
+            "COLLATE utf8mb4_bin",
+            "CREATE TABLE `t` (`a` INT,KEY (`a`)) COLLATE utf8mb4_bin",
+        ),
+        ("ALTER TABLE `t` ADD CONSTRAINT `c` CHECK(`a`>0) NOT ENFORCED", ""),
+        (
+            "ALTER TABLE `t` ADD CHECK(`a`>0), ADD COLUMN `b` INT CONSTRAINT `d` CHECK(`b`>1)",
+            "ALTER TABLE `t`  ADD COLUMN `b` INT ",
+        ),
+        ("ALTER TABLE `t` ADD COLUMN `check` INT AS (`check`)", "ALTER TABLE `t` ADD COLUMN `check` INT AS (`check`)"),
+        ("CREATE VIEW `v` AS SELECT 1 WITH CHECK OPTION", "CREATE VIEW `v` AS SELECT 1 WITH CHECK OPTION"),
+    ],
+)
+def test_checks_that_upstream_forgets_are_forgotten(sql: str, wanted: str) -> None:
+    assert rewrite(sql, Defaults("utf8mb4", "utf8mb4_bin", checks=False), MARIADB).sql == wanted
 
 
 def test_collations_the_destination_lacks_are_replaced_with_a_note() -> None:

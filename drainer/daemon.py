@@ -11,10 +11,9 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from binlog import tso
 from binlog.cluster import cluster_id
@@ -239,11 +238,15 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
         await stack.enter_async_context(_services(config, status))
         await node.register()
         stack.push_async_callback(node.leave)
+        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark takes its time
+        stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.stopping(asked.event))
+        stack.callback(setattr, status, "phase", "stopping")
         await spark.start()
+        status.phase = ""
         _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
-        await _until_any(stop, spark.wait(), node.heartbeats(), _watch(pumps, status))
+        await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)
 
 
@@ -281,7 +284,12 @@ async def _watch(pumps: PumpSet, status: Status) -> None:
             await asyncio.sleep(OBSERVE_S)
 
 
-async def _until_any(stop: asyncio.Event, *works: Coroutine[Any, Any, None]) -> None:
+async def _end(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
     """Until `stop` is set or one of the works ends; its error is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     stopping = asyncio.ensure_future(stop.wait())

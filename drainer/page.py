@@ -20,7 +20,7 @@ def page(document: Mapping[str, Any]) -> str:
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
     facts = (
         Fact("lag", span_text(lag_s), _synced(document), Mood.WARN if lag_s >= LAG_WARN_S else Mood.GOOD),
-        Fact("position", document["PositionTime"][:19], f"commit_ts {document['Position']}"),
+        Fact("position", _time(document), f"commit_ts {document['Position']}"),
         Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
         Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
         Fact("batches", f"{sum(document['Batches'].values()):,}", f"{batches}{size}"),
@@ -28,12 +28,17 @@ def page(document: Mapping[str, Any]) -> str:
     pumps: Sequence[Mapping[str, Any]] = document["Pumps"]
     return render(
         f"drainer {document['NodeID']}",
-        f"into {document['Destination']}",
+        f"into {document['Destination']}" + (f" · {document['Phase']}" if document["Phase"] else ""),
         facts=facts,
         tables=(_pumps(pumps), _pending(pumps)),
         alarms=_alarms(document, pumps),
         links=("/status", "/commit_ts", "/metrics"),
     )
+
+
+def _time(document: Mapping[str, Any]) -> str:
+    text: str = document["PositionTime"]
+    return text[:19] if document["Position"] else "the beginning"
 
 
 def _synced(document: Mapping[str, Any]) -> str:
@@ -86,7 +91,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         for pump in pumps
     ]
     columns = ("pump", "address", "state", "resolved", "pending", "problem")
-    return Table("Pumps", columns, rows, "none is registered", frozenset({"pending"}))
+    return Table("Pumps", columns, rows, "none is known yet", frozenset({"pending"}))
 
 
 def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:

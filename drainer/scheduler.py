@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, PumpUnavailable
 from binlog.log import get_logger
 
 from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, resume
@@ -217,7 +217,7 @@ class Scheduler:
 
     def _held_back(self, error: HeldBack) -> None:
         outlook = self.outlook
-        if not outlook.held_back:
+        if not outlook.held_back and not isinstance(error.__cause__, PumpUnavailable):  # the survey tells of those
             _log.warning("nothing new can be applied", why=str(error))
         outlook.held_back, outlook.held_by = str(error), error.node_id
         outlook.held_since = outlook.held_since or time.time()

@@ -49,6 +49,7 @@ class Status:
         """`stop` is called with PAUSE or CLOSE when somebody asks for it."""
         self._stop = stop
         self._asked = ""
+        self.phase = "starting Spark"
         self._node_id = node_id
         self._destination = destination
         self._pipeline = pipeline
@@ -86,7 +87,7 @@ class Status:
     def document(self) -> dict[str, object]:
         """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
 
-        `Error` is what fails now and is tried again, "" when nothing does; `LastError` stays.
+        `Phase` is "" while it runs; `Error` what fails now and is tried again, "" when nothing does; `LastError` stays.
         """
         progress, outlook = self._pipeline.progress, self._scheduler.outlook
         self.observe()
@@ -97,6 +98,7 @@ class Status:
             "LastTS": outlook.applied_ts,
             "TsMap": "",
             "NodeID": self._node_id,
+            "Phase": self.phase,
             "Destination": self._destination,
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),

@@ -24,11 +24,13 @@ def page(
         Fact("pending prewrites", f"{own['pendingCount']:,}", _oldest(oldest_s), _mood(oldest_s)),
         Fact("value log", bytes_text(own["logBytes"]), "on disk"),
         Fact("disk", bytes_text(available_bytes), "available", Mood.BAD if full else Mood.PLAIN),
-        Fact("purged", tso.format_local(own["purgedTS"]) if own["purgedTS"] else "nothing", "everything up to then"),
+        Fact("purged", tso.format_local(own["purgedTS"])[:19], "everything up to then")
+        if own["purgedTS"]
+        else Fact("purged", "nothing"),
         Fact("late commits", f"{own['lateCommitCount']:,}", "0 is right", _none(own["lateCommitCount"])),
     )
     pending = Table(
-        f"Pending prewrites, oldest {len(own['pending'])} of {own['pendingCount']}",
+        "Pending prewrites" + (f", oldest {len(own['pending'])} of {own['pendingCount']:,}" if own["pending"] else ""),
         ("start_ts", "started", "age", "DDL job", "prewrite key"),
         [
             (

@@ -180,6 +180,8 @@ class ExtensionPump:
 def translate(error: grpc.RpcError, who: str, *, after_ts: int = 0) -> BinlogError:
     """The one place of the drainer that knows gRPC codes."""
     code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        details = details.rpartition("Failed to connect to remote host: ")[2]  # without a list of every address tried
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return NoExtension(f"{who} has no extension service")
     if code is grpc.StatusCode.UNKNOWN and "cluster ID are mismatch" in details:

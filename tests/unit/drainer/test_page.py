@@ -7,7 +7,8 @@ from typing import Any
 from drainer.page import page
 
 DOCUMENT: dict[str, Any] = {
-    "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "", "NodeID": "d1", "Destination": "mysql:h:3306",
+    "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
+    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "",
     "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
@@ -59,3 +60,8 @@ def test_what_fails_and_what_was_passed() -> None:
     for words in ("since 2026-11-21 10:00:00", "31 tries in 1 min 30 s: h:3306: refused", "2 binlogs", "5 → 6"):
         assert words in text
     assert "has taken 1 min 35 s" in text
+
+
+def test_before_it_runs() -> None:
+    text = page({**DOCUMENT, "Phase": "starting Spark", "Position": 0, "Pumps": []})
+    assert "starting Spark" in text and "the beginning" in text and "1970" not in text

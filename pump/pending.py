@@ -104,8 +104,8 @@ class PendingSet:
 
 @dataclass(slots=True)
 class Resolved:
-    """The resolved ts given out last. It never goes back (correctness rule 4), over restarts neither: `ts` starts at
-    the persisted value."""
+    """The resolved ts given out last. It never goes back while the pump runs (correctness rule 4). `ts` starts at the
+    persisted value, which after a kill is up to a second older, and nothing can commit in between: see the rule."""
 
     ts: int = 0
 

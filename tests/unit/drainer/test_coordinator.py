@@ -93,6 +93,13 @@ def test_a_row_of_a_newer_schema_right_ahead_asks_again_too() -> None:
     assert isinstance(decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES), Ask)
 
 
+def test_a_watermark_below_the_position_moves_nothing() -> None:
+    """A pump that was killed may begin a little below what it had given out (rule 4): it is waited for."""
+    assert decide(seen(mark(resolved_ts=49, end_ts=49), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES) is None
+    busy = mark("b", batch_bytes=300, batch_count=2)
+    assert decide(seen(mark(resolved_ts=49, end_ts=49), busy), after_ts=50, asked=ASKED, sizes=SIZES) is None
+
+
 def test_nothing_above_the_ceiling_is_planned() -> None:
     marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
     found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)

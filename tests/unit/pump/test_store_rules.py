@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 from binlog.envelope import encode_binlog
 from binlog.errors import NotOnline
 
-from pump.errors import Conflict, NoSuchPrewrite, Stopping
+from pump.errors import Conflict, NoSuchPrewrite, NotResolved, Stopping
 from pump.store import Store
 from tests.unit.pump.build import (
     SetClock,
@@ -153,6 +154,29 @@ async def test_rule_4_a_fakes_place_is_reserved_before_its_ts_is_fetched(tmp_pat
         ts = await fake
         assert store.resolved_ts >= ts
         assert await binlogs_of(store, fakes=True) == [encode_fake(ts)]
+
+
+async def test_rule_4_what_a_kill_takes_back_is_given_out_again_before_anything_can_come_below_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """maxCommitTS is saved now and then, so a killed pump may begin below what it had given out. Whatever is pending
+    then and was not at that time was acknowledged after it, and commits above it."""
+    monkeypatch.setattr("pump.writer.PROGRESS_INTERVAL_S", 1e12)
+    clock = SetClock(5)
+    async with opened(tmp_path / "a", clock) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        clock.ts = 2000
+        given_out = await store.resolver.refresh()
+        await write(store, prewrite(1500))
+        shutil.copytree(tmp_path / "a", tmp_path / "killed")
+    async with opened(tmp_path / "killed", SetClock(3000)) as store:
+        assert store.resolved_ts == 1499 < given_out
+        with pytest.raises(NotResolved):  # a pull that was planned before the kill is planned again
+            await binlogs_of(store, 20, given_out)
+        await write(store, commit(1500, 3100))
+        await store.resolver.refresh()
+        assert await binlogs_of(store, 20, given_out) == []
+        assert store.counters.late_commits == 0
 
 
 async def test_rule_4_the_probe_is_never_pending(tmp_path: Path) -> None:

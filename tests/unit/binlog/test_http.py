@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from binlog import metrics
 from binlog.errors import BinlogError, ConfigError
-from binlog.http import Request, Response, StatusServer, html_response, json_response, text_response
+from binlog.http import NoAnswer, Request, Response, StatusServer, html_response, json_response, put, text_response
 from binlog.security import Security
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,6 +107,23 @@ async def test_allowed_names_guard_pages(tmp_path: Path) -> None:
     assert await code("good") == 200
     assert await code("bad") == 403
     await server.close()
+
+
+async def test_a_put_to_another_over_tls(tmp_path: Path) -> None:
+    """binlogctl's way to a node; whoever does not answer in TLS, or is somebody else, is named."""
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "theirs")
+    pair, mine, other = authority.issue("server"), authority.issue("client"), stranger.issue("stranger")
+    settings = Security(str(authority.ca), str(pair.cert), str(pair.key))
+    server = StatusServer("127.0.0.1:0", {}, actions={"PUT /state/{node}/{action}": change}, security=settings)
+    await server.start()
+    client = Security(str(authority.ca), str(mine.cert), str(mine.key))
+    assert await put(server.addr, "/state/p%201/pause", security=client) == b"PUT p 1 pause b''"
+    for security in (None, Security(str(stranger.ca), str(other.cert), str(other.key))):
+        with pytest.raises(NoAnswer, match=f"{server.addr}/state/p/pause"):
+            await put(server.addr, "/state/p/pause", security=security)
+    await server.close()
+    with pytest.raises(NoAnswer, match="Cannot connect"):
+        await put(server.addr, "/state/p/pause", security=client, timeout_s=2)
 
 
 async def test_metrics_keep_upstreams_names(server: StatusServer) -> None:

@@ -36,7 +36,11 @@ _REORGANIZE: Final = frozenset(
 
 def reworded(step: Ddl) -> tuple[str, ...] | None:
     """The statements that do what the job did; () when nothing of it concerns a row, None where this is not known."""
-    if step.rewritten or step.job.type in _NOT_REWORDED or len(step.changes) != 1:
+    if step.rewritten or step.job.type in _NOT_REWORDED:
+        return None
+    if step.job.type == ActionType.CREATE_TABLES:
+        return _all_new(step)
+    if len(step.changes) != 1:
         return None
     change = step.changes[0]
     before, after = change.before, change.after
@@ -48,6 +52,13 @@ def reworded(step: Ddl) -> tuple[str, ...] | None:
         if (before.schema, before.name) != (after.schema, after.name):
             return None
         return tuple(_alter(before, after, step))
+    except define.NoWords:
+        return None
+
+
+def _all_new(step: Ddl) -> tuple[str, ...] | None:
+    try:
+        return tuple(_create(change.after) for change in step.changes if change.after is not None)
     except define.NoWords:
         return None
 

@@ -23,6 +23,7 @@ from drainer.sink.mysql import fingerprint, position, recycle
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
+from drainer.sink.mysql.instead import why_not
 from drainer.sink.mysql.plan import Plan, plan_of
 from drainer.sink.mysql.rewrite import Dialect
 from drainer.sink.mysql.statements import quote
@@ -135,11 +136,12 @@ class DdlRunner:
     def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
         """Raises DdlFailed for what no destination can do."""
         plan = self._plan(step, may_exist=may_exist)
-        if step.job.type == ActionType.FLASHBACK_CLUSTER and not step.rewritten:
-            raise self._failed(plan, "no destination goes back to another time: load it anew from upstream")
+        session = self._driver.session()
+        why = why_not(step, session.flavour)
+        if why:
+            raise self._failed(plan, why)
         if not recycle.concerns(step):
             return plan
-        session = self._driver.session()
         dialect = Dialect(session.flavour, self._known_collations())
         try:
             return recycle.through_bin(session, self._bin, step, plan, dialect)

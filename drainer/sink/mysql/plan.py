@@ -8,20 +8,17 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from binlog.log import get_logger
+from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
 
-from drainer.schema.reword import reworded
 from drainer.sink.mysql.fingerprint import Fingerprint
+from drainer.sink.mysql.instead import in_other_words, instead
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
 
-# A server that does not know a word, a type, a character set or an option, or cannot combine them.
-_CANNOT_SAY: Final = (
-    *(1064, 1115, 1210, 1235, 1273, 1286, 1305, 1478, 1492),
-    *(1845, 1846, 1901, 1903, 1907, 1911, 1912, 3105, 3106, 4161),
-)
+_SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
 _TRUNCATE: Final = re.compile(r"\s*TRUNCATE\b", re.IGNORECASE)
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 
@@ -83,8 +80,10 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
             _log.warning("DDL changed for the destination", job=step.job.id, note=note)
         if rewritten.sql:
             sql.append(rewritten.sql)
-    names = step.touched_names
-    said = _in_other_words(step, dialect) if len(sql) == 1 else None
+    if not step.sql and not step.rewritten:  # a service or a restore that published its tables without a text
+        sql += in_other_words(step, dialect) or ()
+    other = instead(step, tuple(sql), dialect)
+    names = (*step.touched_names, *(other.tables if other else ()))
     return Plan(
         job_id=step.job.id,
         kind=int(step.job.type),
@@ -96,19 +95,16 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         tables=names,
         may_exist=may_exist,
         clock=_clock(step),
-        instead=None
-        if said is None
-        else tuple(text for words in said if (text := rewrite(words, Defaults(), dialect).sql)),
-        instead_codes=() if said is None else tuple(sorted(_CANNOT_SAY)),
+        instead=other.sql if other else None,
+        instead_codes=other.codes if other else (),
+        optional_from=0 if _holds_no_rows(step, dialect) else None,
     )
 
 
-def _in_other_words(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
-    """The job from its TableInfos, in the destination's dialect; None where that cannot be said."""
-    said = reworded(step) if dialect.flavour != "tidb" else None
-    if said is None:
-        return None
-    return tuple(text for words in said if (text := rewrite(words, Defaults(), dialect).sql))
+def _holds_no_rows(step: Ddl, dialect: Dialect) -> bool:
+    """A view that the destination cannot have, or a sequence in MySQL, is no reason to stop."""
+    kind = step.job.type
+    return kind == ActionType.CREATE_VIEW or (kind in _SEQUENCES and dialect.flavour == "mysql")
 
 
 def _is_temporary(step: Ddl) -> bool:

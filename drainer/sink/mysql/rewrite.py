@@ -83,9 +83,23 @@ def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
         *_own_defaults(placed, defaults, dialect, notes),
         *_utc_defaults(placed, dict(defaults.timestamps)),
     ]
+    if dialect.flavour != "tidb":
+        edits += _engines(placed, notes)
     if dialect.flavour == "mariadb":
         edits += mariadb.edits(placed)
     return Rewritten(edited(text, edits), tuple(notes))
+
+
+def _engines(placed: Sequence[Placed], notes: list[str]) -> list[Edit]:
+    """TiDB reads ENGINE and forgets it. A real MyISAM cannot roll back, a BLACKHOLE keeps nothing."""
+    edits: list[Edit] = []
+    for at, here in enumerate(placed):
+        value = _value_after(placed, at + 1) if here.is_word("ENGINE") and not here.depth else None
+        if value is not None and placed[value].token.value.strip("'\"").lower() != "innodb":
+            token = placed[value].token
+            notes.append(f"engine {token.value} is InnoDB there")
+            edits.append(Edit(token.start, token.end, "InnoDB"))
+    return edits
 
 
 def _value_after(placed: Sequence[Placed], at: int) -> int | None:

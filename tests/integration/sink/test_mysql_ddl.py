@@ -10,6 +10,7 @@ from pathlib import Path
 import pymysql
 import pytest
 from binlog.tidb.job import ActionType
+from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import DBInfo
 
 from drainer.plan import Folded
@@ -134,6 +135,38 @@ def test_a_text_the_server_cannot_read_is_said_from_the_table_info(db: MariaDB) 
         destination.ddl(step(9, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE t SWAP", before=T, after=T))
 
 
+def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
+    """Only a privileged user may make a view for another; without that right it is the reader's own rights that count.
+    One that the destination cannot have is left out: no row is in it."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    db.query("CREATE USER IF NOT EXISTS 'small'@'%' IDENTIFIED BY 'small'")
+    for schema in ("d", "tidb_binlog"):
+        db.query(f"GRANT ALL ON {schema}.* TO 'small'@'%'")
+    view = replace(table(60, "v"), rest={"view": {}})
+    head = "CREATE ALGORITHM = UNDEFINED DEFINER = `root`@`%` SQL SECURITY DEFINER VIEW"
+    destination = opened(db, user="small", password="small")
+    destination.ddl(step(1, ActionType.CREATE_VIEW, 200, f"{head} `v` (`a`) AS SELECT `id` FROM `d`.`t`", after=view))
+    destination.ddl(step(2, ActionType.CREATE_VIEW, 300, f"{head} `w` AS SELECT TIDB_VERSION()", after=view))
+    assert db.query("SELECT SECURITY_TYPE FROM information_schema.VIEWS WHERE TABLE_SCHEMA='d'") == [("INVOKER",)]
+    assert position(db) == 300
+
+
+def test_partitions_whose_rows_are_others_here_are_not_emptied(db: MariaDB) -> None:
+    """TiDB's hash of a KEY partition is not MySQL's: the same name holds other rows."""
+    parts = PartitionInfo(PartitionType.KEY, columns=("id",), num=2)
+    info = replace(T, partition=parts)
+    text = "ALTER TABLE `t` TRUNCATE PARTITION `p1`"
+    with pytest.raises(DdlFailed, match="PARTITION BY KEY hold other rows"):
+        opened(db).ddl(step(1, ActionType.TRUNCATE_TABLE_PARTITION, 200, text, before=info, after=info))
+
+
+def test_tables_without_a_text(db: MariaDB) -> None:
+    """A service or a restore may publish several tables at once, and no statement."""
+    many = step(1, ActionType.CREATE_TABLES, 200, changes=[(None, A), (None, B)])
+    opened(db).ddl(many)
+    assert db.query("SHOW TABLES IN d") == [("a",), ("b",)]
+
+
 def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
     """Its rows are in no binlog."""
     info = replace(T, rest={"temp_table_type": 1})
@@ -169,6 +202,13 @@ def setup_tables(db: MariaDB) -> None:
     db.query("INSERT INTO d.b VALUES (2)")
     db.query("CREATE TABLE d.p (id INT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100))")
     db.query("INSERT INTO d.p VALUES (50)")
+    db.query(
+        "CREATE TABLE d.w (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
+        " (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (1000))"
+    )
+    db.query("CREATE TABLE d.far (id INT PRIMARY KEY)")
+    db.query("INSERT INTO d.w VALUES (50)")
+    db.query("INSERT INTO d.far VALUES (500)")
 
 
 A, B, P = table(51, "a"), table(52, "b"), table(53, "p")
@@ -200,11 +240,23 @@ REWRITTEN = step(
     "ALTER TABLE `r` ADD COLUMN `m` INT DEFAULT 2", "INSERT INTO `r` VALUES (3,4)", after=table(61, "r"),
 )  # fmt: skip
 REWRITTEN = replace(REWRITTEN, rewritten=True)
+PARTS = PartitionInfo(PartitionType.RANGE, "`id`", definitions=tuple(
+    PartitionDefinition(80 + n, f"p{n}", less_than=(bound,)) for n, bound in enumerate(("100", "1000"))))  # fmt: skip
+WIDE = replace(table(54, "w"), partition=PARTS)
+# A row that does not belong into the partition: upstream was told not to look, MariaDB always looks.
+COPIED = step(
+    5, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE `w` EXCHANGE PARTITION `p0` WITH TABLE `far`",
+    changes=[(WIDE, WIDE), (table(55, "far"), table(80, "far"))],
+)  # fmt: skip
+CASES["copied"] = (COPIED, "SELECT 'far', id FROM d.far UNION ALL SELECT 'w', id FROM d.w ORDER BY 2",
+                   [("far", 50), ("w", 500)])  # fmt: skip
 CASES["rewritten"] = (REWRITTEN, "SELECT * FROM d.r ORDER BY n", [(1, 2), (3, 4)])
 # Every point for the two that look the same before and after; for the others those on both sides of the statement.
 KILLS = [(case, point) for case in ("ring", "exchange") for point in POINTS]
 KILLS += [(case, point) for case in ("truncate", "add-column", "drop") for point in POINTS[2:4]]
 KILLS += [("rewritten", f"sink.ddl_mark_{edge}:{n}") for edge in ("commit", "committed") for n in (2, 4)]
+KILLS += [("copied", f"sink.ddl_after_exec:{n}") for n in range(1, 6)]
+KILLS += [("copied", f"sink.ddl_mark_committed:{n}") for n in range(4, 7)]
 KILLS += [("rewritten", "sink.ddl_after_exec:2"), ("rewritten", "sink.before_commit")]
 
 

@@ -35,6 +35,11 @@ UTF8 = Defaults("utf8mb4", "utf8mb4_bin")
             "CREATE TABLE `t` (`a` INT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci",
             "CREATE TABLE `t` (`a` INT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_general_ci",
         ),
+        (
+            "CREATE TABLE `t` (`ENGINE` INT) ENGINE = 'MyISAM' COLLATE utf8mb4_bin",
+            "CREATE TABLE `t` (`ENGINE` INT) ENGINE = InnoDB COLLATE utf8mb4_bin",
+        ),
+        ("ALTER TABLE `t` ENGINE = BLACKHOLE", "ALTER TABLE `t` ENGINE = InnoDB"),
         ("CREATE TABLE `t` LIKE `u`", "CREATE TABLE `t` LIKE `u`"),
         ("CREATE TABLE `t` (LIKE `u`)", "CREATE TABLE `t` (LIKE `u`)"),
         ("CREATE DATABASE `d`;", "CREATE DATABASE `d` DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;"),

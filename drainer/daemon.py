@@ -1,8 +1,9 @@
 """The drainer from start to stop.
 
-Start: etcd and the cluster's id ─ destination (its position) ─ schema ─ record in the registry ─ services ─ Spark.
+Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
+Spark.
 Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
-last record (`paused` or `offline`) ─ services ─ destination ─ etcd.
+last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from binlog.timestamp import connect_timestamps
 from drainer.config import Config
 from drainer.coordinator import Sizes
 from drainer.destination import destination_for
+from drainer.front import Front, Starting
 from drainer.node import DrainerNode
 from drainer.pipeline import Pipeline
 from drainer.pumps.left import Left, scope_of
@@ -101,12 +103,14 @@ async def run(config: Config) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(scratch())
         upstream = await stack.enter_async_context(_upstream(config))
+        front = Front(Starting(config.identity(), config.syncer.place()))
+        await stack.enter_async_context(_pages(config, front))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination could be opened")
             return
-        await _drain(config, upstream, opened, stop)
+        await _drain(config, upstream, opened, front, stop)
 
 
 @contextlib.asynccontextmanager
@@ -186,7 +190,7 @@ def _sources(config: Config, etcd: Etcd) -> list[JobSource]:
     return sources
 
 
-async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: asyncio.Event) -> None:
+async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Front, stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     security = config.security.security()
     pipeline = Pipeline(
@@ -235,7 +239,10 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, stop: async
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
-        await stack.enter_async_context(_services(config, status))
+        front.shown = status
+        cistern = CisternServer(config.addr, security)
+        await cistern.start()
+        stack.push_async_callback(cistern.close)
         await node.register()
         stack.push_async_callback(node.leave)
         heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark takes its time
@@ -262,17 +269,17 @@ def _sizes(config: Config, destination: Destination) -> Sizes:
 
 
 @contextlib.asynccontextmanager
-async def _services(config: Config, status: Status) -> AsyncIterator[None]:
-    security = config.security.security()
-    async with contextlib.AsyncExitStack() as stack:
-        cistern = CisternServer(config.addr, security)
-        await cistern.start()
-        stack.push_async_callback(cistern.close)
-        if config.status_address():
-            pages = StatusServer(config.status_address(), status.routes(), actions=status.actions(), security=security)
-            await pages.start()
-            stack.push_async_callback(pages.close)
+async def _pages(config: Config, front: Front) -> AsyncIterator[None]:
+    if not config.status_address():
         yield
+        return
+    security = config.security.security()
+    server = StatusServer(config.status_address(), front.routes(), actions=front.actions(), security=security)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 async def _watch(pumps: PumpSet, status: Status) -> None:

@@ -36,6 +36,19 @@ def page(document: Mapping[str, Any]) -> str:
     )
 
 
+def starting_page(document: Mapping[str, Any]) -> str:
+    """`document`: what drainer.front.Starting says."""
+    title = f"drainer {document['NodeID']}"
+    return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
+
+
+def _failing(document: Mapping[str, Any]) -> list[Alarm]:
+    if not document["Error"]:
+        return []
+    tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
+    return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}")]
+
+
 def _time(document: Mapping[str, Any]) -> str:
     text: str = document["PositionTime"]
     return text[:19] if document["Position"] else "the beginning"
@@ -46,10 +59,7 @@ def _synced(document: Mapping[str, Any]) -> str:
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
-    found = []
-    if document["Error"]:
-        tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
-        found.append(Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}"))
+    found = _failing(document)
     if document["BatchSeconds"] >= BATCH_WARN_S:
         taken = span_text(document["BatchSeconds"])
         text = f"The batch under way has taken {taken} so far; the log and spark.log say more"

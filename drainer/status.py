@@ -116,7 +116,7 @@ class Status:
             "HeldBackSeconds": _seconds_since(outlook.held_since),
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
-            **_error(TROUBLES),
+            **error_fields(TROUBLES),
             "Pumps": [_pump(view) for view in views],
         }
 
@@ -132,23 +132,24 @@ class Status:
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
         if node_id != self._node_id:
-            return _result(f"invalid nodeID {node_id}, this drainer's nodeID is {self._node_id}", FAILED)
+            return result(f"invalid nodeID {node_id}, this drainer's nodeID is {self._node_id}", FAILED)
         if self._asked:
-            return _result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
+            return result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
         if event is None:
-            return _result(f"invalid action {action}", FAILED)
+            return result(f"invalid action {action}", FAILED)
         self._asked = next_state(State.ONLINE, event)
         self._stop(event)
-        return _result(f"apply action {action} success!", OK)
+        return result(f"apply action {action} success!", OK)
 
     async def _home(self) -> Response:
         return html_response(page(self.document()))
 
     async def _commit_ts(self) -> Response:
-        return _result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
+        return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
 
 
-def _result(message: str, code: int, data: object = None) -> Response:
+def result(message: str, code: int, data: object = None) -> Response:
+    """Upstream's answer to a question or an order (3.14)."""
     return json_response({"message": message, "code": code, "data": data}, indent=2)
 
 
@@ -156,7 +157,8 @@ def _seconds_since(moment_s: float | None) -> float:
     return round(max(0.0, time.time() - moment_s), 1) if moment_s else 0
 
 
-def _error(troubles: Troubles) -> dict[str, object]:
+def error_fields(troubles: Troubles) -> dict[str, object]:
+    """What /status says of trouble."""
     now, last = troubles.now, troubles.last
     return {
         "Error": f"{now.what}: {now.error}" if now else "",

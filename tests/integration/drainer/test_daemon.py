@@ -161,8 +161,15 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         config += '[syncer]\ndb-type = "mariadb"\n[syncer.to]\n'
         config += f'host = "{mariadb.host}"\nport = {mariadb.port}\n'
         config += f'user = "{mariadb.user}"\npassword = "{mariadb.password}"\n'
+        mariadb.server.kill()
         drainer = stubs.drainer(config).start()
+        wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())
+        assert status(port)["Phase"] == "opening the destination"
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+            assert b"Failing since" in answer.read()
+        mariadb.server.start()
         drainer.wait_for_output("drainer is running", deadline_s=120)
+        assert (status(port)["Phase"], status(port)["Error"]) == ("", "")
         mariadb.server.kill()
         stubs.resolve(END)
         wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from drainer.page import page
+from drainer.front import Starting
+from drainer.page import page, starting_page
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -65,3 +66,11 @@ def test_what_fails_and_what_was_passed() -> None:
 def test_before_it_runs() -> None:
     text = page({**DOCUMENT, "Phase": "starting Spark", "Position": 0, "Pumps": []})
     assert "starting Spark" in text and "the beginning" in text and "1970" not in text
+
+
+def test_while_the_destination_is_opened() -> None:
+    document = Starting("d1", "db:3306").document()
+    text = starting_page(document)
+    assert "opening the destination" in text and 'class="alarm' not in text
+    failing = {"Error": "db:3306: refused", "ErrorTime": "now", "ErrorSeconds": 3, "ErrorTries": 4}
+    assert "4 tries in 3.0 s: db:3306: refused" in starting_page({**document, **failing})

@@ -96,7 +96,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
             pump["state"] + ("" if pump["counts"] else ", does not count"),
             tso.format_local(pump["resolved"]) if pump["resolved"] else "",
             f"{pump['pending']:,}",
-            pump["error"] and f"down for {span_text(pump['downSeconds'])}: {pump['error']}",
+            f"down for {span_text(pump['downSeconds'])}: {pump['error']}" if pump["downSeconds"] else pump["error"],
         )
         for pump in pumps
     ]

@@ -143,6 +143,10 @@ class PumpSet:
             view.left_ts = self._left.ts(pump.node_id) if self._left is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
+        here = {pump.node_id for pump in pumps}
+        for view in self.views.values():
+            if view.node_id not in here:  # nothing of ours removes a record
+                view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
         await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
         return pumps
 
@@ -153,8 +157,9 @@ class PumpSet:
     async def _keep_books(self, left: Left, pumps: Sequence[Listed], marks: Sequence[PumpMark], after_ts: int) -> None:
         """Rule 2: write down where a pump is left before anything is believed without it, and look at what one that is
         back holds below the position. Only at the position itself: a question asked ahead must be asked again."""
-        here = {mark.node_id: mark for mark in marks}
-        leaving = [p.node_id for p in pumps if p.node_id not in here and left.ts(p.node_id) is None]
+        here = {mark.node_id for mark in marks}
+        known = dict.fromkeys([*(pump.node_id for pump in pumps), *self.views])
+        leaving = [node_id for node_id in known if node_id not in here and left.ts(node_id) is None]
         returned = [mark for mark in marks if left.ts(mark.node_id) is not None]
         if (leaving or returned) and after_ts != self._position():
             raise HeldBack("", "the list of pumps has changed")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from binlog.errors import ClusterMismatch, EtcdError, PumpUnavailable
 from binlog.node import NodeStatus, State
-from binlog.registry import ROOT, Registry
+from binlog.registry import ROOT, Registry, key_of
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import Inspection, NoExtension, PumpClient
@@ -284,6 +284,21 @@ async def test_rule_2_one_that_left_in_order_brings_nothing_back() -> None:
     await world.put("b", State.ONLINE)
     assert await world.survey(100) == 200
     assert world.pumps.views["b"].missed.count == 0
+
+
+async def test_rule_2_a_pump_whose_record_was_removed_has_left_too() -> None:
+    world = World()
+    await world.put("a", State.ONLINE)
+    await world.put("b", State.ONLINE)
+    await world.survey(10)
+    await world.etcd.delete(key_of("pumps", "b"))
+    await world.survey(20)
+    view = world.pumps.views["b"]
+    assert (view.counts, view.error, world.left.ts("b")) == (False, "its record was removed from the registry", 20)
+    world.held = {"b": ((25, 30),)}
+    await world.put("b", State.ONLINE)
+    await world.survey(50)
+    assert (view.counts, view.error, view.missed.count) == (True, "", 1)
 
 
 async def test_rule_2_where_a_pump_was_left_survives_the_drainer() -> None:

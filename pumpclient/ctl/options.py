@@ -151,7 +151,7 @@ def _default(field: str) -> str:
 
 def usage() -> str:
     """The answer to -h."""
-    lines = ["binlogctl asks the registry and the pumps, and ends transactions whose writer died.", ""]
+    lines = ["binlogctl lists nodes, asks them to pause or to leave, and ends transactions whose writer died.", ""]
     lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
     lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]
     lines += ["", "Not supported yet, and what to do instead:"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pyspark
 from binlog.errors import BinlogError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -85,12 +87,49 @@ def check_java() -> None:
     if java is None:
         where = f"in JAVA_HOME={home}" if home else "on PATH"
         raise SparkUnavailable(f"Spark needs Java and there is none {where}: {INSTALL_JAVA}")
-    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
-    version = next((line.partition("@")[2] for line in modules.splitlines() if line.startswith("java.base@")), "")
+    version, modules = java_of(Path(java))
     if not version or int(version.split(".")[0].split("-")[0]) < JAVA_MAJOR_MIN:
         raise SparkUnavailable(f"{java} is Java {version or 'before 9'}: {INSTALL_JAVA}")
     if "jdk.incubator.vector" not in modules:
         raise SparkUnavailable(f"{java} lacks the module jdk.incubator.vector: {INSTALL_JAVA}")
+
+
+def java_of(java: Path) -> tuple[str, str]:
+    """(version, names of its modules); ("", "") where it does not say. A JVM that only answers this takes as long as
+    half of the drainer's imports, so the file beside it is asked first."""
+    release = java.resolve().parent.parent / "release"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        said = dict(re.findall(r'^(JAVA_VERSION|MODULES)="(.*)"$', release.read_text(), re.MULTILINE))
+        if len(said) == 2:
+            return said["JAVA_VERSION"], said["MODULES"]
+    modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
+    version = next((line.partition("@")[2] for line in modules.splitlines() if line.startswith("java.base@")), "")
+    return version, modules
+
+
+@contextlib.contextmanager
+def _for_the_jvm() -> Iterator[None]:
+    """Variables that only the JVM's start shall see.
+
+    A Python of the driver that is not there keeps Spark from looking for data sources in every installed package, which
+    takes two processes and a second of CPU; ours is registered by hand. SPARK_HOME and the launcher's options spare a
+    Python and half of a first, short-lived JVM.
+    """
+    given = {
+        "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",
+        "SPARK_HOME": os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent)),
+        "SPARK_LAUNCHER_OPTS": f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} {JAVA_OPTIONS}".strip(),
+    }
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> SparkSession:
@@ -121,7 +160,8 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
         try:
             # A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise
             # take the JVM away under the batch in flight. It ends when its standard input does, also after a SIGKILL.
-            gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink, "start_new_session": True})
+            with _for_the_jvm():
+                gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink, "start_new_session": True})
             context = SparkContext(conf=spark_conf, gateway=gateway)
         except PySparkException as error:
             raise SparkUnavailable(f"Spark did not start, see {output}: {error}") from error

@@ -18,7 +18,7 @@ from binlog import tso
 
 from drainer.sink.protocol import Identity
 
-SCHEMA: Final = "tidb_binlog_recycled"
+SCHEMA: Final = "tidb_binlog"  # beside our other tables: a destination has one schema that upstream has not
 KEEP_MS_DEFAULT: Final = 3_600_000
 
 _NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$new)?")

@@ -1,6 +1,6 @@
-"""The recycle bin of a server: a schema of ours, which of its tables are there, and which have been there long enough.
+"""The recycle bin of a server: which dropped tables are in the schema of ours, and which have been there long enough.
 
-DROP, TRUNCATE ──RENAME──► tidb_binlog_recycled.<name> ──RENAME──► FLASHBACK, RECOVER
+DROP, TRUNCATE ──RENAME──► tidb_binlog.<name> ──RENAME──► FLASHBACK, RECOVER
                                     └── retention passed, in the stream's own time ──► DROP
 """
 

@@ -249,7 +249,7 @@ def test_what_upstream_drops_comes_back_or_expires(path: Path) -> None:
     with pytest.raises(DdlFailed, match=r"d\.again \(id \d+\) is not in the recycle bin"):
         destination.ddl(step(6, ActionType.RECOVER_TABLE, 600, "…", after=again))
     destination.ddl(step(7, ActionType.DROP_SCHEMA, 700, "…", changes=[(fresh, None), (again, None)]))
-    count = "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name LIKE 'tidb_binlog_recycled.%'"
+    count = "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name GLOB 'tidb_binlog.[0-9a-f]*_[0-9]*'"
     assert rows_of(path, count) == [(2,)]
     destination.advance(hour, 1)
     assert rows_of(path, count) == [(2,)]

@@ -36,6 +36,7 @@ from drainer.destination import destination_for
 from drainer.front import Front, Starting
 from drainer.node import DrainerNode
 from drainer.pipeline import Pipeline
+from drainer.pumps.books import Books
 from drainer.pumps.left import Left, scope_of
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.run import SparkRun
@@ -205,9 +206,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Fron
     pumps = PumpSet(
         upstream.registry,
         dial_with(upstream.cluster_id, security),
-        left=left,
-        position=lambda: pipeline.position_ts,
-        unfinished=lambda: pipeline.open_intent is not None,
+        books=Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None),
     )
     scheduler = Scheduler(
         pumps,

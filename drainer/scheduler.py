@@ -17,7 +17,8 @@ from binlog.log import get_logger
 from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, resume
 from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
-from drainer.pumps.survey import HeldBack, PumpSet
+from drainer.pumps.survey import PumpSet
+from drainer.pumps.view import HeldBack
 from drainer.reading import FoldOrder
 
 LONG_POLL_S = 0.2

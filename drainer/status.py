@@ -12,7 +12,8 @@ from binlog.node import Event, State, next_state
 
 from drainer.page import page
 from drainer.pipeline import Pipeline
-from drainer.pumps.survey import PumpSet, PumpView
+from drainer.pumps.survey import PumpSet
+from drainer.pumps.view import PumpView
 from drainer.scheduler import Scheduler
 from drainer.trouble import TROUBLES, Troubles
 

@@ -13,7 +13,8 @@ from binlog.etcd import connect_etcd
 from binlog.registry import Registry
 
 from drainer.pumps.mark import Limits, Watermark
-from drainer.pumps.survey import HeldBack, PumpSet, dial_with
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.view import HeldBack
 from drainer.spark.options import SourceOptions
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import pytest
 
 from drainer.coordinator import Mode, Sizes
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
-from drainer.pumps.survey import HeldBack
+from drainer.pumps.view import HeldBack
 from drainer.scheduler import Scheduler
 from drainer.sink.protocol import Intent
 

@@ -19,7 +19,8 @@ from drainer.pumps.left import Missed
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.stub import StubPump
-from drainer.pumps.survey import HeldBack, PumpSet, dial_with
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.view import HeldBack
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000

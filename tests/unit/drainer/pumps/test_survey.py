@@ -10,10 +10,12 @@ from binlog.node import NodeStatus, State
 from binlog.registry import ROOT, Registry, key_of
 from binlog.stub.etcd import MemoryEtcd
 
+from drainer.pumps.books import Books
 from drainer.pumps.client import Inspection, NoExtension, PumpClient
 from drainer.pumps.left import Left, Missed
 from drainer.pumps.mark import Limits, PumpMark, Stop
-from drainer.pumps.survey import HeldBack, PumpSet
+from drainer.pumps.survey import PumpSet
+from drainer.pumps.view import HeldBack
 
 LIMITS = Limits(1000)
 
@@ -68,9 +70,7 @@ class World:
         self.pumps = PumpSet(
             self.registry,
             self.dial,
-            left=self.left,
-            position=lambda: self.position_ts,
-            unfinished=lambda: self.unfinished,
+            books=Books(self.left, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
         )
 
     async def survey(self, position_ts: int) -> int:

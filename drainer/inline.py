@@ -14,7 +14,7 @@ from drainer.feed import Feed, binlogs
 from drainer.order.fold import FoldBuilder
 from drainer.progress import Progress, Wait
 from drainer.row.decode import Decoder
-from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
+from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.schema import Schema
 from drainer.schema.view import SchemaView
 from drainer.segment import walk
@@ -73,6 +73,11 @@ class Inline:
                 wait.unless(self._supply.judge(error), error)
             except TableUnverified as error:
                 wait.unless(self._supply.verify(error), error)
+            except ColumnGoing as error:
+                job = self._supply.schema.dropper(error.table_id, error.column_id)
+                if job is None:
+                    raise
+                self._supply.schema.bring_forward(job, error.schema_version)
             except UniqueConflict as error:
                 wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
             else:

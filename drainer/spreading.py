@@ -113,15 +113,18 @@ class Spreading:
         while True:
             try:
                 feed.check(self._order(intent.slots))
-            except (UnknownColumn, TableUnverified) as error:
+            except TableUnverified as error:
+                if plan.intent is not None:
+                    for table_id in error.table_ids:
+                        self._supply.schema.verify(table_id, error.schema_version)
+                elif not self._supply.verify(error):
+                    _log.info("a batch is not spread", why=str(error))
+                    return False
+            except UnknownColumn as error:
                 if plan.intent is None:
                     _log.info("a batch is not spread", why=str(error))
                     return False
-                if isinstance(error, UnknownColumn):
-                    self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
-                else:
-                    for table_id in error.table_ids:
-                        self._supply.schema.verify(table_id, error.schema_version)
+                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
 

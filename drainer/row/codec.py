@@ -25,7 +25,7 @@ from drainer.row.program import (
     fold_programs,
 )
 from drainer.row.text import row_text
-from drainer.schema.errors import UnknownColumn
+from drainer.schema.errors import ColumnGoing, UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 
 
@@ -52,7 +52,7 @@ class Codec:
     """Rows of one (table id, schema_version) under one view.
 
     Where the table folds, `insert`, `update` and `delete` give keys and rows (see program.py); else use the `*_cells`
-    methods and `literals`. Every method raises DecodeError naming the table and commit_ts, or UnknownColumn.
+    methods and `literals`. Every method raises DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
     """
 
     def __init__(self, at: TableAt, schema_version: int, view: SchemaView, dialect: Dialect) -> None:
@@ -122,7 +122,15 @@ class Codec:
         reader = self._general
 
         def check(column_id: int) -> None:
-            if not self._view.leaves_out(self._at.table_id, column_id, self._schema_version):
+            if column_id in self._at.current.columns_by_id:
+                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.going:
+                    raise ColumnGoing(
+                        table_id=self._at.table_id,
+                        column_id=column_id,
+                        schema_version=self._schema_version,
+                        commit_ts=commit_ts,
+                    )
+            elif not self._view.leaves_out(self._at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(
                     table_id=self._at.table_id,
                     column_id=column_id,

@@ -48,7 +48,7 @@ class Decoder:
         return made
 
     def check_verified(self) -> None:
-        """Raises TableUnverified where rows were met that are newer than every known job, for all their tables."""
+        """Raises TableUnverified for all tables that must be asked for before the rows that were met."""
         if self._unverified:
             version, commit_ts = max(self._unverified.values())
             tables = tuple(sorted(self._unverified))

@@ -13,7 +13,8 @@ from drainer.row.form import Cell
 from drainer.row.layout import Layout, Target
 from drainer.row.program import Cells
 
-# (column id) → nothing; raises UnknownColumn for an id that no TableInfo explains.
+# (column id) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that an update
+# lacks because it is being dropped.
 CheckColumn = Callable[[int], None]
 
 
@@ -37,9 +38,10 @@ class GeneralReader:
         old, new = decode_update(row)
         if not old:
             raise DecodeError("updated row", offset=0, detail="no columns")
-        if not lax:
-            for target in self._layout.targets:
-                if target.id in self._written and (target.id not in old or target.id not in new):
+        for target in self._layout.targets:
+            if target.id in self._written and (target.id not in old or target.id not in new):
+                check(target.id)
+                if not lax:
                     detail = f"row data is corrupted: column {target.name} (id {target.id}) is missing"
                     raise DecodeError("updated row", offset=len(row), detail=detail)
         return self._cells(old, check), self._cells(new, check)

@@ -1,9 +1,9 @@
 """Does upstream still write a table as its newest known job says? Pure.
 
 A status port shows a job only when it has finished, and a statement may change what rows hold some versions before: a
-unique key that is not checked any more (rule 12), a type changed in place by one of several changes, a partition that
-rows know no more. Rows of such versions are newer than every known job. Then the table as it stands at that moment,
-asked for after the row was seen, tells: where it is the same in all that rows show, it was so for the row too.
+unique key that is not checked any more (rule 12), a type changed in place by one of several changes, a column that
+updates do not carry, a partition that rows know no more. So the table is asked for as it stands, after a row of a new
+version was seen: where it is the same in all that rows show, it was so for the row too.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from enum import Enum
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
+from drainer.schema.catalog import Catalog
+
 _DROPS = frozenset(
     {
         ActionType.DROP_COLUMN,
@@ -64,13 +66,31 @@ def publisher(pending: Iterable[Job], table_id: int, column_id: int) -> Job | No
     return None
 
 
+def coming_columns(pending: Iterable[Job], catalog: Catalog) -> frozenset[tuple[int, int]]:
+    """(table id, column id) of what pending jobs make public in a version that is only guessed: a row that has such a
+    column shows that it is time."""
+    jobs = list(pending)
+    tables = {job.table_info.id for job in jobs if job.table_info is not None and guessed(job)}
+    found: set[tuple[int, int]] = set()
+    known = {i: set(at.info.columns_by_id) for i in tables if (at := catalog.locate(i)) is not None}
+    for job in jobs if tables else ():
+        info = job.table_info
+        if info is not None and info.id in tables:
+            fresh = {c.id for c in info.public_columns} - known.setdefault(info.id, set())
+            known[info.id] |= fresh
+            found |= {(info.id, column_id) for column_id in fresh if guessed(job)}
+    return frozenset(found)
+
+
 def unknown_until(job: Job) -> Verdict:
     """`job` makes the unknown column public and has not run downstream; the row is of a version before it is due."""
-    return Verdict.RUN_FIRST if job.type == ActionType.MULTI_SCHEMA_CHANGE and _guessed(job) else Verdict.LEAVE_OUT
+    return Verdict.RUN_FIRST if guessed(job) else Verdict.LEAVE_OUT
 
 
-def _guessed(job: Job) -> bool:
+def guessed(job: Job) -> bool:
     """Whether the version in which the job's added columns are public is not recorded with it."""
+    if job.type != ActionType.MULTI_SCHEMA_CHANGE:
+        return False
     return any(kind in _DROPS for kind, _ in _parts(job)) and not _recorded(job)
 
 
@@ -83,8 +103,12 @@ def public_version(job: Job, after: int = 0) -> int:
 
     Mostly its own version. In a statement of several changes everything it adds is public in the one that is recorded
     with a part that drops nothing; where the first part drops something nothing else is recorded, but that part then
-    took three more versions. DROP PARTITION takes two more after the one in which rows know the partition no more.
+    took three more versions. DROP PARTITION takes two more after the one in which rows know the partition no more, and
+    DROP COLUMN three more after the one in which the column is not public: behind that updates do not carry it, and
+    rows without a key are not found by what they lack.
     """
+    if job.type in (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS):
+        return max(job.schema_version - DROP_STEPS, 1)
     if job.type == ActionType.DROP_TABLE_PARTITION:
         return max(job.schema_version - DROP_PARTITION_STEPS, min(after + 1, job.schema_version))
     if job.type != ActionType.MULTI_SCHEMA_CHANGE:
@@ -93,7 +117,7 @@ def public_version(job: Job, after: int = 0) -> int:
     dropped = [version for kind, version in parts if kind in _DROPS and version]
     if not dropped or len(dropped) == len(parts):
         return job.schema_version
-    return _recorded(job) or max(min(dropped) - DROP_STEPS, min(after + 1, job.schema_version))
+    return _recorded(job) or max(min(dropped) - DROP_STEPS, 1)
 
 
 def _parts(job: Job) -> list[tuple[ActionType, int]]:

@@ -90,15 +90,30 @@ class UnknownColumn(SchemaError):
 
 
 class TableUnverified(SchemaError):
-    """Rows are of a version newer than every known job, so a DDL is running: if it is on their table, it may already
-    write otherwise than the table's current TableInfo says (see drainer.schema.abreast)."""
+    """Rows are of a version up to which these tables have not been asked for: a DDL that is running may already make
+    them other than the newest known job says (see drainer.schema.abreast)."""
 
     def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
         shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")
         super().__init__(
-            f"schema version {schema_version} of a row of commit_ts {commit_ts} is newer than every known DDL job: a "
-            f"DDL is running, perhaps on table id {shown}"
+            f"a DDL that no source shows yet is running, or may be, on table id {shown} (row of commit_ts {commit_ts}, "
+            f"schema version {schema_version})"
         )
         self.table_ids = table_ids
+        self.schema_version = schema_version
+        self.commit_ts = commit_ts
+
+
+class ColumnGoing(SchemaError):
+    """An update lacks a column that a pending job drops: the job must run before it, for the row has no key and is not
+    found by a value that it does not tell."""
+
+    def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
+        super().__init__(
+            f"column id {column_id} of table id {table_id} is not in an updated row of commit_ts {commit_ts}, schema "
+            f"version {schema_version}: a DDL that drops it must run first"
+        )
+        self.table_id = table_id
+        self.column_id = column_id
         self.schema_version = schema_version
         self.commit_ts = commit_ts

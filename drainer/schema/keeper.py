@@ -119,11 +119,8 @@ class SchemaKeeper:
     async def judge(self, error: UnknownColumn) -> bool:
         """A decoder met a column id it does not know. True: decode again with `schema.view()`, the column may be
         left out now or its DDL is known; False: the row must wait, ask again after a pause."""
-        fresh = None
         try:
-            for source in self._sources:
-                if isinstance(source, TableSource):
-                    fresh = fresh or await source.table(error.table_id)
+            fresh = await self._shown(error.table_id)
             if await self._refresh(None):
                 return True
         except HistoryUnavailable as unavailable:
@@ -141,29 +138,32 @@ class SchemaKeeper:
         return True
 
     async def verify(self, error: TableUnverified) -> bool:
-        """Rows are newer than every known job. True: decode again with `schema.view()`, no unknown DDL is at work on
-        these tables, or its job is known now; False: their rows must wait for it, ask again after a pause."""
-        shown: list[tuple[int, TableInfo | None]] = []
+        """Rows may be of a running DDL. True: decode again with `schema.view()`, no unknown DDL is at work on these
+        tables, or its job is known now; False: their rows must wait for it, ask again after a pause."""
+        seen_version = max(error.schema_version, self.schema.settled_version)
         try:
-            for table_id in error.table_ids:
-                fresh = None
-                for source in self._sources:
-                    if isinstance(source, TableSource):
-                        fresh = fresh or await source.table(table_id)
-                shown.append((table_id, fresh))
-            if await self._refresh(None):
-                return True
+            shown = [(table_id, await self._shown(table_id)) for table_id in error.table_ids]
+            found = await self._refresh(None)
         except HistoryUnavailable as unavailable:
             _log.warning("DDL history is not there now", error=str(unavailable))
             return False
-        schema, all_abreast = self.schema, True
+        ahead = []
         for table_id, fresh in shown:
-            known = schema.newest(table_id)
+            known = self.schema.newest(table_id)
             if known is None or abreast(known, fresh):
-                schema.verify(table_id)
+                self.schema.verify(table_id, seen_version)
             else:
-                all_abreast = False
-        return all_abreast
+                ahead.append(table_id)
+        return not ahead or found > 0
+
+    async def _shown(self, table_id: int) -> TableInfo | None:
+        """The table as it stands at this moment, by the first source that tells."""
+        for source in self._sources:
+            if isinstance(source, TableSource):
+                fresh = await source.table(table_id)
+                if fresh is not None:
+                    return fresh
+        return None
 
     async def _refresh(self, wanted: int | None) -> int:
         found = 0

@@ -13,6 +13,7 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import IndexInfo, TableInfo
 
 from drainer.schema.catalog import Catalog
+from drainer.schema.column import guessed
 
 _TAKES_KEYS = frozenset(
     {
@@ -24,6 +25,7 @@ _TAKES_KEYS = frozenset(
         ActionType.MULTI_SCHEMA_CHANGE,
     }
 )
+_TAKES_COLUMNS = frozenset({ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS, ActionType.MULTI_SCHEMA_CHANGE})
 # What else these do, older rows do not mind: a column that goes is only left out of them. A statement of several
 # changes stands before every row of a version in which its keys are not checked (column.public_version).
 _BEFORE_ITS_START = _TAKES_KEYS - {ActionType.MULTI_SCHEMA_CHANGE}
@@ -43,10 +45,27 @@ def _never_null(table: TableInfo, index: IndexInfo) -> bool:
 
 
 def loose_from(pending: Iterable[Job], catalog: Catalog) -> int | None:
-    """The ts from which some unique key of the catalog may not be checked upstream: the least start_ts of the pending
-    jobs that take one away. None: every key is checked."""
-    starts = [job.start_ts for job in pending if job.type in _TAKES_KEYS and _lost(job, catalog)]
+    """The ts from which some unique key of the catalog may not be checked upstream, updates may lack a column, or rows
+    may show that a job is due: the least start_ts of the pending jobs that do so. None: there is no such job."""
+    starts = [
+        job.start_ts
+        for job in pending
+        if job.type in _TAKES_KEYS and (_lost(job, catalog) or lost_columns(job, catalog) or guessed(job))
+    ]
     return min(starts, default=None)
+
+
+def lost_columns(job: Job, catalog: Catalog) -> frozenset[int]:
+    """Ids of the columns that a job drops."""
+    at = catalog.tables.get(job.table_id)
+    if at is None or job.table_info is None or job.type not in _TAKES_COLUMNS:
+        return frozenset()
+    return frozenset(at.current.columns_by_id) - frozenset(job.table_info.columns_by_id)
+
+
+def going_columns(pending: Iterable[Job], catalog: Catalog) -> frozenset[tuple[int, int]]:
+    """(table id, column id) of everything that pending jobs drop."""
+    return frozenset((job.table_id, column_id) for job in pending for column_id in lost_columns(job, catalog))
 
 
 def unfolding(pending: Iterable[Job], catalog: Catalog) -> Job | None:
@@ -71,6 +90,8 @@ def job_that_drops(pending: Iterable[Job], catalog: Catalog, *, schema: str, tab
         at = catalog.tables.get(job.table_id)
         if at is None or (at.schema.lower(), at.name.lower()) != (schema.lower(), table.lower()):
             continue
+        if job.type == ActionType.DROP_TABLE_PARTITION:
+            return job  # a row whose key stands in the partition that goes
         return job if job.type in _TAKES_KEYS and key.lower() in _lost(job, catalog) else None
     return None
 

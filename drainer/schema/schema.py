@@ -16,7 +16,7 @@ from binlog.tidb.table import TableInfo
 
 from drainer.schema import effects, kinds, loose
 from drainer.schema.catalog import Catalog
-from drainer.schema.column import public_version, publisher
+from drainer.schema.column import coming_columns, public_version, publisher
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
 from drainer.schema.session import independent
@@ -135,6 +135,11 @@ class Schema:
         """The pending job that makes this column public."""
         return publisher(self._waiting(), table_id, column_id)
 
+    def dropper(self, table_id: int, column_id: int) -> Job | None:
+        """The pending job that drops this column."""
+        jobs = (job for job in self._waiting() if job.table_id == table_id)
+        return next((job for job in jobs if column_id in loose.lost_columns(job, self._catalog)), None)
+
     @property
     def loose_from(self) -> int | None:
         """From this ts on upstream may not check every unique key the destination has (drainer.schema.loose)."""
@@ -207,7 +212,19 @@ class Schema:
             verdicts = None if self._complete else dict(self._verdicts)
             strays, homes = dict(self._catalog.strays), dict(self._catalog.homes)
             known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
-            self._view = SchemaView(tables, gone, due, self._settled_version, verdicts, strays, homes, known, verified)
+            self._view = SchemaView(
+                tables,
+                gone,
+                due,
+                self._settled_version,
+                verdicts,
+                strays,
+                homes,
+                known,
+                verified,
+                going=loose.going_columns(self._waiting(), self._catalog),
+                coming=coming_columns(self._waiting(), self._catalog),
+            )
         return self._view
 
     def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
@@ -228,10 +245,9 @@ class Schema:
                 info = job.table_info
         return info
 
-    def verify(self, table_id: int, version: int = 0) -> None:
-        """The table was seen to be as its newest job says, after all rows that are settled (or of `version`) were
-        written."""
-        self._verified[table_id] = max(version, self._settled_version)
+    def verify(self, table_id: int, version: int) -> None:
+        """The table was seen to be as its newest job says, when rows of `version` had been written already."""
+        self._verified[table_id] = max(version, self._verified.get(table_id, 0))
         self._view = None
 
     def _meet(self, job: Job, *, done: bool) -> None:

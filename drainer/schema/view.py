@@ -120,8 +120,10 @@ class SchemaView:
     `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
     column; None when the sources are complete and every unknown column may be left out. `strays`: table id → DDLs
     whose late rows must be placed one by one (`stray`), by version; `homes`: where the rows of a physical id belong
-    since then, None where they are gone with it. `verified`: table id → newest version up to which the table was seen
-    to be as its newest job says, beyond `known_version`; None when the sources are complete.
+    since then, None where they are gone with it. `known_version`: of the newest known job. `verified`: table id →
+    newest version up to which the table was seen to be as its newest job says; None when the sources are complete.
+    `going` and `coming`: (table id, column id) of what pending jobs drop, and of what they add in a version that is not
+    recorded with them.
     """
 
     tables: Mapping[int, TableVersions]
@@ -133,10 +135,12 @@ class SchemaView:
     homes: Mapping[int, int | None] = field(default_factory=dict)
     known_version: int = 0
     verified: Mapping[int, int] | None = None
+    going: frozenset[tuple[int, int]] = frozenset()
+    coming: frozenset[tuple[int, int]] = frozenset()
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
         """Whether it must be asked if a DDL is running on this table (drainer.schema.abreast)."""
-        if self.verified is None or schema_version <= self.known_version or table_id not in self.tables:
+        if self.verified is None or table_id not in self.tables:
             return False
         return schema_version > self.verified.get(table_id, 0)
 
@@ -177,7 +181,7 @@ class SchemaView:
         """Whether a column id that the current TableInfo lacks is left out of a row: it is in a non-public state of
         a running DDL, or gone. Where this is False a decoder raises UnknownColumn."""
         if self.column_verdicts is None:
-            return True
+            return (table_id, column_id) not in self.coming
         return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
 
     def belongs(self, schema_version: int) -> bool:

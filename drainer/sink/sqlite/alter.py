@@ -16,8 +16,10 @@ from binlog.tidb.table import TableInfo
 
 from drainer.row.form import Form
 from drainer.row.layout import replicated
+from drainer.row.partition import PartitionUnknown
 from drainer.schema.sqltext import tokens
 from drainer.sink.errors import DdlFailed
+from drainer.sink.sqlite import partition
 from drainer.sink.sqlite.bin import RecycleBin
 from drainer.sink.sqlite.convert import CannotConvert, Value, converter
 from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
@@ -27,15 +29,8 @@ _log = get_logger(__name__)
 
 _RETURNS: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 
-# They move or remove rows by partition, or bring the whole past back; SQLite's tables have no partitions and no past.
-_UNSUPPORTED: Final = frozenset(
-    {
-        ActionType.DROP_TABLE_PARTITION,
-        ActionType.TRUNCATE_TABLE_PARTITION,
-        ActionType.EXCHANGE_TABLE_PARTITION,
-        ActionType.FLASHBACK_CLUSTER,
-    }
-)
+# It brings the whole past back, which SQLite does not keep.
+_UNSUPPORTED: Final = frozenset({ActionType.FLASHBACK_CLUSTER})
 
 
 def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exist: bool) -> None:
@@ -43,9 +38,14 @@ def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exis
     if step.job.type in _UNSUPPORTED:
         raise _failed(step, f"SQLite cannot do what {step.job.type.name} does")
     try:
+        if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+            partition.exchange(connection, step.changes)
+            return
+        if step.job.type in partition.TAKES_ROWS:
+            partition.take_rows(connection, step.changes)
         for change in step.changes:
             _change(connection, step, change, bin_, may_exist=may_exist)
-    except (sqlite3.Error, CannotConvert) as error:
+    except (sqlite3.Error, CannotConvert, PartitionUnknown) as error:
         raise _failed(step, str(error)) from error
 
 

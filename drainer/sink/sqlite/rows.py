@@ -46,6 +46,12 @@ def _insert(shape: TableShape) -> str:
     return f"INSERT INTO {quote(table_name(shape.schema, shape.table))} ({names}) VALUES ({marks})"
 
 
+def rowid_name(columns: Sequence[str]) -> str:
+    """By which SQLite's own row number can be asked for beside these columns."""
+    taken = {name.lower() for name in columns}
+    return next(name for name in _ROWID_NAMES if name not in taken)
+
+
 def _one(connection: sqlite3.Connection, change: Change) -> None:
     """One change of a table without a key: all columns compared as they are, NULL equal to NULL (rule 11)."""
     shape = change.shape
@@ -53,8 +59,7 @@ def _one(connection: sqlite3.Connection, change: Change) -> None:
         connection.execute(_insert(shape), change.new or ())
         return
     table = quote(table_name(shape.schema, shape.table))
-    taken = {name.lower() for name in shape.columns}
-    rowid = next(name for name in _ROWID_NAMES if name not in taken)
+    rowid = rowid_name(shape.columns)
     match = " AND ".join(f"{quote(name)} IS ?" for name in shape.columns)
     one = f"{rowid} = (SELECT {rowid} FROM {table} WHERE {match} LIMIT 1)"
     if change.kind is Kind.DELETE:

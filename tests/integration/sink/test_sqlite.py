@@ -258,11 +258,11 @@ def test_what_upstream_drops_comes_back_or_expires(path: Path) -> None:
 
 
 def test_what_sqlite_cannot_do_stops_with_its_name(path: Path) -> None:
-    """Partitions have no counterpart: named, nothing changed, the position stays."""
+    """A past of the whole cluster has no counterpart: named, nothing changed, the position stays."""
     destination = opened(path)
     destination.ddl(CREATE)
-    with pytest.raises(DdlFailed, match=r"job 9 .*DROP_TABLE_PARTITION(.|\n)*job-id = 9"):
-        destination.ddl(step(9, ActionType.DROP_TABLE_PARTITION, 300, "…", before=T, after=T))
+    with pytest.raises(DdlFailed, match=r"job 9 .*FLASHBACK_CLUSTER(.|\n)*job-id = 9"):
+        destination.ddl(step(9, ActionType.FLASHBACK_CLUSTER, 300, "…", before=T, after=T))
     assert (destination.commit_ts, destination.job_done(9)) == (110, False)
 
 

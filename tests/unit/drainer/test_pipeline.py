@@ -16,7 +16,7 @@ from drainer.batch import Batch
 from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
 from drainer.progress import Stopped
-from drainer.schema.errors import JobUnknown, UnknownColumn
+from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.file import parse_jobs
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
@@ -56,6 +56,11 @@ class Supply:
 
     def judge(self, error: UnknownColumn) -> bool:
         raise AssertionError(error)
+
+    def verify(self, error: TableUnverified) -> bool:
+        for table_id in error.table_ids:
+            self.schema.verify(table_id, error.schema_version)
+        return True
 
 
 @dataclass

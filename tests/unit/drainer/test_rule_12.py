@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,8 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
-from drainer.batch import Batch
 from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
-from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history import JobHistory
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.loose import lost_keys
@@ -26,6 +24,7 @@ from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
+from tests.live_supply import LiveSupply
 from tests.local_feed import LocalFeed
 from tests.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.schema_case import BEGIN_TS, ddl, ts
@@ -149,30 +148,6 @@ def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
     assert lost_keys(WITH, WITHOUT) == {"uu"}
 
 
-@dataclass
-class LiveSupply:
-    """A keeper over a status port; `shown`: the table at each time it is asked for, and the jobs known after that."""
-
-    keeper: SchemaKeeper
-    complete: bool = False
-
-    @property
-    def schema(self) -> Schema:
-        return self.keeper.schema
-
-    def prepare(self, batch: Batch) -> None:
-        asyncio.run(self.keeper.prepare(batch))
-
-    def missing(self, error: JobUnknown) -> bool:
-        return asyncio.run(self.keeper.missing(error))
-
-    def judge(self, error: UnknownColumn) -> bool:
-        return asyncio.run(self.keeper.judge(error))
-
-    def verify(self, error: TableUnverified) -> bool:
-        return asyncio.run(self.keeper.verify(error))
-
-
 class Port:
     """A status port on which a job shows `after` so many questions."""
 
@@ -227,8 +202,7 @@ def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
     payloads = binlogs(before, after, twice)
     for until_ts in cuts:
         feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
-        mode = Mode.SPREAD if until_ts == ts(10) else Mode.INLINE
-        pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+        pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
     destination.close(clean=False)
     assert rows_of(path) == sorted([*twice, (9, 9)])
     assert pipeline.progress.ddls == 3

@@ -4,7 +4,9 @@ once with everything said anew from the TableInfos."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from binlog import envelope
@@ -12,8 +14,10 @@ from binlog import envelope
 from drainer.batch import read_batch
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
-from drainer.schema.file import parse_jobs
-from drainer.schema.history import JobHistory
+from drainer.schema.errors import UnknownColumn
+from drainer.schema.file import FileSource
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.policy import Policy
 from drainer.schema.reword import reworded
 from drainer.schema.schema import Schema
 from drainer.segment import walk
@@ -29,19 +33,22 @@ from tests.support import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, destination: MySQLDestination, *, anew: bool) -> None:
-    """Every binlog in one batch; a unique key that upstream is dropping goes first, as the pipeline does it."""
+def replay(capture: CaptureSet, jobs: Path, destination: MySQLDestination, *, anew: bool) -> None:
+    """Every binlog in one batch; what a batch finds out on its way is mended as drainer.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
     scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
     binlogs = [Merged(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
-    history = JobHistory(parse_jobs(capture.jobs_text.decode(), capture.name))
-    schema = Schema.open(history, position_ts=begin_ts, job_done=destination.job_done)
+    jobs.write_bytes(capture.jobs_text)
+    keeper = SchemaKeeper([FileSource(jobs)], Policy())
+    schema = asyncio.run(keeper.open(position_ts=begin_ts, job_done=destination.job_done))
     while batch.after_ts < batch.until_ts:
         try:
             for step in walk(batch, schema, job_done=destination.job_done):
                 apply(said_anew(step) if anew and isinstance(step, Ddl) else step, schema, destination)
+        except UnknownColumn as error:
+            assert asyncio.run(keeper.judge(error)), error
         except UniqueConflict as error:
             job = schema.job_that_drops(schema=error.schema, table=error.table, key=error.key)
             assert job is not None, error
@@ -68,14 +75,14 @@ def apply(step: Step, schema: Schema, destination: MySQLDestination) -> None:
 
 @pytest.mark.parametrize("anew", [False, True], ids=["text", "anew"])
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
-def test_no_ddl_of_the_recordings_needs_an_operator(name: str, anew: bool, mariadb: MariaDB) -> None:
+def test_no_ddl_of_the_recordings_needs_an_operator(name: str, anew: bool, mariadb: MariaDB, tmp_path: Path) -> None:
     capture = CaptureSet(GOLDEN / name)
     mariadb.reset()
     destination = MySQLDestination(
         ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
     )
     try:
-        replay(capture, destination, anew=anew)
+        replay(capture, tmp_path / "jobs.json", destination, anew=anew)
     finally:
         destination.close(clean=True)
     assert differences(mariadb, capture) == []

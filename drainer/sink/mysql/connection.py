@@ -34,6 +34,7 @@ OPTIONAL: Final = (
     ("allow_auto_random_explicit_insert", "1"),
     ("tidb_placement_mode", "'ignore'"),
     ("innodb_lock_wait_timeout", "50"),
+    ("explicit_defaults_for_timestamp", "1"),  # or a new TIMESTAMP NOT NULL holds the moment at which it is added here
     ("check_constraint_checks", "0"),  # TiDB parses CHECK and, by default, does not enforce it
 )
 

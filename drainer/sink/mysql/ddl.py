@@ -153,7 +153,7 @@ class DdlRunner:
         while plan.statement < len(plan.sql):
             session = self._driver.session()
             if _ROWS.match(plan.sql[plan.statement]):
-                self._change_rows(session, plan)
+                self._change_rows(session, replace(plan, instead=None))
                 plan = replace(plan, statement=plan.statement + 1)
                 continue
             marked = replace(plan, before=fingerprint.take(session, plan.schemas, plan.tables))
@@ -191,11 +191,15 @@ class DdlRunner:
                 session.execute(b"USE " + quote(plan.use))
             if plan.clock:
                 session.execute(b"SET timestamp=UNIX_TIMESTAMP(" + session.literal(plan.clock) + b")")
+            if plan.zone:
+                session.execute(b"SET time_zone=" + session.literal(plan.zone))
             session.execute(text.encode())
             self._report_warnings(session, plan)
         except ServerError as error:
             return self._refused(plan, error)
         finally:
+            if plan.zone:
+                session.execute(b"SET time_zone='+00:00'")
             if plan.clock:
                 session.execute(b"SET timestamp=DEFAULT")
         return True

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
 
+from drainer.sink.mysql import standing
 from drainer.sink.mysql.fingerprint import Fingerprint
 from drainer.sink.mysql.instead import in_other_words, instead
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
+from drainer.sink.mysql.standing import INSTANT
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
 
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
 _TRUNCATE: Final = re.compile(r"\s*TRUNCATE\b", re.IGNORECASE)
-_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Plan:
     """All that is needed to run, judge or finish a job, as JSON in its mark.
 
     `instead`: what runs in place of all statements when one is refused with an error of `instead_codes` (empty: with
-    any); None: nothing does. Statements from `optional_from` on may fail, with a log line."""
+    any); None: nothing does. Statements from `optional_from` on may fail, with a log line. `clock` and `zone`: when and
+    where upstream ran it, where that matters to the rows that stood there."""
 
     job_id: int
     kind: int
@@ -40,6 +42,7 @@ class Plan:
     tables: tuple[tuple[str, str], ...]
     may_exist: bool
     clock: str = ""
+    zone: str = ""
     statement: int = 0
     before: Fingerprint | None = None
     instead: tuple[str, ...] | None = None
@@ -72,7 +75,9 @@ class Plan:
 
 def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
     """The step's statements as the destination must be told them. Logs what had to be changed."""
-    defaults = _defaults(step)
+    defaults, zone = _defaults(step), standing.zone(step)
+    if zone:  # the text is read where it was written
+        defaults = replace(defaults, timestamps=())
     sql: list[str] = []
     for text in () if _is_temporary(step) and dialect.flavour != "tidb" else step.sql:
         rewritten = rewrite(text, defaults, dialect)
@@ -82,7 +87,8 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
             sql.append(rewritten.sql)
     if not step.sql and not step.rewritten:  # a service or a restore that published its tables without a text
         sql += in_other_words(step, dialect) or ()
-    other = instead(step, tuple(sql), dialect)
+    other = None if zone else instead(step, tuple(sql), dialect)
+    after = tuple(standing.fills(step, dialect.flavour)) if sql else ()
     names = (*step.touched_names, *(other.tables if other else ()))
     return Plan(
         job_id=step.job.id,
@@ -90,12 +96,13 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         commit_ts=step.commit_ts,
         schema_version=step.job.schema_version,
         use=step.use,
-        sql=tuple(sql),
+        sql=(*sql, *after),
         schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
         tables=names,
         may_exist=may_exist,
-        clock=_clock(step),
-        instead=other.sql if other else None,
+        clock=standing.clock(step),
+        zone=zone,
+        instead=(*other.sql, *after) if other else None,
         instead_codes=other.codes if other else (),
         optional_from=0 if _holds_no_rows(step, dialect) else None,
     )
@@ -123,19 +130,6 @@ def _defaults(step: Ddl) -> Defaults:
     stamps = tuple(
         (column.name.lower(), column.default)
         for column in info.columns
-        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and _INSTANT.fullmatch(column.default)
+        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and INSTANT.fullmatch(column.default)
     )
     return Defaults(info.charset, info.collate, stamps, checks=bool(info.rest.get("constraint_info")) or step.rewritten)
-
-
-def _clock(step: Ddl) -> str:
-    """When upstream ran an ADD COLUMN … DEFAULT CURRENT_TIMESTAMP, in UTC; '' for any other job. Rows that were there
-    before hold that instant, and not the one at which the destination gets to it."""
-    if step.before is None or step.after is None:
-        return ""
-    known = step.before.columns_by_id
-    for column in step.after.columns:
-        moving = isinstance(column.default, str) and column.default.upper().startswith("CURRENT_TIMESTAMP")
-        if moving and column.id not in known and isinstance(column.origin_default, str):
-            return column.origin_default if _INSTANT.fullmatch(column.origin_default) else ""
-    return ""

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pymysql
 import pytest
+from binlog import tso
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import DBInfo
+from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.plan import Folded
 from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
@@ -86,8 +88,6 @@ def test_tables_get_upstreams_collation_whatever_the_servers_default(db: MariaDB
 
 def test_an_added_timestamp_is_upstreams_moment(db: MariaDB) -> None:
     """CURRENT_TIMESTAMP of rows that were there is when upstream ran it; a literal was written in another zone."""
-    from binlog.tidb.types import FieldType, Tp
-
     stamp = FieldType(Tp.TIMESTAMP, flen=19)
     old = table(50, "t", column(1, "id"))
     new = table(50, "t", column(1, "id"),
@@ -101,6 +101,33 @@ def test_an_added_timestamp_is_upstreams_moment(db: MariaDB) -> None:
     )
     opened(db).ddl(step(1, ActionType.MULTI_SCHEMA_CHANGE, 200, sql, before=old, after=new))
     assert db.query("SELECT CONCAT(a), CONCAT(b) FROM d.t") == [("2020-01-02 03:04:05", "2020-06-01 07:00:00")]
+
+
+def test_standing_rows_change_as_upstream_changed_them(db: MariaDB) -> None:
+    """A TIMESTAMP becomes a DATETIME in the writer's zone, a TIME gets upstream's day, a new JSON NOT NULL is the JSON
+    null, a new TIMESTAMP NOT NULL is zero; a column that moves with UPDATE does not move."""
+    stamp, moment = FieldType(Tp.TIMESTAMP, flen=19), FieldType(Tp.DATETIME, flen=19)
+    moving = column(2, "m", replace(stamp, flag=int(Flag.ON_UPDATE_NOW)), default="CURRENT_TIMESTAMP")
+    db.query(
+        "CREATE TABLE d.t (id INT PRIMARY KEY, m TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP, a TIMESTAMP NULL, b TIME)"
+    )
+    db.query("INSERT INTO d.t VALUES (1,'2020-01-01 00:00:00','2020-01-01 12:00:00','10:00:00')")
+    old = table(50, "t", column(1, "id"), moving, column(3, "a", stamp), column(4, "b", FieldType(Tp.DURATION)))
+    new = table(50, "t", column(1, "id"), moving, column(5, "a", moment), column(6, "b", moment),
+                column(7, "j", FieldType(Tp.JSON, flag=int(Flag.NOT_NULL))),
+                column(8, "s", replace(stamp, flag=int(Flag.NOT_NULL))))  # fmt: skip
+    sql = (
+        "ALTER TABLE `t` MODIFY COLUMN `a` DATETIME, MODIFY COLUMN `b` DATETIME, ADD COLUMN `j` JSON NOT NULL, "
+        "ADD COLUMN `s` TIMESTAMP NOT NULL"
+    )
+    late = tso.compose(1_600_000_000_000)  # 2020-09-13
+    change = step(1, ActionType.MULTI_SCHEMA_CHANGE, late, sql, before=old, after=new)
+    zone = {"reorg_meta": {"location": {"name": "", "offset": 5 * 3600 + 1800}}}
+    opened(db).ddl(replace(change, job=replace(change.job, rest=zone)))
+    columns = ", ".join(f"CONCAT({name})" for name in "mabjs")
+    assert db.query(f"SELECT {columns} FROM d.t") == [
+        ("2020-01-01 00:00:00", "2020-01-01 17:30:00", "2020-09-13 10:00:00", "null", "0000-00-00 00:00:00")
+    ]
 
 
 def test_a_refused_ddl_names_everything_an_operator_needs(db: MariaDB) -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.peer.cluster import Peer, peer_bin, running_peer
 from tests.peer.compare import AS_TEXT, differences
-from tests.peer.load import CALM_DDLS, DDLS, prepare, running_load
-from tests.support import MariaDB, running_mariadb, wait_until
+from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
+from tests.support import MariaDB, Server, running_mariadb, wait_until
 
 pytestmark = [
     pytest.mark.integration,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder of the peer's binaries"),
 ]
 # The original leaves the character set of CREATE to the destination's defaults.
@@ -48,10 +50,15 @@ def wait_equal(peer: Peer, destination: MariaDB) -> None:
         pytest.fail("\n".join([str(failure), *(line[:500] for line in left)]))
 
 
-def begin(peer: Peer) -> None:
-    peer.start_tidb()
+def begin(peer: Peer) -> Server:
+    tidb = peer.start_tidb()
     with contextlib.closing(peer.connect()) as connection:
         prepare(connection)
+    return tidb
+
+
+def written(load: Load, count: int) -> bool:
+    return load.committed.total() >= count
 
 
 def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, java: None) -> None:
@@ -72,6 +79,25 @@ def test_rows_and_ddl_with_everything_killed_once(peer: Peer, mariadb: MariaDB, 
         load.define()
     assert load.failed_ddls == []
     wait_equal(peer, mariadb)
+    assert drainer.stop(deadline_s=90) == 0, drainer.tail()
+
+
+def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: MariaDB, java: None) -> None:
+    """Killed again and again under load, so that prewrites without an end are there; nobody runs `binlogctl settle`."""
+    peer.our_pump(peer.place("pump-a"))
+    peer.our_pump(peer.place("pump-b"))
+    tidb = begin(peer)
+    drainer = peer.our_drainer(mariadb)
+    drainer.wait_for_output("drainer is running", deadline_s=120)
+    with running_load(peer.connect) as load:
+        for _ in range(4):
+            enough = load.committed.total() + 100
+            wait_until(partial(written, load, enough), what="transactions are written")
+            tidb.kill()
+            tidb = peer.start_tidb()
+    wait_equal(peer, mariadb)
+    told = [server.text().count("TiKV tells what became") for server in peer.servers]
+    assert sum(told) > 0
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
 
 

@@ -7,7 +7,7 @@ RUN := $(UV) run --frozen --no-sync
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-integration lint types contracts format proto docs bench sync clean
+.PHONY: help demo test test-unit test-integration lint types contracts format proto docs bench archive sync clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -46,6 +46,10 @@ proto: sync  ## generated modules from proto/binlog/pb/*.proto
 
 docs: sync  ## docs/configuration.md from the code
 	$(RUN) python scripts/write_configuration.py docs/configuration.md
+
+archive: sync  ## classes of the drainer's JVM in ~/.cache, once: halves the CPU of every later start
+	@scripts/need.sh java
+	@$(RUN) python -m drainer.spark.archive
 
 bench: sync  ## all benchmarks; each prints a ratio to a ceiling or a peer measured in the same run
 	@scripts/need.sh java mariadb

@@ -23,6 +23,8 @@ from bench.fill import fill_batched, fill_with_pumpload, transactions
 from bench.report import Report
 from bench.sbtest import CREATE, ceiling, jobs
 from bench.stack import Stack, peer_binary, running_stack
+from drainer.spark.archive import archive_of
+from drainer.spark.session import check_java
 from tests.support import MariaDB, Server, wait_until
 
 
@@ -92,6 +94,13 @@ def measure(stack: Stack, mariadb: MariaDB, report: Report, *, txns: int, rows_e
     report.ratio("this drainer", "plain REPLACE, 2 connections x 500 rows")
 
 
+def make_archive() -> None:
+    """The JVM's classes as an installed drainer has them (`make archive`)."""
+    if not archive_of(check_java()).exists():
+        print("the archive of the JVM's classes is made, once", flush=True)
+        subprocess.run([sys.executable, "-m", "drainer.spark.archive"], check=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.drainer", description=__doc__)
     parser.add_argument("--single", type=int, default=200_000, help="single-row transactions")
@@ -99,6 +108,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20)
     args = parser.parse_args()
     pumpload = peer_binary("pumpload") is not None
+    make_archive()
     for title, txns, rows_each in (("single-row", args.single, 1), (f"{args.rows}-row", args.wide, args.rows)):
         with running_stack(pumps=2) as (stack, mariadb):
             report = Report(f"{txns:,} {title} transactions in two pumps, to MariaDB")

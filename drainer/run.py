@@ -81,7 +81,8 @@ class SparkRun:
 
     def _start(self) -> None:
         from drainer.spark.planner import PlannerServer
-        from drainer.spark.session import start_session, warm_up
+        from drainer.spark.session import start_session
+        from drainer.spark.warm import warm_up
 
         config = self._config
         spark = config.spark

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from drainer.spark import register
-from drainer.spark.errors import SPARK_ERRORS
+from drainer.spark.archive import archive_of
 
 JAVA_MAJOR_MIN = 17
 JVM_EXIT_S = 10
@@ -80,8 +79,9 @@ class SparkUnavailable(BinlogError):
     """Spark cannot be started; the text says what is missing."""
 
 
-def check_java() -> None:
-    """Raises SparkUnavailable, saying what to install, where no usable Java is found."""
+def check_java() -> str:
+    """The version of the Java that Spark will use. Raises SparkUnavailable, saying what to install, where there is no
+    usable one."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
@@ -92,6 +92,7 @@ def check_java() -> None:
         raise SparkUnavailable(f"{java} is Java {version or 'before 9'}: {INSTALL_JAVA}")
     if "jdk.incubator.vector" not in modules:
         raise SparkUnavailable(f"{java} lacks the module jdk.incubator.vector: {INSTALL_JAVA}")
+    return version
 
 
 def java_of(java: Path) -> tuple[str, str]:
@@ -132,12 +133,13 @@ def _for_the_jvm() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> SparkSession:
+def start_session(*, master: str, output: Path, conf: Mapping[str, str], archive: bool = True) -> SparkSession:
     """A session with the source "binlog" registered. What the JVM and its workers print goes to `output`.
 
-    `conf` adds to SETTINGS or overrides them. Raises SparkUnavailable.
+    `conf` adds to SETTINGS or overrides them; `archive`: use the classes of drainer.spark.archive where they are.
+    Raises SparkUnavailable.
     """
-    check_java()
+    classes = archive_of(check_java())
     # Nothing of ours goes through pandas; pyspark only checks that it is there.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     # Workers run `python3` from PATH unless told otherwise.
@@ -152,9 +154,8 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
     settings.update(conf)
-    java = f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.absolute().as_uri()}"
-    java += f" -Djava.io.tmpdir={tempfile.gettempdir()}"
-    settings["spark.driver.extraJavaOptions"] = f"{java} {conf.get('spark.driver.extraJavaOptions', '')}".strip()
+    more = conf.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes if archive else None, more)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("ab") as sink:
         try:
@@ -170,6 +171,15 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str]) -> Spar
     return session
 
 
+def java_options(log4j: Path, classes: Path | None, more: str) -> str:
+    """The JVM's command line; `classes`: an archive, used if it is there; `more`: the user's."""
+    java = f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log4j.absolute().as_uri()}"
+    java += f" -Djava.io.tmpdir={tempfile.gettempdir()}"
+    if classes is not None and classes.exists():
+        java += f' -XX:SharedArchiveFile="{classes}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+    return f"{java} {more}".strip()
+
+
 def with_retries(master: str) -> str:
     """`local[N]` retries no task, so one dead worker would fail the query: make it `local[N,4]`."""
     if master == "local":
@@ -179,18 +189,8 @@ def with_retries(master: str) -> str:
     return master
 
 
-def warm_up(session: SparkSession, tasks: int) -> None:
-    """Run a job that does nothing, in the background: Python workers start while the query does."""
-
-    def run() -> None:
-        with contextlib.suppress(*SPARK_ERRORS):  # the first batch will say what is wrong
-            session.range(0, tasks, numPartitions=tasks).mapInArrow(lambda batches: batches, "id long").collect()
-
-    threading.Thread(target=run, name="warm up", daemon=True).start()
-
-
-def stop_session(session: SparkSession) -> None:
-    """Stop Spark and let its JVM end."""
+def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
+    """Stop Spark and let its JVM end, for which it has `exit_s`."""
     gateway = session.sparkContext._gateway
     session.stop()
     if gateway is not None:
@@ -199,7 +199,7 @@ def stop_session(session: SparkSession) -> None:
         if process is not None:
             process.stdin.close()
             try:
-                process.wait(JVM_EXIT_S)
+                process.wait(exit_s)
             except subprocess.TimeoutExpired:
                 process.kill()
     SparkContext._gateway = SparkContext._jvm = None

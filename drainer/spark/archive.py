@@ -1,0 +1,84 @@
+"""An archive of the classes that the drainer's JVM loads, which halves the CPU of a start (class data sharing).
+
+    python -m drainer.spark.archive
+
+makes it anew, once for an installation of pyspark and Java, which takes half a minute. Every later start uses it if it
+is there: `drainer/spark-<version>-java-<version>.jsa` in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that
+it fits its version and its jars, and does without if it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import DataFrame, SparkSession
+
+BATCHES = 3
+MAKE_S = 300.0
+
+
+def archive_of(java_version: str) -> Path:
+    """Where the archive for this Spark and this Java is, or would be."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "drainer" / f"spark-{pyspark.__version__}-java-{java_version}.jsa"
+
+
+def make(java_version: str) -> Path:
+    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded.
+
+    Raises SparkUnavailable, and OSError where there is no room for about 150 MB.
+    """
+    from drainer.spark.session import start_session, stop_session
+
+    place = archive_of(java_version)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as name:
+        folder = Path(name)
+        made = folder / "classes.jsa"
+        conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
+        session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)
+        _exercise(session, folder)
+        stop_session(session, exit_s=MAKE_S)
+        made.replace(place)
+    return place
+
+
+def _exercise(session: SparkSession, folder: Path) -> None:
+    """A few batches of a stream, both ways."""
+    from drainer.spark.idle import IdleSource
+    from drainer.spark.warm import both_ways, warm_up
+
+    warm_up(session, 2)
+    session.dataSource.register(IdleSource)
+    enough = threading.Event()
+
+    def each(rows: DataFrame, number: int) -> None:
+        both_ways(rows, 2)
+        if number + 1 >= BATCHES:
+            enough.set()
+
+    stream = session.readStream.format(IdleSource.name()).option("tasks", "2").load()
+    query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(folder / "checkpoint")).start()
+    while query.isActive and not enough.wait(0.2):
+        pass
+    query.stop()
+
+
+def main() -> int:
+    from drainer.spark.session import SparkUnavailable, check_java
+
+    try:
+        sys.stdout.write(f"{make(check_java())}\n")
+    except (SparkUnavailable, OSError) as error:
+        sys.stderr.write(f"no archive was made: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from drainer.sink.mysql.connection import ServerError, Session
 
 # No PROCESS privilege, or no such information_schema table.
-_NOT_TOLD = frozenset({1044, 1109, 1142, 1146, 1227})
+_NOT_TOLD = frozenset({1044, 1109, 1115, 1142, 1146, 1227})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from drainer.schema.restore import foreign_key_texts, view_text
 from drainer.schema.sqltext import quoted
 from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.bin import RecycleBin
-from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.movable import Facts, facts
 from drainer.sink.mysql.plan import Plan
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
@@ -52,9 +52,13 @@ def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, diale
     gone = [c.before for c in step.changes if c.before is not None and not c.before.info.is_view]
     if not bin_.keeps or not gone or not plan.sql or not bin_.prepare(session):
         return plan
-    if step.job.type == ActionType.TRUNCATE_TABLE:
-        return _truncate(session, bin_, plan, gone[0])
-    return _put_away(session, bin_, plan, gone, whole=step.job.type == ActionType.DROP_SCHEMA)
+    try:
+        if step.job.type == ActionType.TRUNCATE_TABLE:
+            return _truncate(session, bin_, plan, gone[0])
+        return _put_away(session, bin_, plan, gone, whole=step.job.type == ActionType.DROP_SCHEMA)
+    except ServerError as error:  # the server does not tell enough of its tables
+        _log.warning("not through the recycle bin", job=plan.job_id, error=str(error))
+        return plan
 
 
 def _name(bin_: RecycleBin, plan: Plan, table: Located) -> str:

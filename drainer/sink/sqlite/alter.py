@@ -17,7 +17,7 @@ from binlog.tidb.table import TableInfo
 from drainer.row.form import Form
 from drainer.row.layout import replicated
 from drainer.row.partition import PartitionUnknown
-from drainer.schema.sqltext import tokens
+from drainer.schema.pairs import paired
 from drainer.sink.errors import DdlFailed
 from drainer.sink.sqlite import partition
 from drainer.sink.sqlite.bin import RecycleBin
@@ -127,7 +127,7 @@ def _alter(connection: sqlite3.Connection, step: Ddl, before: Located, after: Lo
     if old != new:
         _drop_indexes(connection, old)
         connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
-    pairs = pair_columns(before.info, after.info, step.query)
+    pairs = paired(replicated(before.info), replicated(after.info), step.query)
     if not _same_table(before.info, after.info, pairs):
         added = _only_added(before.info, after.info, pairs)
         if added is None:
@@ -136,35 +136,6 @@ def _alter(connection: sqlite3.Connection, step: Ddl, before: Located, after: Lo
             for column in added:
                 _add_column(connection, new, column)
     _sync_indexes(connection, new, after.info)
-
-
-def pair_columns(before: TableInfo, after: TableInfo, query: str) -> dict[int, ColumnInfo]:
-    """Column id after → the column it was before. Columns keep their id, except when a MODIFY or CHANGE rewrote them:
-    then the name tells, or the CHANGE in the text."""
-    old = {column.id: column for column in replicated(before)}
-    pairs = {column.id: old.pop(column.id) for column in replicated(after) if column.id in old}
-    by_name = {column.name.lower(): column for column in old.values()}
-    renamed = {new.lower(): was.lower() for was, new in _changed_names(query)}
-    for column in replicated(after):
-        name = column.name.lower()
-        was = by_name.get(renamed.get(name, name))
-        if column.id not in pairs and was is not None and was.id in old:
-            pairs[column.id] = old.pop(was.id)
-    return pairs
-
-
-def _changed_names(query: str) -> list[tuple[str, str]]:
-    """(old, new) of each CHANGE [COLUMN] [IF EXISTS] old new …"""
-    words = list(tokens(query))
-    found = []
-    for at, word in enumerate(words):
-        if word.is_word("CHANGE"):
-            rest = words[at + 1 : at + 6]
-            while rest and rest[0].is_word("COLUMN", "IF", "EXISTS"):
-                rest = rest[1:]
-            if len(rest) >= 2:
-                found.append((rest[0].value, rest[1].value))
-    return found
 
 
 def _same_column(was: ColumnInfo, now: ColumnInfo) -> bool:

@@ -22,7 +22,8 @@ Lane = tuple[Codec, TableFold | None]
 class FoldBuilder:
     """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
 
-    Binlogs may come in any order; the result does not depend on it (rule 16). Rows are decoded at the end.
+    Binlogs may come in any order; the result does not depend on it (rule 16), and rows are decoded at the end. What is
+    known to come in order (`add_in_order`) is decoded at once and not kept.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -30,9 +31,12 @@ class FoldBuilder:
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
-        # (transaction's place, sequence, change) of tables that stay in order.
-        self._ordered: list[tuple[int, int, Change]] = []
+        # (transaction's place, sequence, change, transaction's payload) of tables that stay in order.
+        self._ordered: list[tuple[int, int, Change, bytes]] = []
         self._change_count = 0
+        self._places = 0
+        self._source_bytes = 0
+        self._folded_ts = 0
 
     def add(self, payload: bytes) -> None:
         """One served binlog. DecodeError when it is none."""
@@ -43,6 +47,27 @@ class FoldBuilder:
         with _collector_paused():
             self._found += [scan(payload) for payload in payloads]
 
+    def add_in_order(self, payloads: Iterable[bytes]) -> None:
+        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone, without
+        `apart`. Raises as `finish`, and ValueError where they do not lie behind.
+
+        They are folded at once, all but the last commit_ts, which may have more. What a message holds is then free for
+        the next one: fresh memory from the kernel costs as much as decoding.
+        """
+        with _collector_paused():
+            found = in_order(self._found + [scan(payload) for payload in payloads])
+            if not found:
+                return
+            if found[0][0] <= self._folded_ts:
+                raise ValueError(f"binlog of commit_ts {found[0][0]} after that of {self._folded_ts}")
+            last_ts, kept = found[-1][0], len(found) - 1
+            while kept and found[kept - 1][0] == last_ts:
+                kept -= 1
+            self._found = found[kept:]
+            if kept:
+                self._folded_ts = found[kept - 1][0]
+                self._fold(found[:kept])
+
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Net rows by (table id, identity); the changes of a table with a KeyCollision in the ordered list instead.
 
@@ -52,7 +77,9 @@ class FoldBuilder:
             return self._finish(after_ts, until_ts)
 
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
-        transactions = self._fold()
+        assert not self._folded_ts, "what was added in order can only be cut into slots"
+        transactions = in_order(self._found)
+        self._fold(transactions)
         collided = frozenset(table_id for table_id, fold in self._folds.items() if fold.collided)
         if collided:
             self._ordered += self._in_order(transactions, collided)
@@ -61,9 +88,7 @@ class FoldBuilder:
             for table_id, fold in sorted(self._folds.items())
             if table_id not in collided
         )
-        return SegmentWork(
-            after_ts, until_ts, folded, self._ordered_changes(), self._change_count, _bytes_of(transactions)
-        )
+        return SegmentWork(after_ts, until_ts, folded, self._ordered_changes(), self._change_count, self._source_bytes)
 
     def slots(self, count: int, apart: frozenset[tuple[int, int]] = frozenset()) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`.
@@ -75,12 +100,14 @@ class FoldBuilder:
             return self._slots(count, apart)
 
     def _slots(self, count: int, apart: frozenset[tuple[int, int]]) -> dict[int, bytes]:
-        transactions = self._fold()
+        transactions = in_order(self._found)
+        self._fold(transactions)
         tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
         self._ordered.sort(key=lambda entry: entry[:2])
-        ordered = [(start_ts_of(transactions[place][1]), change) for place, _, change in self._ordered]
+        ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
+        assert not (apart and self._folded_ts), "what was added in order is not kept"
         one_by_one = self._apart(transactions, count, apart) if apart else None
-        return pack_slots(count, tables, ordered, self._change_count, _bytes_of(transactions), one_by_one)
+        return pack_slots(count, tables, ordered, self._change_count, self._source_bytes, one_by_one)
 
     def _apart(
         self, transactions: list[Scanned], count: int, apart: frozenset[tuple[int, int]]
@@ -100,7 +127,7 @@ class FoldBuilder:
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])
-        return Ordered(tuple([change for _, _, change in self._ordered]))
+        return Ordered(tuple([change for _, _, change, _ in self._ordered]))
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
         """Where rows of a table and schema_version go; None: they are left out."""
@@ -118,11 +145,11 @@ class FoldBuilder:
                 fold = self._folds[codec.shape.table_id] = TableFold(codec)
         return codec, fold
 
-    def _fold(self) -> list[Scanned]:
-        transactions = in_order(self._found)
+    def _fold(self, transactions: list[Scanned]) -> None:
+        """Transactions in order, behind those folded before."""
         lane: Lane | None = None
         of = (-1, -1)
-        for place, one in enumerate(transactions):
+        for place, one in enumerate(transactions, self._places):
             commit_ts, payload, tag, version, table_id, at, end = one
             if not tag:
                 self._fold_many(place, one)
@@ -138,15 +165,16 @@ class FoldBuilder:
             self._change_count += 1
             if fold is None:
                 row = payload[at:end]
-                self._ordered.append((place, 0, change_of(codec, KIND_OF_TAG[tag], row, commit_ts, 0)))
+                self._ordered.append((place, 0, change_of(codec, KIND_OF_TAG[tag], row, commit_ts, 0), payload))
             elif tag == INSERTED:
                 fold.insert(codec, payload, at, end, commit_ts, 0)
             elif tag == UPDATED:
                 fold.update(codec, payload, at, end, commit_ts, 0)
             else:
                 fold.delete(codec, payload, at, end, commit_ts, 0)
+        self._places += len(transactions)
+        self._source_bytes += sum([len(one[1]) for one in transactions])
         self._decoder.check_verified()
-        return transactions
 
     def _fold_many(self, place: int, one: Scanned) -> None:
         """A transaction of any number of rows and tables."""
@@ -160,7 +188,7 @@ class FoldBuilder:
             codec, fold = lane
             self._change_count += 1
             if fold is None:
-                self._ordered.append((place, sequence, change_of(codec, kind, row, commit_ts, sequence)))
+                self._ordered.append((place, sequence, change_of(codec, kind, row, commit_ts, sequence), one[1]))
             elif kind is Kind.INSERT:
                 fold.insert(codec, row, 0, len(row), commit_ts, sequence)
             elif kind is Kind.UPDATE:
@@ -168,11 +196,13 @@ class FoldBuilder:
             else:
                 fold.delete(codec, row, 0, len(row), commit_ts, sequence)
 
-    def _in_order(self, transactions: list[Scanned], tables: frozenset[int]) -> Iterator[tuple[int, int, Change]]:
+    def _in_order(
+        self, transactions: list[Scanned], tables: frozenset[int]
+    ) -> Iterator[tuple[int, int, Change, bytes]]:
         """These tables' changes after all, one by one."""
         for place, one in enumerate(transactions):
             for change in self._decoder.changes_of(one, tables):
-                yield place, change.sequence, change
+                yield place, change.sequence, change, one[1]
 
 
 def _by_slot(codec: Codec, change: Change, row: bytes, slots: int) -> list[tuple[int, Change]]:
@@ -202,7 +232,3 @@ def _collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _bytes_of(transactions: list[Scanned]) -> int:
-    return sum([len(one[1]) for one in transactions])

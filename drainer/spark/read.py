@@ -54,8 +54,10 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 
 def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
     builder = FoldBuilder(decoder_for(order))
+    # A range is served in order; what is to be kept apart is looked at twice.
+    add = builder.add_in_order if len(task.ranges) == 1 and not order.apart else builder.add_all
     for _, _, message in _messages(task):
-        builder.add_all(payloads(message))
+        add(payloads(message))
     slots = builder.slots(order.slots, order.apart)
     if slots:
         yield packed("", list(slots), list(slots.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 from binlog.tidb.table import TableInfo
@@ -158,7 +159,11 @@ def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) 
     blobs: dict[int, list[bytes]] = {}
     for part in cut:
         builder = FoldBuilder(decoder_of(SHOP))
-        builder.add_all(dice.sample(part, len(part)))
+        if dice.random() < 0.5:
+            builder.add_all(dice.sample(part, len(part)))
+        else:
+            for message in messages(part, dice):
+                builder.add_in_order(message)
         for slot, blob in builder.slots(slots).items():
             blobs.setdefault(slot, []).append(blob)
     merged: list[NetRow] = []
@@ -168,6 +173,24 @@ def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) 
         assert all(slot_of(SHOP.id, net.identity, slots) == slot for net in rows)
         merged += rows
     assert sorted(merged) == net_rows(work_of(decoder_of(SHOP), upstream.payloads))
+
+
+def messages(payloads: Sequence[bytes], dice: random.Random) -> list[Sequence[bytes]]:
+    """As a pump sends them: in order, cut anywhere."""
+    cuts = sorted(dice.choices(range(len(payloads) + 1), k=5))
+    return [payloads[low:high] for low, high in pairwise([0, *cuts, len(payloads)])]
+
+
+def test_what_comes_in_order_must_lie_behind() -> None:
+    one, two, three = (
+        transaction([(SHOP, ("insert", {}, {1: n, 2: None, 3: b"v"}))], commit_ts=BEGIN_TS + n) for n in range(3)
+    )
+    builder = FoldBuilder(decoder_of(SHOP))
+    builder.add_in_order([one, two])
+    builder.add_in_order([])
+    builder.add_in_order([two, three])
+    with pytest.raises(ValueError, match="after that of"):
+        builder.add_in_order([one])
 
 
 def test_first_kinds() -> None:
@@ -270,3 +293,7 @@ def test_tables_without_a_key_stay_in_order_and_whole() -> None:
     assert work.ordered.changes[1].old == (b"1", b"0.5")
     assert not work.ordered.changes[0].shape.foldable
     assert merge_slot(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered
+    builder = FoldBuilder(decoder_of(bare))
+    for payload in (two, one, one):  # one commit_ts over several messages
+        builder.add_in_order([payload])
+    assert merge_slot(builder.slots(1).values()).ordered == work.ordered

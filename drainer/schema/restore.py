@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from binlog.tidb.document import Json
+from binlog.tidb.table import TableInfo
 
 from drainer.schema.sqltext import quoted
 from drainer.step import Located
@@ -33,6 +34,14 @@ def foreign_key_texts(table: Located) -> Iterator[str]:
             if isinstance(number, int) and number in _REFERENCE:
                 text += f" ON {word} {_REFERENCE[number]}"
         yield text
+
+
+def foreign_key_names(info: TableInfo) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The columns, in lower case, and the name of each foreign key."""
+    for key in info.foreign_keys:
+        columns = key.get("cols") if isinstance(key, dict) else None
+        if isinstance(key, dict) and isinstance(columns, list):
+            yield tuple(_name(column).lower() for column in columns), _name(key.get("fk_name"))
 
 
 def view_text(table: Located) -> str:

@@ -11,6 +11,7 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Tp
 
+from drainer.schema.restore import foreign_key_names
 from drainer.sink.mysql import standing
 from drainer.sink.mysql.fingerprint import Fingerprint
 from drainer.sink.mysql.instead import in_other_words, instead
@@ -132,4 +133,7 @@ def _defaults(step: Ddl) -> Defaults:
         for column in info.columns
         if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and INSTANT.fullmatch(column.default)
     )
-    return Defaults(info.charset, info.collate, stamps, checks=bool(info.rest.get("constraint_info")) or step.rewritten)
+    if step.rewritten:
+        return Defaults(info.charset, info.collate, stamps)
+    checks = bool(info.rest.get("constraint_info"))
+    return Defaults(info.charset, info.collate, stamps, checks, tuple(foreign_key_names(info)), info.id)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from drainer.sink.mysql import mariadb
+from drainer.sink.mysql import foreign, mariadb
 from drainer.sink.mysql.checks import without_checks
 from drainer.sink.mysql.comments import without_tidb_clauses
 from drainer.sink.mysql.placed import Edit, Placed, edited, element, place
@@ -37,12 +37,15 @@ SUBSTITUTES: Final = {
 class Defaults:
     """What the job made, from its TableInfo or DBInfo: character set and collation, '' where there is none, and the
     defaults of its TIMESTAMP columns (column in lower case, UTC text), which the text gives in the writer's zone.
-    `checks`: whether upstream keeps CHECK constraints of this table."""
+    `checks`: whether upstream keeps CHECK constraints of this table; `foreign_keys`: those it keeps (foreign.py), None
+    where the text is not to be judged by them."""
 
     charset: str = ""
     collate: str = ""
     timestamps: tuple[tuple[str, str], ...] = ()
     checks: bool = True
+    foreign_keys: tuple[tuple[tuple[str, ...], str], ...] | None = None
+    table_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
     ]
     if dialect.flavour != "tidb":
         edits += _engines(placed, notes)
+        if defaults.foreign_keys is not None:
+            on_mariadb = dialect.flavour == "mariadb"
+            edits += foreign.edits(placed, defaults.foreign_keys, defaults.table_id, if_exists=on_mariadb)
     if dialect.flavour == "mariadb":
         edits += mariadb.edits(placed)
     return Rewritten(edited(text, edits), tuple(notes))

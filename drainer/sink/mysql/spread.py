@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.plan import SegmentWork
-from drainer.sink.mysql import marks
+from drainer.sink.mysql import kept, marks
 from drainer.sink.mysql.chunks import Chunk, cut
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.driver import run_transaction
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed
@@ -26,7 +26,7 @@ class _NotNext(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MySQLSpread:
-    """See protocol.SpreadTarget. Carries no connection: every `apply` opens its own."""
+    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens one."""
 
     config: ServerConfig
     feed: Feed
@@ -61,6 +61,7 @@ class _SlotRun:
                     done = self._done()
                     skipped = done if skipped is None else skipped
                     self._from(done)
+                    self._keep()
                     return SlotResult(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"
@@ -119,10 +120,15 @@ class _SlotRun:
 
     def _open(self) -> Session:
         if self._session is None:
-            self._session = connect(
-                self._target.config, idle_s=_IDLE_S, read_timeout_s=self._target.config.read_timeout_s
-            )
+            config = self._target.config
+            self._session = kept.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
         return self._session
+
+    def _keep(self) -> None:
+        """Everything went well: the worker's next task may go on with this session."""
+        if self._session is not None:
+            kept.give_back(self._target.config, self._session)
+            self._session = None
 
     def _close(self) -> None:
         if self._session is not None:

@@ -178,6 +178,29 @@ def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
     assert position(db) == 300
 
 
+def test_foreign_keys_come_and_go_as_upstream_names_them(db: MariaDB) -> None:
+    """Both tables' keys are fk_1 to TiDB; dropped under that name they do not keep their column, and one that the
+    server cannot have is left out."""
+    key = {"fk_name": {"O": "fk_1", "L": "fk_1"}, "cols": [{"O": "p", "L": "p"}]}
+    db.query("CREATE TABLE d.par (id INT PRIMARY KEY)")
+    destination = opened(db)
+    for n, name in enumerate(("a", "b"), start=60):
+        with_key = replace(table(n, name, column(1, "id"), column(2, "p")), rest={"fk_info": [key]})
+        text = f"CREATE TABLE `{name}` (`id` INT PRIMARY KEY,`p` INT,FOREIGN KEY (`p`) REFERENCES `par`(`id`))"
+        destination.ddl(step(n, ActionType.CREATE_TABLE, 100 + n, text, after=with_key))
+    count = "SELECT COUNT(*) FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA='d'"
+    assert db.query(count) == [(2,)]
+    without = replace(with_key, rest={})
+    text = "ALTER TABLE `b` DROP FOREIGN KEY `fk_1`"
+    destination.ddl(step(70, ActionType.DROP_FOREIGN_KEY, 170, text, before=with_key, after=without))
+    text = "ALTER TABLE `b` DROP COLUMN `p`"
+    destination.ddl(step(71, ActionType.DROP_COLUMN, 171, text, before=without, after=table(61, "b")))
+    assert db.query(count) == [(1,)]
+    wrong = "CREATE TABLE `c` (`id` INT PRIMARY KEY,CONSTRAINT `x` FOREIGN KEY (`id`) REFERENCES `a`(`p2`))"
+    destination.ddl(step(72, ActionType.CREATE_TABLE, 172, wrong, after=table(62, "c")))
+    assert ("c",) in db.query("SHOW TABLES IN d")
+
+
 def test_partitions_whose_rows_are_others_here_are_not_emptied(db: MariaDB) -> None:
     """TiDB's hash of a KEY partition is not MySQL's: the same name holds other rows."""
     parts = PartitionInfo(PartitionType.KEY, columns=("id",), num=2)

@@ -105,6 +105,41 @@ def test_checks_that_upstream_forgets_are_forgotten(sql: str, wanted: str) -> No
     assert rewrite(sql, Defaults("utf8mb4", "utf8mb4_bin", checks=False), MARIADB).sql == wanted
 
 
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        (
+            "ALTER TABLE `t` ADD FOREIGN KEY `i`(`A`, `b`) REFERENCES `p`(`x`,`y`) ON DELETE SET NULL",
+            "ALTER TABLE `t` ADD CONSTRAINT `fk_1_7` FOREIGN KEY `i`(`A`, `b`) REFERENCES `p`(`x`,`y`) "
+            "ON DELETE SET NULL",
+        ),
+        (
+            "ALTER TABLE `t` ADD CONSTRAINT FOREIGN KEY (`c`) REFERENCES `p`(`x`), DROP FOREIGN KEY `z`",
+            "ALTER TABLE `t` ADD CONSTRAINT `fk_2_7` FOREIGN KEY (`c`) REFERENCES `p`(`x`), "
+            "DROP FOREIGN KEY IF EXISTS `z`, DROP FOREIGN KEY IF EXISTS `z_7`",
+        ),
+        (
+            "ALTER TABLE `t` ADD CONSTRAINT `own` FOREIGN KEY (`c`) REFERENCES `p`(`x`)",
+            "ALTER TABLE `t` ADD CONSTRAINT `own` FOREIGN KEY (`c`) REFERENCES `p`(`x`)",
+        ),
+        (
+            "CREATE TABLE `t` (`a` INT REFERENCES `d`.`p`(`x`) ON DELETE SET NULL ON UPDATE CASCADE NOT NULL,"
+            "`references` INT,FOREIGN KEY (`c`) REFERENCES `p`(`x`)) COLLATE utf8mb4_bin",
+            "CREATE TABLE `t` (`a` INT  NOT NULL,`references` INT,"
+            "CONSTRAINT `fk_2_7` FOREIGN KEY (`c`) REFERENCES `p`(`x`)) COLLATE utf8mb4_bin",
+        ),
+        (
+            "CREATE TABLE `t` (`a` INT REFERENCES `p`) COLLATE utf8mb4_bin",
+            "CREATE TABLE `t` (`a` INT ) COLLATE utf8mb4_bin",
+        ),
+    ],
+)
+def test_foreign_keys_are_upstreams(sql: str, wanted: str) -> None:
+    """A column's REFERENCES is nothing to TiDB; a name that it made up is needed to drop the key."""
+    keys = ((("a", "b"), "fk_1"), (("c",), "fk_2"))
+    assert rewrite(sql, Defaults("utf8mb4", "utf8mb4_bin", foreign_keys=keys, table_id=7), MARIADB).sql == wanted
+
+
 def test_collations_the_destination_lacks_are_replaced_with_a_note() -> None:
     sql = (
         "CREATE TABLE `t` (`a` VARCHAR(9) COLLATE utf8mb4_0900_ai_ci) DEFAULT CHARSET=utf8mb4 "

@@ -26,7 +26,7 @@ class _NotNext(Exception):
 
 @dataclass(frozen=True, slots=True)
 class MySQLSpread:
-    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens one."""
+    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens it."""
 
     config: ServerConfig
     feed: Feed

@@ -33,6 +33,8 @@ COMING = (DELETE_ONLY, WRITE_ONLY, WRITE_REORG)
 GOING = (WRITE_ONLY, DELETE_ONLY, DELETE_REORG)
 ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MODIFY_COLUMN
 
+_TAKES_ROWS = (ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION)
+
 Row = dict[int, Datum]
 Step = Callable[[TableInfo], TableInfo]
 
@@ -131,8 +133,8 @@ class Upstream:
         self.binlogs: list[bytes] = []
         self.tables: list[Table] = []
         self.running: list[Running] = []
+        self.copied: dict[int | None, int] = {}  # partition → the one its rows were copied to
         self._next_row = 0
-        self._sent: list[tuple[int, bytes]] = []
         self._database()
         for make in (self._clustered, self._keyed, self._bare, self._parted):
             self._create(make())
@@ -190,7 +192,8 @@ class Upstream:
         table = self.dice.choice(idle)
         makers = [self._add, self._drop, self._retype, self._several, self._rename, self._truncate]
         makers += [self._drop_key] * 2 if table.info.indexes else []
-        makers += [self._lose_partition] * 3 if table.info.partition else []
+        makers += [self._lose_partition, self._lose_partition, self._reorganize] if table.info.partition else []
+        makers += [self._rename_column, self._add_key]
         made = self.dice.choice(makers)(table)
         if made is not None:
             self.running.append(made)
@@ -290,6 +293,41 @@ class Upstream:
         kind = ActionType.DROP_PRIMARY_KEY if key.primary else ActionType.DROP_INDEX
         return self._job(table, kind, [key_state(key.name, state) for state in (*GOING, NONE)])
 
+    def _rename_column(self, table: Table) -> Running:
+        column = self.dice.choice(self._spare(table))
+        name = f"r{self.new_id()}"
+
+        def step(info: TableInfo) -> TableInfo:
+            return with_columns(info, [replace(c, name=name) if c.id == column.id else c for c in info.columns])
+
+        return self._job(table, MODIFY, [step])
+
+    def _add_key(self, table: Table) -> Running | None:
+        """A unique key on `u`, where its values allow it."""
+        values = [row.get(2) for row in table.rows.values() if row.get(2) is not None]
+        if table.info.indexes or len(set(values)) < len(values):
+            return None
+        key = IndexInfo(self.new_id(), f"k{self.ids}", (IndexColumn("u", 1),), unique=True, state=WRITE_ONLY)
+        put = both(lambda info: replace(info, indexes=(key,)), lambda info: with_columns(info, list(info.columns)))
+        checks = [key_state(key.name, state) for state in (WRITE_REORG, PUBLIC)]
+        made = self._job(table, ActionType.ADD_INDEX, [put, *checks])
+        self.running.append(made)
+        self._advance(made)  # at once, so that no row comes between
+        return None
+
+    def _reorganize(self, table: Table) -> Running:
+        """Every row stays, in partitions with other ids; the ones in between are written to too."""
+        parts = table.info.partition
+        assert parts is not None
+        fresh = tuple(replace(d, id=self.new_id()) for d in parts.definitions)
+        same = replace(parts, definitions=fresh)
+        steps: list[Step] = [lambda info: info] * 3
+        return self._job(
+            table,
+            ActionType.REORGANIZE_PARTITION,
+            [*steps, lambda info: replace(info, partition=same), lambda info: info],
+        )
+
     def _lose_partition(self, table: Table) -> Running | None:
         parts = table.info.partition
         assert parts is not None
@@ -310,7 +348,9 @@ class Upstream:
             return
         # Which of the versions in between is the one that knows the partition no more, no history tells.
         alone = [job for job in self.running if job.kind == ActionType.DROP_TABLE_PARTITION and job.done]
-        job = self.dice.choice(alone or self.running)
+        self._advance(self.dice.choice(alone or self.running))
+
+    def _advance(self, job: Running) -> None:
         self.version += 1
         table, before = job.table, job.table.info
         after = job.steps[job.done](before)
@@ -318,7 +358,11 @@ class Upstream:
         for part in job.marks.get(job.done, ()):
             job.parts[part][1] = self.version
         job.done += 1
-        self._settle_rows(table, before, after)
+        self._settle_rows(table, before, after, job.kind)
+        if job.kind == ActionType.REORGANIZE_PARTITION and before.partition is not after.partition:
+            assert before.partition is not None and after.partition is not None
+            pairs = zip(before.partition.definitions, after.partition.definitions, strict=True)
+            self.copied |= {old.id: new.id for old, new in pairs}
         self.shown.append((self.clock, before.id, after))
         if job.done == len(job.steps):
             self.running.remove(job)
@@ -329,9 +373,9 @@ class Upstream:
                 job.kind, table_id, after, id=job.job_id, start_ts=job.start_ts, rest=rest if job.parts else {}
             )
 
-    def _settle_rows(self, table: Table, before: TableInfo, after: TableInfo) -> None:
+    def _settle_rows(self, table: Table, before: TableInfo, after: TableInfo, kind: ActionType) -> None:
         """What a version does to the rows that are there."""
-        if after.partition is not None and before.partition is not None:
+        if after.partition is not None and before.partition is not None and kind in _TAKES_ROWS:
             kept = {d.id for d in after.partition.definitions}
             place = locator(before)
             gone = [n for n, row in table.rows.items() if place(row) not in kept and before.id == after.id]
@@ -419,6 +463,8 @@ class Upstream:
         if info.partition is None or table.info.partition is None:
             return True
         place = locator(info)(row)
+        while place in self.copied:
+            place = self.copied[place]
         return place in {d.id for d in table.info.partition.definitions}
 
     def _change(self, table: Table, info: TableInfo, value: PrewriteValue) -> bool:
@@ -470,9 +516,10 @@ class Upstream:
         others = [other for n, other in table.rows.items() if n != number]
         if info.pk_is_handle and any(other[1] == row[1] for other in others):
             return False
-        for key in info.indexes:
-            if key.state in (PUBLIC, WRITE_ONLY):
-                part = info.columns[key.columns[0].offset].id
+        coming = [key for key in table.info.indexes if key.name.startswith("k") and key not in info.indexes]
+        for key in (*info.indexes, *coming):
+            if key.state in (PUBLIC, WRITE_ONLY, WRITE_REORG):
+                part = next(c.id for c in info.columns if c.name == key.columns[0].name)
                 if row[part] is not None and any(other.get(part) == row[part] for other in others):
                     return False
         return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NoReturn
 
 from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum
 from binlog.tidb.types import Tp
 
 from drainer.plan import Key, Kind, Literals, Match, TableShape
@@ -121,7 +123,10 @@ class Codec:
     def _cells(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
         reader = self._general
 
-        def check(column_id: int) -> None:
+        def check(column_id: int, values: Mapping[int, Datum]) -> None:
+            coming = self._view.coming.get((self._at.table_id, column_id))
+            if coming is not None and coming.shows_nothing(values.get(column_id), values):
+                return
             if column_id in self._at.current.columns_by_id:
                 if not self.shape.foldable and (self._at.table_id, column_id) in self._view.going:
                     raise ColumnGoing(

@@ -13,9 +13,9 @@ from drainer.row.form import Cell
 from drainer.row.layout import Layout, Target
 from drainer.row.program import Cells
 
-# (column id) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that an update
-# lacks because it is being dropped.
-CheckColumn = Callable[[int], None]
+# (column id, row) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that the
+# row lacks because it is being dropped.
+CheckColumn = Callable[[int, Mapping[int, Datum]], None]
 
 
 class GeneralReader:
@@ -40,7 +40,7 @@ class GeneralReader:
             raise DecodeError("updated row", offset=0, detail="no columns")
         for target in self._layout.targets:
             if target.id in self._written and (target.id not in old or target.id not in new):
-                check(target.id)
+                check(target.id, old)
                 if not lax:
                     detail = f"row data is corrupted: column {target.name} (id {target.id}) is missing"
                     raise DecodeError("updated row", offset=len(row), detail=detail)
@@ -53,11 +53,14 @@ class GeneralReader:
             if target.id in self._written and target.id not in values:
                 detail = f"key column {target.name} (id {target.id}) is missing"
                 raise DecodeError("deleted row", offset=len(row), detail=detail)
+        for target in self._layout.targets:
+            if target.id in self._written and target.id not in values:
+                check(target.id, values)  # older servers leave out what is on its way out
         return self._cells(values, check)
 
     def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> Cells:
         for column_id in values.keys() - self._known:
-            check(column_id)
+            check(column_id, values)
         return tuple([_cell(target, values) for target in self._layout.targets])
 
 

@@ -112,7 +112,7 @@ class Writer:
         """The key's columns, or all of them, of the old row into `c`."""
         wanted = self.layout.key.columns if self.fold else range(len(self.layout.targets))
         self.source.add(_EMPTY)
-        self._half("c", wanted, insert=False, strict=self.fold)
+        self._half("c", wanted, insert=False, strict=True)
         self._end()
 
     def _end(self) -> None:

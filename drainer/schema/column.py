@@ -15,10 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum
+from binlog.tidb.default import missing_value
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ColumnInfo, TableInfo
 
 from drainer.schema.catalog import Catalog
+from drainer.schema.view import Coming, retyped
 
 _DROPS = frozenset(
     {
@@ -66,20 +70,32 @@ def publisher(pending: Iterable[Job], table_id: int, column_id: int) -> Job | No
     return None
 
 
-def coming_columns(pending: Iterable[Job], catalog: Catalog) -> frozenset[tuple[int, int]]:
-    """(table id, column id) of what pending jobs make public in a version that is only guessed: a row that has such a
-    column shows that it is time."""
+def coming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, int], Coming]:
+    """(table id, column id) of what pending jobs make public in a version that is only guessed: a row that shows more
+    in such a column than it held before tells that it is time."""
     jobs = list(pending)
     tables = {job.table_info.id for job in jobs if job.table_info is not None and guessed(job)}
-    found: set[tuple[int, int]] = set()
-    known = {i: set(at.info.columns_by_id) for i in tables if (at := catalog.locate(i)) is not None}
-    for job in jobs if tables else ():
+    before = {i: at.info for i in tables if (at := catalog.locate(i)) is not None}
+    found: dict[tuple[int, int], Coming] = {}
+    for job in jobs if before else ():
         info = job.table_info
-        if info is not None and info.id in tables:
-            fresh = {c.id for c in info.public_columns} - known.setdefault(info.id, set())
-            known[info.id] |= fresh
-            found |= {(info.id, column_id) for column_id in fresh if guessed(job)}
-    return frozenset(found)
+        if info is None or info.id not in before:
+            continue
+        if guessed(job):
+            known = before[info.id].columns_by_id
+            heirs = dict(retyped(before[info.id], info, one_changed=False))
+            for column in info.public_columns:
+                if column.id not in known:
+                    found[info.id, column.id] = Coming(_default(column), heirs.get(column.id, 0))
+        before[info.id] = info
+    return found
+
+
+def _default(column: ColumnInfo) -> Datum:
+    try:
+        return missing_value(column)
+    except DecodeError:
+        return None
 
 
 def unknown_until(job: Job) -> Verdict:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from binlog import tso
 from binlog.tidb.job import Job
@@ -28,6 +29,9 @@ from drainer.step import Ddl
 FINISH_LAG_MS_MAX = 10_000
 
 VERDICTS_KEPT = 4096
+
+# How many pending jobs can be at work when a row is written that none of them has to precede: TiDB runs fewer at once.
+AT_WORK_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +226,8 @@ class Schema:
                 homes,
                 known,
                 verified,
-                going=loose.going_columns(self._waiting(), self._catalog),
-                coming=coming_columns(self._waiting(), self._catalog),
+                going=loose.going_columns(islice(self._waiting(), AT_WORK_MAX), self._catalog),
+                coming=coming_columns(islice(self._waiting(), AT_WORK_MAX), self._catalog),
             )
         return self._view
 

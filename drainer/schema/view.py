@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import TableUnknown
@@ -112,6 +113,19 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
+class Coming:
+    """A column that a pending job makes public in a version that is not recorded with it: what rows hold in it before
+    that, its default or the value of the column whose type changes (`heir_of`, 0: none)."""
+
+    default: Datum
+    heir_of: int
+
+    def shows_nothing(self, value: Datum, row: Mapping[int, Datum]) -> bool:
+        """Whether a row with this value can be from before that version: then the DDL gives the row the same."""
+        return self.heir_of in row if self.heir_of else value == self.default
+
+
+@dataclass(frozen=True, slots=True)
 class SchemaView:
     """Frozen and picklable; its dictionaries belong to it alone.
 
@@ -122,8 +136,8 @@ class SchemaView:
     whose late rows must be placed one by one (`stray`), by version; `homes`: where the rows of a physical id belong
     since then, None where they are gone with it. `known_version`: of the newest known job. `verified`: table id →
     newest version up to which the table was seen to be as its newest job says; None when the sources are complete.
-    `going` and `coming`: (table id, column id) of what pending jobs drop, and of what they add in a version that is not
-    recorded with them.
+    `going` and `coming`: (table id, column id) of what pending jobs drop, and of what they add in a version that is
+    not recorded with them.
     """
 
     tables: Mapping[int, TableVersions]
@@ -136,7 +150,7 @@ class SchemaView:
     known_version: int = 0
     verified: Mapping[int, int] | None = None
     going: frozenset[tuple[int, int]] = frozenset()
-    coming: frozenset[tuple[int, int]] = frozenset()
+    coming: Mapping[tuple[int, int], Coming] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
         """Whether it must be asked if a DDL is running on this table (drainer.schema.abreast)."""

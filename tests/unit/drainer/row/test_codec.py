@@ -17,7 +17,7 @@ from drainer.plan import Kind, Match
 from drainer.row.decode import Decoder
 from drainer.row.form import Dialect
 from drainer.row.transaction import scan
-from drainer.schema.errors import TableUnknown, UnknownColumn
+from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import Gone, SchemaView, TableVersions
 from tests.row_case import BEGIN_TS, INT, TEXT, Step, altered, decoder_of, not_null, table, transaction, view_of
 
@@ -211,3 +211,23 @@ def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: Dialect) ->
     assert [net.row for net in builder.finish(0, 1).folded[0].rows] == (
         [b"(1,'five')"] if dialect == "mysql" else [(1, "five")]
     )
+
+
+@pytest.mark.parametrize("kind", ["update", "delete"])
+def test_a_row_without_a_key_that_lacks_a_column_on_its_way_out(kind: str) -> None:
+    """It is not found by a value that it does not tell: the DDL must run first. With a key nothing is amiss."""
+    old = table([("id", not_null(INT)), ("b", INT)])
+    keyed = table([("id", not_null(INT)), ("b", INT)], unique={"PRIMARY": ["id"]})
+    going = (replace(old.columns[1], state=SchemaState.DELETE_ONLY),)
+    step: Step = (kind, {1: 1}, {1: 2})
+    for info in (old, keyed):
+        at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
+        payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
+        view = replace(view_of(info), going=frozenset({(info.id, 2)}))
+        builder = FoldBuilder(Decoder(view, "mysql"))
+        builder.add(payload)
+        if info is keyed:
+            assert builder.finish(0, 1).folded
+            continue
+        with pytest.raises(ColumnGoing, match="column id 2 of table id 100"):
+            builder.finish(0, 1)

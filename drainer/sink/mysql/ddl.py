@@ -19,7 +19,7 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql import fingerprint, position, recycle
+from drainer.sink.mysql import fingerprint, position, recycle, standing
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
@@ -101,7 +101,7 @@ class DdlRunner:
                     continue
                 self._run_from(plan)
             else:
-                self._run_from(replace(plan, statement=plan.statement + 1))
+                self._run_from(replace(plan, statement=plan.statement + 1, before=None))
             settled.append(plan.job_id)
             _log.warning("DDL interrupted by a crash is done", job=plan.job_id, commit_ts=plan.commit_ts)
         return tuple(settled)
@@ -153,7 +153,7 @@ class DdlRunner:
         while plan.statement < len(plan.sql):
             session = self._driver.session()
             if _ROWS.match(plan.sql[plan.statement]):
-                self._change_rows(session, replace(plan, instead=None))
+                self._change_rows(session, replace(plan, instead=None, before=None))
                 plan = replace(plan, statement=plan.statement + 1)
                 continue
             marked = replace(plan, before=fingerprint.take(session, plan.schemas, plan.tables))
@@ -192,7 +192,7 @@ class DdlRunner:
             if plan.clock:
                 session.execute(b"SET timestamp=UNIX_TIMESTAMP(" + session.literal(plan.clock) + b")")
             if plan.zone:
-                session.execute(b"SET time_zone=" + session.literal(plan.zone))
+                self._set_zone(session, plan)
             session.execute(text.encode())
             self._report_warnings(session, plan)
         except ServerError as error:
@@ -203,6 +203,14 @@ class DdlRunner:
             if plan.clock:
                 session.execute(b"SET timestamp=DEFAULT")
         return True
+
+    def _set_zone(self, session: Session, plan: Plan) -> None:
+        try:
+            session.execute(b"SET time_zone=" + session.literal(plan.zone))
+        except ServerError as error:
+            offset = standing.offset(plan.zone, plan.commit_ts)
+            _log.warning("time zone not known in the destination", error=str(error), used=offset)
+            session.execute(b"SET time_zone=" + session.literal(offset))
 
     def _refused(self, plan: Plan, error: ServerError) -> bool:
         """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""

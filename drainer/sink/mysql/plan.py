@@ -22,7 +22,7 @@ from drainer.step import Ddl
 _log = get_logger(__name__)
 
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
-_TRUNCATE: Final = re.compile(r"\s*TRUNCATE\b", re.IGNORECASE)
+_HARMLESS: Final = re.compile(r"\s*(?:TRUNCATE\b|DROP\s+TABLE\s+IF\s+EXISTS\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Plan:
 
     @property
     def may_repeat(self) -> bool:
-        """Truncating again does no harm."""
-        return bool(_TRUNCATE.match(self.sql[self.statement]))
+        """Emptying a table or dropping it again does no harm."""
+        return bool(_HARMLESS.match(self.sql[self.statement]))
 
     def text(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)

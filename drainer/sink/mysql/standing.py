@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from binlog import tso
 from binlog.tidb.column import ColumnInfo
@@ -55,6 +56,20 @@ def zone(step: Ddl) -> str:
         return "" if name in ("UTC", "Etc/UTC") else name
     if not isinstance(offset_s, int) or not offset_s:
         return ""
+    return _clock_offset(offset_s)
+
+
+def offset(name: str, at_ts: int) -> str:
+    """What a named zone was off UTC at a TSO, for a server without its table of zones; the name itself where Python
+    does not know it either."""
+    try:
+        there = datetime.fromtimestamp(tso.physical_ms(at_ts) / 1000, ZoneInfo(name)).utcoffset()
+    except (ZoneInfoNotFoundError, ValueError):
+        return name
+    return _clock_offset(int(there.total_seconds()) if there else 0)
+
+
+def _clock_offset(offset_s: int) -> str:
     minutes = abs(offset_s) // 60
     return f"{'-' if offset_s < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 

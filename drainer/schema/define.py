@@ -1,6 +1,6 @@
 """MySQL's words for what a TableInfo says: columns, keys, partitions. Pure.
 
-For statements whose own text a destination does not take. What no row depends on may be missing: CHECK constraints,
+For statements whose own text a destination does not take. What no row depends on may be missing: foreign keys, CHECKs,
 indexes on expressions, placement, TTL.
 """
 

@@ -5,6 +5,7 @@ once with everything said anew from the TableInfos."""
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,16 +25,18 @@ from drainer.segment import walk
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Identity
+from drainer.sink.protocol import Destination, Identity
+from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.sink.sqlite.layout import quote, table_name
 from drainer.step import Ddl, Merged, Rows, Step
 from tests.capture import GOLDEN, CaptureSet
-from tests.golden.compare import differences
+from tests.golden.compare import differences, split_name
 from tests.support import MariaDB
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, jobs: Path, destination: MySQLDestination, *, anew: bool) -> None:
+def replay(capture: CaptureSet, jobs: Path, destination: Destination, *, anew: bool) -> None:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
@@ -62,7 +65,7 @@ def said_anew(step: Ddl) -> Ddl:
     return step if words is None else replace(step, sql=words)
 
 
-def apply(step: Step, schema: Schema, destination: MySQLDestination) -> None:
+def apply(step: Step, schema: Schema, destination: Destination) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):
@@ -86,3 +89,20 @@ def test_no_ddl_of_the_recordings_needs_an_operator(name: str, anew: bool, maria
     finally:
         destination.close(clean=True)
     assert differences(mariadb, capture) == []
+
+
+@pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
+def test_nor_does_sqlite(name: str, tmp_path: Path) -> None:
+    """Every row of every table is there, and none that upstream has not."""
+    capture = CaptureSet(GOLDEN / name)
+    destination = SQLiteDestination(tmp_path / "downstream.sqlite")
+    replay(capture, tmp_path / "jobs.json", destination, anew=False)
+    destination.close(clean=True)
+    counts = {}
+    with sqlite3.connect(tmp_path / "downstream.sqlite") as connection:
+        for full, expected in capture.tables("expected").items():
+            if not expected.get("kind"):  # views and sequences
+                table = quote(table_name(*split_name(full, expected)))
+                (counts[full],) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
+    wanted = {full: len(t["rows"]) for full, t in capture.tables("expected").items() if not t.get("kind")}
+    assert counts == wanted

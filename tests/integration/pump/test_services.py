@@ -215,7 +215,7 @@ async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:
 
 
 async def test_rule_1_a_pump_with_pending_prewrites_stays_pausing(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
-    """A acks P(start 50) and pauses; it counts until C(60) has come. Then it is `paused` with its final resolved ts."""
+    """A acks P(start 50) and pauses; it counts until C(60) has come. Then it is `paused`, and 60 is its last word."""
     pd.set(40, hold=True)
 
     async def record() -> NodeStatus:
@@ -228,12 +228,13 @@ async def test_rule_1_a_pump_with_pending_prewrites_stays_pausing(tmp_path: Path
         pd.set(1000, hold=True)
         assert (await client.watermark()).resolved_ts == 49
     assert (await record()).state is State.PAUSING
-    assert (await record()).max_commit_ts == 49
+    assert (await record()).max_commit_ts == 49 and not (await record()).final
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
         assert (await client.watermark()).resolved_ts == 49
         await client.write(commit(50, 60))
         assert (await client.watermark()).resolved_ts == 1000
-    assert ((await record()).state, (await record()).max_commit_ts) == (State.PAUSED, 1000)
+    left = await record()
+    assert (left.state, left.final, left.max_commit_ts) == (State.PAUSED, True, 60)
 
 
 async def test_rule_1_a_stop_waits_for_commits(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:

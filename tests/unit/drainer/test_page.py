@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from drainer.front import Starting
 from drainer.page import page, starting_page
+from drainer.trouble import Troubles
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -68,7 +71,8 @@ def test_before_it_runs() -> None:
     assert "starting Spark" in text and "the beginning" in text and "1970" not in text
 
 
-def test_while_the_destination_is_opened() -> None:
+def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drainer.front.TROUBLES", Troubles())  # other tests fail in this process too
     document = Starting("d1", "db:3306").document()
     text = starting_page(document)
     assert "opening the destination" in text and 'class="alarm' not in text

@@ -45,7 +45,7 @@ def wait_equal(peer: Peer, destination: MariaDB) -> None:
         return not left
 
     try:
-        wait_until(equal, deadline_s=180, what="the destination equals TiDB")
+        wait_until(equal, deadline_s=300, what="the destination equals TiDB")
     except pytest.fail.Exception as failure:
         pytest.fail("\n".join([str(failure), *(line[:500] for line in left)]))
 

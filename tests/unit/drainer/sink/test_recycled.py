@@ -1,0 +1,45 @@
+"""Names in the recycle bin say everything that is known of a table, in 64 characters."""
+
+from __future__ import annotations
+
+from binlog import tso
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.sink import recycled
+from drainer.sink.protocol import Identity
+
+OWNER = recycled.tag(Identity(7, "main", "n"))
+
+
+@given(
+    st.integers(0, (1 << 63) - 1), st.integers(1, (1 << 48) - 1), st.integers(1, (1 << 48) - 1), st.text(max_size=64)
+)
+def test_a_name_is_read_back(commit_ts: int, job_id: int, table_id: int, table: str) -> None:
+    name = recycled.name_for(OWNER, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)
+    assert len(recycled.fresh_name(name)) <= 64
+    assert recycled.kept(OWNER, [name]) == [recycled.Kept(commit_ts, job_id, table_id, name)]
+    (fresh,) = recycled.kept(OWNER, [recycled.fresh_name(name)])
+    assert fresh.fresh
+
+
+def test_only_our_own_and_the_latest() -> None:
+    """A table that came back and went again is there twice if the first was brought back by hand."""
+    other = recycled.tag(Identity(7, "other", "n"))
+    names = [
+        recycled.name_for(owner, commit_ts=ts, job_id=ts, table_id=5, table="t")
+        for owner, ts in ((OWNER, 2), (OWNER, 1), (other, 9))
+    ]
+    found = recycled.kept(OWNER, [*names, "drainer_position", recycled.fresh_name(names[0])])
+    assert [(t.commit_ts, t.fresh) for t in found] == [(1, False), (2, False), (2, True)]
+    latest = recycled.latest(found, 5)
+    assert latest is not None
+    assert latest.name == names[0]
+    assert recycled.latest(found, 6) is None
+
+
+def test_a_table_expires_by_the_time_in_its_name() -> None:
+    at = tso.compose(1_000_000, 7)
+    table = recycled.Kept(at, 1, 2, "x")
+    assert not table.is_expired(tso.compose(1_003_600), 3_600)
+    assert table.is_expired(tso.compose(1_003_601), 3_600)

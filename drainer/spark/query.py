@@ -64,7 +64,7 @@ class Query:
             failure: BaseException | None = None
             try:
                 self._query.awaitTermination()
-            except SPARK_ERRORS as error:
+            except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM is gone
                 failure = unwrap(error)
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             ended(failure)

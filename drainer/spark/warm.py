@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.spark.errors import SPARK_ERRORS
-
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -49,7 +47,8 @@ def warm_up(session: SparkSession, tasks: int) -> None:
     """In the background."""
 
     def run() -> None:
-        with contextlib.suppress(*SPARK_ERRORS):  # the first batch will say what is wrong
+        # The first batch will say what is wrong; and a session that is stopped meanwhile fails in many ways.
+        with contextlib.suppress(Exception):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
             both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
+from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
@@ -297,3 +298,35 @@ def test_tables_without_a_key_stay_in_order_and_whole() -> None:
     for payload in (two, one, one):  # one commit_ts over several messages
         builder.add_in_order([payload])
     assert merge_slot(builder.slots(1).values()).ordered == work.ordered
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_rows_that_reorganize_partition_writes_twice_count_once(parts: int) -> None:
+    """While it runs TiDB writes a row to the old and to the new partition, and tells of each (seen at a real one)."""
+    info = table([("id", INT), ("v", INT)], handle="id")
+
+    def row(key: int, value: int) -> dict[int, Datum]:
+        return {1: key, 2: value}
+
+    once: list[Step] = [
+        ("insert", {}, row(1, 1)),
+        ("insert", {}, row(2, 1)),
+        ("update", row(1, 1), row(1, 2)),
+        ("update", row(1, 2), row(3, 2)),
+        ("delete", row(2, 1), {}),
+        ("insert", {}, row(2, 9)),
+    ]
+    twice = [(info, step) for step in once for _ in range(2)]
+    payloads = [
+        transaction(twice, commit_ts=BEGIN_TS),
+        transaction([(info, ("delete", row(3, 2), {}))] * 2, commit_ts=BEGIN_TS + 1),
+    ]
+    builders = [FoldBuilder(decoder_of(info)) for _ in range(parts)]
+    for number, payload in enumerate(payloads):
+        builders[number % parts].add(payload)
+    if parts == 1:
+        work = builders[0].finish(0, BEGIN_TS + 9)
+    else:
+        work = merge_slot([blob for builder in builders for blob in builder.slots(1).values()])
+    assert not work.ordered.changes
+    assert [net.row for net in work.folded[0].rows if net.row is not None] == [b"(2,9)"]

@@ -30,6 +30,9 @@ _KINDS = {mutation.INSERT: Kind.INSERT, mutation.UPDATE: Kind.UPDATE, mutation.D
 KIND_OF_TAG = {INSERTED: Kind.INSERT, UPDATED: Kind.UPDATE, DELETED: Kind.DELETE}
 
 
+_ROWID = b"\x08\x01\x08"  # column id -1 and the flag of its value, which ends a row without a clustered key
+_ROWID_BYTES_MAX = len(_ROWID) + 10
+
 # One served binlog: (commit_ts, payload, tag, schema_version, table_id, at, end). Tag INSERTED, UPDATED or DELETED: it
 # is one row, payload[at:end]. Tag 0: its rows, any number, are in the PrewriteValue payload[at:end]: read them with
 # `rows`. A plain tuple, for there is one a transaction; it sorts into upstream's order.
@@ -118,6 +121,9 @@ def start_ts_of(payload: bytes) -> int:
 def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
     """(schema_version, table_id, kind, row) of a transaction in its order (W-02): table by table, rows by `sequence`.
 
+    While REORGANIZE PARTITION runs TiDB writes a row to the old and to the new partition, and tells of each: an update
+    or a delete that follows its like, rowid and all, is left out. (Where there is a key, the fold does it.)
+
     DecodeError naming the commit_ts where the PrewriteValue is damaged.
     """
     commit_ts, payload, tag, version, table_id, at, end = found
@@ -132,5 +138,9 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
         what = f"binlog of commit_ts {commit_ts}: {err.what}"
         raise DecodeError(what, offset=err.offset, detail=err.detail) from None
     version = prewrite.schema_version
+    last = b""
     for number, kind, row in prewrite.rows():
+        if row == last and kind != mutation.INSERT and _ROWID in row[-_ROWID_BYTES_MAX:]:
+            continue
+        last = row
         yield version, number, _KINDS[kind], row

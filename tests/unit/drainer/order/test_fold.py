@@ -330,3 +330,14 @@ def test_rows_that_reorganize_partition_writes_twice_count_once(parts: int) -> N
         work = merge_slot([blob for builder in builders for blob in builder.slots(1).values()])
     assert not work.ordered.changes
     assert [net.row for net in work.folded[0].rows if net.row is not None] == [b"(2,9)"]
+
+
+def test_without_a_key_the_rowid_tells_that_a_row_was_written_twice() -> None:
+    bare = table([("a", INT)])
+    old, new = {1: 1, -1: 7}, {1: 2, -1: 7}
+    steps: list[Step] = [("update", old, new), ("update", old, new), ("delete", new, {}), ("delete", new, {})]
+    other: list[Step] = [("delete", {1: 2}, {}), ("delete", {1: 2}, {}), ("delete", {1: 2, -1: 8}, {})]
+    builder = FoldBuilder(decoder_of(bare))
+    builder.add(transaction([(bare, step) for step in (*steps, *other)], commit_ts=BEGIN_TS))
+    kinds = [change.kind for change in builder.finish(0, BEGIN_TS).ordered.changes]
+    assert kinds == [Kind.UPDATE, *[Kind.DELETE] * 4]

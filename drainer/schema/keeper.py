@@ -11,7 +11,14 @@ from binlog.tidb.table import TableInfo
 from drainer.batch import Batch
 from drainer.schema.abreast import abreast
 from drainer.schema.column import Verdict, unknown_column, unknown_until
-from drainer.schema.errors import HistoryUnavailable, JobMissing, JobUnknown, TableUnverified, UnknownColumn
+from drainer.schema.errors import (
+    HistoryBroken,
+    HistoryUnavailable,
+    JobMissing,
+    JobUnknown,
+    TableUnverified,
+    UnknownColumn,
+)
 from drainer.schema.history import JobHistory, JobSource
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
@@ -142,7 +149,7 @@ class SchemaKeeper:
         tables, or its job is known now; False: their rows must wait for it, ask again after a pause."""
         seen_version = max(error.schema_version, self.schema.settled_version)
         try:
-            shown = [(table_id, await self._shown(table_id)) for table_id in error.table_ids]
+            shown = [(table_id, await self._shown_if_told(table_id)) for table_id in error.table_ids]
             found = await self._refresh(None)
         except HistoryUnavailable as unavailable:
             _log.warning("DDL history is not there now", error=str(unavailable))
@@ -155,6 +162,16 @@ class SchemaKeeper:
             else:
                 ahead.append(table_id)
         return not ahead or found > 0
+
+    async def _shown_if_told(self, table_id: int) -> TableInfo | None:
+        """As `_shown`; a server whose answer is no table does not stop the rows."""
+        try:
+            return await self._shown(table_id)
+        except HistoryUnavailable:
+            raise
+        except HistoryBroken as broken:
+            _log.warning("a table cannot be read from the status port", table_id=table_id, error=str(broken))
+            return None
 
     async def _shown(self, table_id: int) -> TableInfo | None:
         """The table as it stands at this moment, by the first source that tells."""

@@ -308,3 +308,19 @@ def test_what_shows_that_a_ddl_is_at_work() -> None:
     assert not abreast(known, replace(known, indexes=()))
     assert not abreast(known, table(10, "t", ["a"], [(12, "p1")]))
     assert abreast(known, replace(known, indexes=(key, replace(key, id=4, name="v"))))
+
+
+async def test_a_status_port_that_tells_no_tables() -> None:
+    """What it does not tell stops no rows; while it is away they wait."""
+
+    class Mute(StubSource):
+        error: HistoryBroken = HistoryBroken("http://tidb/schema", "not JSON")
+
+        async def table(self, table_id: int) -> TableInfo | None:
+            raise self.error
+
+    source = Mute(CREATED, complete=False)
+    keeper = await keeper_of(source)
+    assert await keeper.verify(UNVERIFIED)
+    source.error = HistoryUnavailable("http://tidb/schema", "no answer")
+    assert not await keeper.verify(UNVERIFIED)

@@ -50,7 +50,10 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         if self.region_error:
             return tikv_pb2.MvccGetByKeyResponse(region_error=tikv_pb2.RegionError(message=self.region_error))
         info = tikv_pb2.MvccInfo(
-            writes=[tikv_pb2.MvccWrite(type=tp, start_ts=start, commit_ts=end) for tp, start, end in self.writes],
+            writes=[
+                tikv_pb2.MvccWrite(type=tikv_pb2.Op.Name(tp), start_ts=start, commit_ts=end)
+                for tp, start, end in self.writes
+            ],
             lock=tikv_pb2.MvccLock(start_ts=self.locked_ts) if self.locked_ts else None,
         )
         return tikv_pb2.MvccGetByKeyResponse(info=info)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from drainer.spark.query import Query, SparkFeed
 
 RESTART_PAUSE_S = 0.5
-SPARK_FAILURES_MAX = 8
+SPARK_FAILURES_MAX = 5
 
 _log = get_logger(__name__)
 

@@ -22,7 +22,7 @@ from pumpclient.sdk.sync import SyncTransaction
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 AUDIT = (
     "CREATE DATABASE audit",
@@ -141,7 +141,7 @@ class World:
 
     def drain(self) -> None:
         drainer = self.drainer()
-        assert drainer.wait(deadline_s=120) == 0, drainer.tail()
+        assert drainer.wait(deadline_s=300) == 0, drainer.tail()
 
     def die_at(self, point: str) -> None:
         """A drainer dies by the point itself, or gives up (2) when a worker dies of it time and again.
@@ -151,7 +151,7 @@ class World:
         spark_log = self.directory / "drainer" / "spark.log"  # what workers say, of all lives
         before = spark_log.stat().st_size if spark_log.exists() else 0
         drainer = self.drainer(point)
-        code = drainer.wait(deadline_s=120)
+        code = drainer.wait(deadline_s=300)
         said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
         assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
         assert code in (-9, 2, 0), drainer.tail()

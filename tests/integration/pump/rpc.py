@@ -123,3 +123,14 @@ async def running(
         yield pump
     finally:
         await pump.stop()
+
+
+async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
+    """The first `count` messages of a stream."""
+    found: list[Any] = []
+    async with asyncio.timeout(10):
+        async for entity in stream:
+            found.append(entity)
+            if len(found) == count:
+                break
+    return found

@@ -19,7 +19,7 @@ from grpc import aio
 
 from pump.errors import NotifyFailed
 from tests.certificates import Authority
-from tests.integration.pump.rpc import Client, connected, running, until
+from tests.integration.pump.rpc import Client, connected, running, take, until
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 CLUSTER = 7
@@ -127,16 +127,6 @@ async def test_large_messages(client: Client, pd: StubPD) -> None:
     messages = await client.pull_range(0, until_ts)
     assert [len(m.payloads) for m in messages] == [1, 1]
     assert len(messages[0].payloads[0]) > 9_000_000
-
-
-async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
-    found: list[Any] = []
-    async with asyncio.timeout(10):
-        async for entity in stream:
-            found.append(entity)
-            if len(found) == count:
-                break
-    return found
 
 
 async def test_pull_binlogs_follows_the_writes(client: Client, pd: StubPD) -> None:

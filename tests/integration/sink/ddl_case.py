@@ -11,6 +11,7 @@ from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.step import Ddl, Located, TableChange
+from tests.support import MariaDB
 
 INT = FieldType(Tp.LONG, flen=11)
 TEXT = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4", collate="utf8mb4_bin")
@@ -66,3 +67,11 @@ def step(
         own_ts=commit_ts,
         changes=tuple(TableChange(located(b, schema), located(a, schema)) for b, a in pairs),
     )
+
+
+T = table(50, "t")
+CREATE = step(1, ActionType.CREATE_TABLE, 200, "CREATE TABLE `t` (`id` INT PRIMARY KEY)", after=T)
+
+
+def position(db: MariaDB) -> int:
+    return int(db.query("SELECT commit_ts FROM tidb_binlog.drainer_position")[0][0])

@@ -23,7 +23,7 @@ from drainer.spreading import Cut
 from tests.live_supply import LiveSupply
 from tests.local_feed import LocalFeed
 from tests.schema_case import BEGIN_TS, ts
-from tests.upstream_model import Upstream
+from tests.upstream.model import Upstream
 
 SEEDS = int(os.environ.get("DIFFERENTIAL_SEEDS", "15"))
 EVENTS = 150

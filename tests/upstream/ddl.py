@@ -1,126 +1,49 @@
-"""A small TiDB: tables whose DDL goes through its states, transactions of older versions, and what it would send.
-
-Each job is a list of steps, a schema version each; a transaction writes its rows as the version it began in says and
-may commit a step later, as TiDB lets it (X-08). `truth` is what the tables hold in the end. Values are whole numbers,
-as INT or as text, so that a change of type is a cast.
-"""
+"""The jobs of the small TiDB: which there are, their versions, and what its history and its status port show."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from binlog import envelope
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.datum import Datum
 from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType, Job
-from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
-from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import DBInfo, TableInfo
-from binlog.tidb.types import FieldType, Flag, SchemaState, Tp
+from binlog.tidb.types import Flag, Tp
 
 from drainer.row.partition import locator
 from tests.row_case import INT, TEXT, not_null
 from tests.schema_case import ts
-
-PUBLIC, WRITE_REORG = SchemaState.PUBLIC, SchemaState.WRITE_REORGANIZATION
-WRITE_ONLY, DELETE_ONLY = SchemaState.WRITE_ONLY, SchemaState.DELETE_ONLY
-DELETE_REORG, NONE = SchemaState.DELETE_REORGANIZATION, SchemaState.NONE
-COMING = (DELETE_ONLY, WRITE_ONLY, WRITE_REORG)
-GOING = (WRITE_ONLY, DELETE_ONLY, DELETE_REORG)
-ADD, DROP, MODIFY = ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MODIFY_COLUMN
+from tests.upstream.table import (
+    ADD,
+    DELETE_ONLY,
+    DELETE_REORG,
+    DROP,
+    GOING,
+    MODIFY,
+    NONE,
+    PUBLIC,
+    WRITE_ONLY,
+    WRITE_REORG,
+    Row,
+    Running,
+    Step,
+    Table,
+    both,
+    cast,
+    column_state,
+    key_state,
+    with_columns,
+)
 
 _TAKES_ROWS = (ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION)
 
-Row = dict[int, Datum]
-Step = Callable[[TableInfo], TableInfo]
 
-
-def cast(value: Datum, kind: FieldType) -> Datum:
-    if value is None or kind.tp is Tp.NULL:
-        return value
-    if kind.tp is Tp.VARCHAR:
-        return value if isinstance(value, bytes) else str(value).encode()
-    return int(value)  # type: ignore[arg-type]
-
-
-def with_columns(info: TableInfo, columns: list[ColumnInfo]) -> TableInfo:
-    """Public columns first, offsets and the keys' offsets set."""
-    columns = [c for c in columns if c.state != NONE]
-    columns.sort(key=lambda c: c.state != PUBLIC)
-    made = tuple(replace(c, offset=n) for n, c in enumerate(columns))
-    place = {c.name: c.offset for c in made}
-    indexes = tuple(
-        replace(i, columns=tuple(replace(p, offset=place[p.name]) for p in i.columns))
-        for i in info.indexes
-        if all(p.name in place for p in i.columns)
-    )
-    return replace(info, columns=made, indexes=indexes)
-
-
-def column_state(column_id: int, state: SchemaState) -> Step:
-    def step(info: TableInfo) -> TableInfo:
-        return with_columns(info, [replace(c, state=state) if c.id == column_id else c for c in info.columns])
-
-    return step
-
-
-def key_state(name: str, state: SchemaState) -> Step:
-    def step(info: TableInfo) -> TableInfo:
-        kept = (replace(i, state=state) if i.name == name else i for i in info.indexes)
-        return replace(info, indexes=tuple(i for i in kept if i.state != NONE))
-
-    return step
-
-
-def both(*steps: Step) -> Step:
-    def step(info: TableInfo) -> TableInfo:
-        for one in steps:
-            info = one(info)
-        return info
-
-    return step
-
-
-@dataclass
-class Running:
-    """A job on its way: what each further version does, and what its history entry says."""
-
-    table: Table
-    kind: ActionType
-    steps: list[Step]
-    start_ts: int
-    job_id: int
-    parts: list[list[int]] = field(default_factory=list)
-    marks: dict[int, list[int]] = field(default_factory=dict)  # step → parts whose recorded version it is
-    finish: Callable[[], None] = lambda: None
-    done: int = 0
-
-
-@dataclass
-class Table:
-    """One table and its rows, each under a number of its own. `seen`: (version, TableInfo) of every step."""
-
-    infos: list[tuple[int, TableInfo]]
-    rows: dict[int, Row] = field(default_factory=dict)
-    jobs: int = 0
-
-    @property
-    def info(self) -> TableInfo:
-        return self.infos[-1][1]
-
-    def at(self, version: int) -> TableInfo:
-        return next(info for since, info in reversed(self.infos) if since <= version)
-
-    def since(self, version: int) -> int:
-        return next(n for n, (since, _) in reversed(list(enumerate(self.infos))) if since <= version)
-
-
-class Upstream:
-    """Runs by a seed; `binlogs` and `jobs` are what a drainer is given."""
+class Ddl:
+    """Its tables and its jobs, by a seed. What a job does to rows that are there is done here too."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -408,7 +331,7 @@ class Upstream:
         if info is not None:
             self.shown.append((self.clock, info.id, info))
 
-    # Rows.
+    # What a column on its way holds.
 
     def _fill(self, info: TableInfo, row: Row, column: ColumnInfo) -> None:
         """A column on its way in: its default, or what the column whose type it changes holds."""
@@ -433,114 +356,3 @@ class Upstream:
         if not column.is_not_null and self.dice.random() < 0.2:
             return None
         return cast(self.dice.randrange(40), column.type)
-
-    def write(self) -> None:
-        """A transaction of this version or of one before, on one table."""
-        table = self.dice.choice(self.tables)
-        steps_back = [0, 0, 1, 1, 2]
-        version = max(self.version - self.dice.choice(steps_back), table.infos[0][0])
-        if table.since(version) < len(table.infos) - 2:
-            version = self.version
-        info = table.at(version)
-        start_ts = self.tick()
-        value = PrewriteValue(version)
-        touched = False
-        for _ in range(self.dice.choice([1, 1, 2, 3])):
-            touched |= self._change(table, info, value)
-        if not touched:
-            return
-        commit_ts = self.tick()
-        self.binlogs.append(
-            envelope.encode_binlog(
-                tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", prewrite_value=value.serialize()
-            )
-        )
-
-    def _home(self, table: Table, info: TableInfo, row: Row) -> bool | None:
-        """Whether such a row of an older version lies in what is still there."""
-        if info.id != table.info.id:
-            return False
-        if info.partition is None or table.info.partition is None:
-            return True
-        place = locator(info)(row)
-        while place in self.copied:
-            place = self.copied[place]
-        return place in {d.id for d in table.info.partition.definitions}
-
-    def _change(self, table: Table, info: TableInfo, value: PrewriteValue) -> bool:
-        stands = [n for n, row in table.rows.items() if self._home(table, info, row)]
-        kind = self.dice.choice(["insert", "insert", "update", "update", "delete"])
-        if kind == "insert":
-            row = self._written(info, {c.id: self._value(c) for c in info.public_columns})
-            if not self._fits(table, info, row, None):
-                return False
-            self._next_row += 1
-            value.insert(info.id, encode_insert(info, row, rowid=self._next_row))
-            if self._home(table, info, row):
-                table.rows[self._next_row] = self._stored(table, info, row)
-            return True
-        if not stands or info.id != table.info.id:
-            return False
-        number = self.dice.choice(stands)
-        old = self._read(info, table.rows[number])
-        if kind == "delete":
-            if any(not c.is_public for c in info.columns):  # tidb#53133
-                return False
-            value.delete(info.id, encode_delete(info, old))
-            del table.rows[number]
-            return True
-        changed = self.dice.choice([c for c in info.public_columns if c.name != "id"])
-        new = self._written(info, {**old, changed.id: self._value(changed)})
-        if new == old or not self._fits(table, info, new, number):
-            return False
-        value.update(info.id, encode_update(info, old, new))
-        table.rows[number] = self._stored(table, info, new)
-        return True
-
-    def _read(self, info: TableInfo, row: Row) -> Row:
-        found = {c.id: row[c.id] for c in info.columns if c.id in row}
-        for column in info.columns:
-            self._fill(info, found, column) if column.id not in found else None
-        return found
-
-    def _stored(self, table: Table, info: TableInfo, row: Row) -> Row:
-        """As the newest version has it: a step later a column may have come."""
-        kept = dict(row)
-        for column in table.info.columns:
-            if column.id not in kept:
-                self._fill(table.info, kept, column)
-        return kept
-
-    def _fits(self, table: Table, info: TableInfo, row: Row, number: int | None) -> bool:
-        """Keys are checked as long as they are public or write-only."""
-        others = [other for n, other in table.rows.items() if n != number]
-        if info.pk_is_handle and any(other[1] == row[1] for other in others):
-            return False
-        coming = [key for key in table.info.indexes if key.name.startswith("k") and key not in info.indexes]
-        for key in (*info.indexes, *coming):
-            if key.state in (PUBLIC, WRITE_ONLY, WRITE_REORG):
-                part = next(c.id for c in info.columns if c.name == key.columns[0].name)
-                if row[part] is not None and any(other.get(part) == row[part] for other in others):
-                    return False
-        return True
-
-    # The whole.
-
-    def run(self, events: int) -> Upstream:
-        for _ in range(events):
-            self.dice.choices([self.write, self.advance_job, self.begin_job], weights=[10, 6, 2])[0]()
-        while self.running:
-            self.advance_job()
-            self.write()
-        return self
-
-    def truth(self) -> dict[str, list[tuple[object, ...]]]:
-        """`d.table` → its rows, sorted as text."""
-        found = {}
-        for table in self.tables:
-            rows = []
-            for row in table.rows.values():
-                values = [self._read(table.info, row).get(c.id) for c in table.info.public_columns]
-                rows.append(tuple(v.decode() if isinstance(v, bytes) else v for v in values))
-            found[f"d.{table.info.name}"] = sorted(rows, key=repr)
-        return found

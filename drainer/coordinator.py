@@ -101,6 +101,9 @@ def decide(
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
+    if not after_ts and watermark.purged_ts:  # 0 is no position that was reached: it asks for what there still is
+        begin_ts = watermark.purged_ts if ceiling_ts is None else min(watermark.purged_ts, ceiling_ts)
+        return Advance(begin_ts) if begin_ts <= watermark.ts else None
     if loose_from is not None and after_ts < loose_from:
         until_ts = min(until_ts, loose_from)
     if watermark.empty:

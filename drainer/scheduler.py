@@ -145,6 +145,8 @@ class Scheduler:
                     asked = limits
                     watermark = await self._survey(after_ts, asked)
                 case Advance(until_ts):
+                    if not after_ts and watermark.purged_ts:
+                        _log.warning("older binlogs may be gone, the oldest that are there begin it", after_ts=until_ts)
                     await self._advance(until_ts)
                     return None
                 case Plan():

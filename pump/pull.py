@@ -43,7 +43,8 @@ class Reader:
         self._log = log
 
     def check_position(self, after_ts: int) -> None:
-        """PurgedPosition if binlogs after `after_ts` may be gone. Position 0 asks for everything there is."""
+        """PurgedPosition if binlogs after `after_ts` may be gone; whoever wants what there still is begins at the purge
+        point, which Watermark tells."""
         purged_ts = self._index.purged_ts()
         if after_ts < purged_ts:
             raise PurgedPosition(after_ts, purged_ts)

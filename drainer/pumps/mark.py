@@ -74,6 +74,11 @@ class Watermark:
         return min((mark.end_ts for mark in self.marks), default=self.ts)
 
     @property
+    def purged_ts(self) -> int:
+        """At or below it some pump may have removed binlogs; 0 where none has."""
+        return max((mark.purged_ts for mark in self.marks), default=0)
+
+    @property
     def empty(self) -> bool:
         return all(mark.empty for mark in self.marks)
 

@@ -47,6 +47,18 @@ def test_progress_without_data_moves_the_position() -> None:
     assert found == Advance(90)
 
 
+def test_from_the_beginning_is_from_the_purge_point() -> None:
+    """`initial-commit-ts = 0` begins with the oldest binlog that is sure to be there; a position stays an error."""
+    marks = mark(batch_bytes=300, batch_count=2, purged_ts=40), mark("b", purged_ts=30)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == Advance(40)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES, ceiling_ts=20) == Advance(20)
+    assert isinstance(decide(seen(*marks), after_ts=40, asked=ASKED, sizes=SIZES), Plan)
+    behind = mark("b", resolved_ts=35, end_ts=35)
+    assert decide(seen(marks[0], behind), after_ts=0, asked=ASKED, sizes=SIZES) is None
+    whole = decide(seen(mark(batch_bytes=300, batch_count=2)), after_ts=0, asked=ASKED, sizes=SIZES)
+    assert isinstance(whole, Plan) and whole.after_ts == 0
+
+
 def test_a_little_data_goes_through_the_driver_and_only_its_pump_is_pulled() -> None:
     found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
     assert isinstance(found, Plan)

@@ -71,16 +71,16 @@ class Node:
     def _status(self, update_ts: int | None = None) -> NodeStatus:
         start_ts, start_s = self._started
         now_ts = tso.approximate(start_ts, asyncio.get_running_loop().time() - start_s)
-        final = self.state is State.PAUSED and self._final_ts is not None
+        final_ts = self._final_ts if self.state is State.PAUSED else None
         labels = {STATUS_LABEL: self._status_addr} if self._status_addr else {}
-        if final:
+        if final_ts is not None:
             labels[FINAL_LABEL] = "true"
         return NodeStatus(
             self.node_id,
             self._host,
             self.state,
             label=labels or None,
-            max_commit_ts=self._final_ts if final and self._final_ts is not None else self._resolved_ts(),
+            max_commit_ts=self._resolved_ts() if final_ts is None else final_ts,
             update_ts=now_ts if update_ts is None else update_ts,
         )
 

@@ -90,8 +90,8 @@ def _read(binlog: Merged) -> Item | None:
         return None
     payload = binlog.payload
     try:
-        found = envelope.scan(payload)
-        query = payload[found.query_at : found.query_end].decode() if found.ddl_job_id else ""
+        found = envelope.scan(payload)  # type: ignore[arg-type]  # it only reads single bytes and slices
+        query = bytes(payload[found.query_at : found.query_end]).decode() if found.ddl_job_id else ""
     except (DecodeError, UnicodeDecodeError) as error:
         place = f"binlog of commit_ts {binlog.commit_ts} from pump {binlog.pump}"
         raise DecodeError(place, offset=getattr(error, "offset", 0), detail=str(error)) from error

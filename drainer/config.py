@@ -29,6 +29,7 @@ from binlog.registry import check_node_id
 from pydantic import Field
 
 from drainer.filter import IGNORE_SCHEMAS_DEFAULT, Filter
+from drainer.pumps.go import SILENCE_MAX_S
 from drainer.schema.policy import Policy
 from drainer.schema.rewrite import RewriteRule, RewriteRules
 from drainer.sink.recycled import KEEP_MS_DEFAULT
@@ -66,6 +67,33 @@ class SchemaSection(Section):
     )
 
 
+class DestinationSecuritySection(Section):
+    """`[syncer.to.security]`: TLS to the destination."""
+
+    ssl_ca: str = Field(
+        "",
+        description="CA file; when it is set, TLS is required, and the server's certificate must be signed by it and "
+        "carry the name in host",
+    )
+    ssl_cert: str = Field("", description="certificate file that the drainer shows, read again for every connection")
+    ssl_key: str = Field("", description="the certificate's key file")
+    skip_verify: bool = Field(
+        False,
+        description="true: TLS is required, but neither certificate nor name of the server is verified; anybody on the "
+        "way may pose as the server",
+    )
+
+    def check(self) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+        if bool(self.ssl_cert) != bool(self.ssl_key):
+            raise ConfigError("syncer.to.security: ssl-cert and ssl-key must be set together")
+        if self.ssl_cert and not self.ssl_ca and not self.skip_verify:
+            raise ConfigError(
+                "syncer.to.security: ssl-cert is set without the ssl-ca that the server is verified with; the "
+                "system's authorities are in a file such as /etc/ssl/certs/ca-certificates.crt"
+            )
+
+
 class DestinationSection(Section):
     """`[syncer.to]`."""
 
@@ -74,7 +102,7 @@ class DestinationSection(Section):
     user: str = Field("root", description="who writes there; the privileges it needs are in operations.md")
     password: str = Field("", repr=False, description="that user's password; in no log and on no page")
     params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
-    security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
+    security: DestinationSecuritySection = Field(default_factory=lambda: DestinationSecuritySection.model_validate({}))
     allow_triggers: bool = Field(
         False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
     )
@@ -107,7 +135,7 @@ class SyncerSection(Section):
     finish_without: Names = Field(
         (),
         description="pumps that are lost for good while an unfinished batch needs their rows, as the error says; it is "
-        "finished without them",
+        "finished without them; or pumps that hold more or less of it than when it was begun, which is then not asked",
     )
     consistency: Literal["row"] = Field(
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
@@ -190,9 +218,16 @@ class Config(UpstreamSection):
     initial_commit_ts: int = Field(
         -1,
         ge=-1,
-        description="TSO to begin after when the destination has no position yet; -1: now; 0: from the beginning",
+        description="TSO to begin after when the destination has no position yet; -1: now; 0: from the beginning; not "
+        "given: now, or from the beginning where the destination has none of the tables that services published",
     )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
+    go_pump_silence_max: int = Field(
+        int(SILENCE_MAX_S),
+        ge=1,
+        description="seconds without a binlog or a fake after which a pump of the original is taken for gone and "
+        "connected to anew; several times its gen-binlog-interval (3)",
+    )
     until_now: bool = Field(False, description="drain what is there at the start, then exit with code 0")
     inline_bytes_max: ByteSize = Field(
         2 << 20, description="binlogs of one batch that goes through the driver, such as 2 MiB"
@@ -229,6 +264,7 @@ class Config(UpstreamSection):
             raise ConfigError("syncer.to.path: a sqlite destination needs the path of its file")
         if self.syncer.db_type != "sqlite" and self.syncer.to.path:
             raise ConfigError(f"syncer.to.path: a {self.syncer.db_type} destination has no file")
+        self.syncer.to.security.check()
         self.syncer.policy()
 
 
@@ -247,6 +283,7 @@ FLAGS = (
     Flag("log-level"),
     Flag("initial-commit-ts"),
     Flag("synced-check-time"),
+    Flag("go-pump-silence-max"),
     Flag("until-now"),
     Flag("master", "spark.master"),
     Flag("dest-db-type", "syncer.db-type"),

@@ -1,16 +1,20 @@
 """What the next batch is. Pure: the pumps' answers in, a plan or a question out; pipeline.py carries it out.
 
 A batch is *spread* over executors when enough lies in front of the next DDL (and before any row whose schema is not
-known yet); everything else is *inline*: collected to the driver, where DDLs are walked. See docs/architecture.md.
+known yet); everything else is *inline*: collected to the driver, where DDLs are walked. A *large* transaction is one
+by itself, which the driver pulls past Spark. See docs/architecture.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from drainer.pumps.count import Counted, together
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
+from drainer.pumps.parts import PART_BYTES_MAX
 
 if TYPE_CHECKING:
     from drainer.reading import FoldOrder
@@ -24,6 +28,7 @@ READERS_PER_TASK = 2
 class Mode(StrEnum):
     INLINE = "inline"
     SPREAD = "spread"
+    LARGE = "large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,15 @@ class Sizes:
     parallelism: int = 2
     # Below this many bytes one task pulls from all pumps: a second task costs more than it saves.
     one_task_bytes_max: int = MIB // 4
+    # A transaction of more bytes is a batch of its own, and never one value.
+    large_bytes_min: int = PART_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One batch: (after_ts, until_ts] of all pumps, and which task pulls what. `intent`: an open one of an earlier
-    life, which fixes the range and the cut (rule 17); `fold`: what the reading tasks do with a spread batch at once."""
+    life, which fixes the range and the cut (rule 17); `fold`: what the reading tasks do with a spread batch at once;
+    `large`: what the driver pulls itself, in mode LARGE, and `holders`: the pumps that have the large transaction."""
 
     after_ts: int
     until_ts: int
@@ -55,6 +63,17 @@ class Plan:
     batch_bytes: int
     intent: Intent | None = None
     fold: FoldOrder | None = None
+    large: tuple[PumpRange, ...] = ()
+    holders: tuple[str, ...] = ()
+
+    @property
+    def planned(self) -> dict[str, Counted | None]:
+        """What each pump must bring, None where that is not known (rule 22)."""
+        parts = [part for task in (*self.tasks, self.large) for part in task]
+        return {
+            node_id: together(part.planned for part in parts if part.node_id == node_id)
+            for node_id in dict.fromkeys(part.node_id for part in parts)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +98,15 @@ def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> Limits:
     if not sizes.spread_bytes_max:
         return inline_limits(sizes, pumps=pumps)
     share = _share(sizes.spread_bytes_max, pumps)
-    return Limits(share, stop_at_schema=True, schema_version=schema_version)
+    return Limits(share, stop_at_schema=True, schema_version=schema_version, large_bytes_min=sizes.large_bytes_min)
 
 
 def inline_limits(sizes: Sizes, *, pumps: int) -> Limits:
-    return Limits(_share(sizes.inline_bytes_max, pumps), _share(sizes.inline_count_max, pumps))
+    return Limits(
+        _share(sizes.inline_bytes_max, pumps),
+        _share(sizes.inline_count_max, pumps),
+        large_bytes_min=sizes.large_bytes_min,
+    )
 
 
 def decide(
@@ -108,6 +131,9 @@ def decide(
         until_ts = min(until_ts, loose_from)
     if watermark.empty:
         return Advance(until_ts) if until_ts > after_ts else None
+    large = _large(watermark, after_ts, until_ts, ceiling_ts)
+    if large is not None:
+        return large
     if loose_from is not None and after_ts >= loose_from and asked.stop_at_schema:
         return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
@@ -121,6 +147,34 @@ def decide(
     return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
 
 
+def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
+    """A large transaction, when nothing lies before it any more. Its commit_ts ends the batch on every pump: another
+    pump may hold the same transaction (rule 19), or a small one of the same commit_ts (X-15)."""
+    large_ts = watermark.large_ts
+    if large_ts is None or not after_ts < large_ts <= watermark.ts or until_ts < large_ts - 1:
+        return None
+    if ceiling_ts is not None and large_ts > ceiling_ts:
+        return None
+    marks = watermark.marks
+    if after_ts < large_ts - 1 and any(mark.batch_count for mark in marks):
+        return None
+    holders = tuple(mark for mark in marks if mark.stop is Stop.LARGE and mark.stop_ts == large_ts)
+    ranges = tuple(
+        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts, ends_pulls=mark.ends_pulls)
+        for mark in marks
+        if mark.stop_ts == large_ts or mark.batch_count
+    )
+    return Plan(
+        after_ts,
+        large_ts,
+        Mode.LARGE,
+        (),
+        sum(mark.stop_bytes for mark in holders),
+        large=ranges,
+        holders=tuple(mark.node_id for mark in holders),
+    )
+
+
 def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. One that
     was passed then and is back now adds nothing to it."""
@@ -130,6 +184,19 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
     tasks = _tasks(marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+
+
+def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
+    """A pump that holds more or less of an open batch than when that was begun, and how many binlogs then and now. The
+    rows would be cut in other places than the chunks that are done (rule 16). Those `given_up` may."""
+    if plan.intent is None:
+        return None
+    now = plan.planned
+    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=False):
+        found = now.get(node_id)
+        if count >= 0 and found is not None and found.count != count and node_id not in given_up:
+            return node_id, count, found.count
+    return None
 
 
 def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from binlog import tso
 from binlog.cluster import cluster_id
@@ -33,7 +34,9 @@ from binlog.timestamp import connect_timestamps
 from drainer.config import Config
 from drainer.coordinator import Sizes
 from drainer.destination import destination_for
+from drainer.first_start import first_start, tell
 from drainer.front import Front, Starting
+from drainer.large import LargePuller
 from drainer.node import DrainerNode
 from drainer.pipeline import Pipeline
 from drainer.pumps.books import Books
@@ -45,8 +48,8 @@ from drainer.schema.file import FileSource
 from drainer.schema.history import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.published import PublishedSource
-from drainer.schema.url import UrlSource
-from drainer.scratch import scratch
+from drainer.schema.url import UrlSource, fetcher
+from drainer.scratch import check_data_dir, scratch
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
 from drainer.spreading import Cut
@@ -58,6 +61,9 @@ OBSERVE_S = 1.0
 STOP_BATCH_S = 60.0
 
 _log = get_logger(__name__)
+
+
+T = TypeVar("T")
 
 
 class _StoppedEarly(BinlogError):
@@ -101,15 +107,20 @@ async def run(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         loop.add_signal_handler(number, stop.set)
+    check_data_dir(config.data_dir)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(scratch())
-        upstream = await stack.enter_async_context(_upstream(config))
+        try:
+            upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
+        except _StoppedEarly:
+            _log.info("stopped before etcd was reached")
+            return
         front = Front(Starting(config.identity(), config.syncer.place()))
         await stack.enter_async_context(_pages(config, front))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
-            _log.info("stopped before the destination could be opened")
+            _log.info("stopped before the destination was open")
             return
         await _drain(config, upstream, opened, front, stop)
 
@@ -141,7 +152,14 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
     destination = destination_for(config.syncer)
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
-    position = await _position(destination, identity, initial_ts, stop)
+    keeper = SchemaKeeper(job_sources(config, upstream.etcd), config.syncer.policy())
+    pumps = _pumps(config, upstream)
+    try:
+        known = await _unless(stop, keeper.known(initial_ts))
+        first = await _unless(stop, first_start(config, known, pumps))
+    finally:
+        await pumps.close()
+    position = await _position(lambda: destination.open(identity, initial_ts, first), destination, stop)
     clean = False
     try:
         _log.info(
@@ -151,14 +169,15 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             fresh=position.fresh,
             open_batch=position.intent is not None,
         )
-        keeper = SchemaKeeper(_sources(config, upstream.etcd), config.syncer.policy())
+        tell(config, initial_ts, first, position)
         # Marks tell which DDLs have run; a position taken from upstream's checkpoint has none.
-        await keeper.open(
+        reading = keeper.open(
             position_ts=position.commit_ts,
             schema_version=position.schema_version,
             job_done=None if position.fresh else destination.job_done,
             first_start=position.fresh,
         )
+        await _unless(stop, reading)
         supply = Supply(keeper, asyncio.get_running_loop())
         yield Opened(destination, position, supply)
         clean = True
@@ -166,9 +185,23 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
         await asyncio.to_thread(destination.close, clean=clean)
 
 
-async def _position(destination: Destination, identity: Identity, initial_ts: int, stop: asyncio.Event) -> Position:
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; _StoppedEarly, with the work cancelled, as soon as `stop` is set."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _StoppedEarly
+        return working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _position(open_: Callable[[], Position], destination: Destination, stop: asyncio.Event) -> Position:
     """Open the destination, which waits for one that is down; a signal ends the waiting."""
-    opening = asyncio.ensure_future(asyncio.to_thread(destination.open, identity, initial_ts))
+    opening = asyncio.ensure_future(asyncio.to_thread(open_))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
@@ -182,12 +215,15 @@ async def _position(destination: Destination, identity: Identity, initial_ts: in
         raise
 
 
-def _sources(config: Config, etcd: Etcd) -> list[JobSource]:
+def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
+    """Where DDL jobs come from. An https status port is verified with [security] ssl-ca where that is set, with the
+    system's authorities otherwise."""
     sources: list[JobSource] = [PublishedSource(PublishedJobs(etcd))]
     if config.schema_.history_file:
         sources.append(FileSource(Path(config.schema_.history_file)))
     if config.schema_.history_url:
-        sources.append(UrlSource(config.schema_.history_url))
+        context = config.security.security().ssl_context(server=False)
+        sources.append(UrlSource(config.schema_.history_url, fetch=fetcher(context)))
     return sources
 
 
@@ -200,14 +236,12 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Fron
         Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
         position_ts=opened.position.commit_ts,
         intent=opened.position.intent,
+        pull_large=LargePuller(upstream.cluster_id, security),
     )
     left = Left(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
     await left.load()
-    pumps = PumpSet(
-        upstream.registry,
-        dial_with(upstream.cluster_id, security),
-        books=Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None),
-    )
+    books = Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None)
+    pumps = _pumps(config, upstream, books)
     scheduler = Scheduler(
         pumps,
         pipeline,
@@ -249,11 +283,17 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Fron
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.stopping(asked.event))
         stack.callback(setattr, status, "phase", "stopping")
-        await spark.start()
-        status.phase = ""
-        _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
-        await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
+        if await spark.start(stop.is_set):
+            status.phase = ""
+            _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
+            await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)
+
+
+def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> PumpSet:
+    silence_max_s = config.go_pump_silence_max
+    dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
+    return PumpSet(upstream.registry, dial, books=books)
 
 
 def _sizes(config: Config, destination: Destination) -> Sizes:

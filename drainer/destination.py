@@ -24,6 +24,7 @@ def destination_for(syncer: SyncerSection) -> Destination:
         ssl_ca=to.security.ssl_ca,
         ssl_cert=to.security.ssl_cert,
         ssl_key=to.security.ssl_key,
+        skip_verify=to.security.skip_verify,
         spread=syncer.spread,
         takeover=to.takeover,
         allow_triggers=to.allow_triggers,

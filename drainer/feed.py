@@ -8,7 +8,8 @@ from typing import Protocol
 
 from binlog import envelope
 
-from drainer.pumps.pull import payloads
+from drainer.pumps.count import Counted
+from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
 from drainer.step import Merged
@@ -16,12 +17,14 @@ from drainer.step import Merged
 
 @dataclass(frozen=True, slots=True)
 class SpreadJob:
-    """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`."""
+    """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`;
+    `planned`: what all of them together must have read, where it is known (rule 22)."""
 
     order: FoldOrder
     intent: Intent
     target: SpreadTarget
     folded: bool
+    planned: Counted | None = None
 
 
 class Feed(Protocol):
@@ -40,8 +43,11 @@ class Feed(Protocol):
         ...
 
 
-def binlogs(pump: str, message: bytes) -> Iterable[Merged]:
-    """The binlogs of one message of a pull."""
-    for payload in payloads(message):
-        found = envelope.scan(payload)
-        yield Merged(found.commit_ts, found.start_ts, pump, payload)
+def binlogs(messages: Iterable[tuple[str, bytes]]) -> Iterable[Merged]:
+    """The binlogs of the messages of pulls; the parts of a large one follow one another."""
+    joiner = PartJoiner()
+    for pump, message in messages:
+        for payload in joiner.add(message):
+            found = envelope.scan(payload)
+            yield Merged(found.commit_ts, found.start_ts, pump, payload)
+    joiner.end()

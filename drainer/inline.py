@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from binlog.crashpoint import crash_point
@@ -10,17 +11,20 @@ from binlog.log import get_logger
 
 from drainer.batch import Batch, read_batch
 from drainer.coordinator import Plan
-from drainer.feed import Feed, binlogs
+from drainer.large import Section, sections, small_payloads, works
+from drainer.onebyone import each_commit, shown_keys
 from drainer.order.fold import FoldBuilder
+from drainer.plan import Pieces, SegmentWork
 from drainer.progress import Progress, Wait
+from drainer.pumps.count import Counted, check
 from drainer.row.decode import Decoder
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.schema import Schema
 from drainer.schema.view import SchemaView
 from drainer.segment import walk
-from drainer.sink.errors import UniqueConflict
+from drainer.sink.errors import DataError, UniqueConflict
 from drainer.sink.protocol import Destination
-from drainer.step import Ddl, Fence, Rows, Step
+from drainer.step import Ddl, Fence, Merged, Rows, Step
 
 _log = get_logger(__name__)
 
@@ -43,21 +47,42 @@ class SchemaSupply(Protocol):
     def verify(self, error: TableUnverified) -> bool: ...
 
 
+def _check_arrived(plan: Plan, merged: Sequence[Merged]) -> None:
+    """Rule 22: RangeDiffers where more or less of a pump came here than was planned."""
+    found: dict[str, list[int]] = {}
+    for binlog in merged:
+        found.setdefault(binlog.pump, []).append(len(binlog.payload))
+    for node_id, planned in plan.planned.items():
+        sizes = found.get(node_id, [])
+        arrived = Counted(len(sizes), sum(sizes))
+        who = f"pump {node_id}"
+        check(planned, arrived, who=who, after_ts=plan.after_ts, until_ts=plan.until_ts, where="to the driver")
+
+
 class Inline:
     """Applies one batch after another from the driver. Errors that a schema read again can mend are waited out."""
 
     def __init__(
-        self, destination: Destination, supply: SchemaSupply, progress: Progress, stop: threading.Event
+        self,
+        destination: Destination,
+        supply: SchemaSupply,
+        progress: Progress,
+        stop: threading.Event,
+        *,
+        piece_bytes_max: int,
     ) -> None:
+        """`piece_bytes_max`: of a large transaction, so many bytes are decoded at a time."""
+        self._piece_bytes_max = piece_bytes_max
         self._destination = destination
         self._supply = supply
         self._progress = progress
         self._stop = stop
         self._decoder: Decoder | None = None
 
-    def run(self, plan: Plan, feed: Feed) -> None:
+    def run(self, plan: Plan, merged: Sequence[Merged]) -> None:
         """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
-        merged = [binlog for pump, message in feed.messages() for binlog in binlogs(pump, message)]
+        merged = list(merged)
+        _check_arrived(plan, merged)
         batch = read_batch(merged, after_ts=plan.after_ts, until_ts=plan.until_ts)
         self._progress.duplicates += batch.duplicates
         wait = Wait(self._stop, self._progress)
@@ -106,13 +131,12 @@ class Inline:
         version = self._supply.schema.applied_version
         match step:
             case Rows():
-                builder = FoldBuilder(self._decoder_for(step.view))
-                builder.add_all(binlog.payload for binlog in step.binlogs)
-                work = builder.finish(step.after_ts, step.until_ts)
-                self._destination.apply(work, version)
-                self._progress.rows += work.change_count
-                self._progress.position_ts = step.until_ts
-                crash_point("drainer.after_apply")
+                decoder = self._decoder_for(step.view)
+                for section in sections(step):
+                    if section.large:
+                        self._apply_large(section, decoder, version)
+                    else:
+                        self._apply_rows(section, decoder, version)
             case Ddl():
                 self._destination.ddl(step, may_exist=step.may_exist)
                 self._progress.ddls += 1
@@ -123,6 +147,55 @@ class Inline:
             case Fence():
                 self._destination.advance(step.until_ts, version)
                 self._progress.position_ts = step.until_ts
+
+    def _apply_rows(self, section: Section, decoder: Decoder, version: int) -> None:
+        """In one downstream transaction; where that is refused, or could hide that a transaction of it would be, one by
+        one: so an error is of the same transaction wherever batches are cut, and what is before it is applied
+        (rule 21)."""
+        builder = FoldBuilder(decoder)
+        builder.add_all(small_payloads(section.binlogs))
+        work = builder.finish(section.after_ts, section.until_ts)
+        if builder.hides_conflict(work):
+            self._apply_each(section, decoder, version)
+            return
+        try:
+            self._destination.apply(work, version)
+        except DataError as error:
+            if work.commits > 1:
+                _log.warning("a batch is applied transaction by transaction", why=str(error))
+                self._apply_each(section, decoder, version)
+                return
+            first = section.binlogs[0]
+            error.name_transaction(first.commit_ts, first.start_ts, shown_keys(work, error.schema, error.table))
+            raise
+        self._applied(section, work.change_count)
+
+    def _apply_each(self, section: Section, decoder: Decoder, version: int) -> None:
+        for one in each_commit(section):
+            self._apply_rows(one, decoder, version)
+
+    def _apply_large(self, section: Section, decoder: Decoder, version: int) -> None:
+        """One transaction in pieces, in one downstream transaction."""
+        counts: list[int] = []
+
+        def counted() -> Iterator[SegmentWork]:
+            counts.clear()
+            for work in works(section, decoder, self._progress, self._piece_bytes_max):
+                counts.append(work.change_count)
+                yield work
+
+        try:
+            self._destination.apply_pieces(Pieces(section.after_ts, section.until_ts, counted), version)
+        except DataError as error:
+            first = section.binlogs[0]
+            error.name_transaction(first.commit_ts, first.start_ts, "")
+            raise
+        self._applied(section, sum(counts))
+
+    def _applied(self, section: Section, change_count: int) -> None:
+        self._progress.rows += change_count
+        self._progress.position_ts = section.until_ts
+        crash_point("drainer.after_apply")
 
     def _decoder_for(self, view: SchemaView) -> Decoder:
         """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""

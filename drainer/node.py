@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 
 from binlog import tso
-from binlog.errors import BinlogError, NodeNotFound, RegistryConflict
+from binlog.errors import BinlogError, RegistryConflict
 from binlog.log import get_logger
 from binlog.node import STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.outage import Outage
+from binlog.own_record import OwnRecord
 from binlog.registry import Registry
 
 HEARTBEAT_S = 1.0
@@ -40,38 +42,33 @@ class DrainerNode:
         started_ts: int,
         status_addr: str = "",
     ) -> None:
-        self._registry = registry
+        self._record = OwnRecord(registry, "drainers", node_id)
         self._node_id, self._host = node_id, host
         self._label = {STATUS_LABEL: status_addr} if status_addr else None
         self._position = position
         self._started_ts, self._started_at = started_ts, time.monotonic()
-        self._revision = 0
         self.state = State.OFFLINE
 
     async def register(self) -> None:
         """Take the id, whatever state a former life left it in. Raises RegistryConflict when two start at once."""
-        found = await self._registry.get("drainers", self._node_id)
-        status = self._status(State.ONLINE)
-        if found is None:
-            self._revision = await self._registry.create("drainers", status)
-        else:
-            self._revision = await self._registry.update("drainers", status, mod_revision=found.mod_revision)
+        await self._record.take(self._status(State.ONLINE), await self._record.read())
         self.state = State.ONLINE
 
-    async def heartbeats(self) -> None:
+    async def heartbeats(self, interval_s: float = HEARTBEAT_S) -> None:
         """Run until cancelled. Raises Displaced, and the last error after FAILURES_MAX failures in a row."""
         failures = 0
+        outage = Outage(_log, "heartbeat failed", "the heartbeat is back")
         while True:
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(interval_s)
             try:
                 await self._write(self.state)
                 failures = 0
-            except (RegistryConflict, NodeNotFound) as error:
-                if not await self._is_our_own_write():
-                    raise Displaced(f"drainer {self._node_id} is not ours any more: {error}") from error
+                outage.over()
+            except RegistryConflict as error:
+                raise Displaced(f"drainer {self._node_id} is not ours any more: {error}") from error
             except BinlogError as error:
                 failures += 1
-                _log.warning("heartbeat failed", failures=failures, error=str(error))
+                outage.failed(error=str(error), gives_up_after=FAILURES_MAX)
                 if failures >= FAILURES_MAX:
                     raise
 
@@ -91,17 +88,7 @@ class DrainerNode:
             _log.warning("the state could not be registered", state=self.state, error=str(error))
 
     async def _write(self, state: State) -> None:
-        self._revision = await self._registry.update("drainers", self._status(state), mod_revision=self._revision)
-
-    async def _is_our_own_write(self) -> bool:
-        """A write whose answer was lost looks like somebody else's."""
-        found = await self._registry.get("drainers", self._node_id)
-        if found is None or found.status.host != self._host or found.status.state is not self.state:
-            return False
-        if found.status.max_commit_ts > self._position():
-            return False
-        self._revision = found.mod_revision
-        return True
+        await self._record.write(lambda: self._status(state))
 
     def _status(self, state: State) -> NodeStatus:
         update_ts = tso.approximate(self._started_ts, time.monotonic() - self._started_at)

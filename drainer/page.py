@@ -60,7 +60,11 @@ def _synced(document: Mapping[str, Any]) -> str:
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
     found = _failing(document)
-    if document["BatchSeconds"] >= BATCH_WARN_S:
+    large = document["LargeTransaction"]
+    if large["step"]:
+        done = f"{bytes_text(large['bytes'])} of {bytes_text(large['of'])} in {span_text(document['BatchSeconds'])}"
+        found.append(Alarm(f"{large['step']} a large transaction: {done}", Mood.WARN))
+    elif document["BatchSeconds"] >= BATCH_WARN_S:
         taken = span_text(document["BatchSeconds"])
         text = f"The batch under way has taken {taken} so far; the log and spark.log say more"
         found.append(Alarm(text, Mood.WARN))
@@ -112,9 +116,10 @@ def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:
             tso.format_local(p["startTS"]),
             span_text(p["ageMs"] / 1000),
             str(p["ddlJobID"] or ""),
+            p["writer"],
         )
         for pump in pumps
         for p in pump["oldestPending"]
     ]
-    columns = ("pump", "start_ts", "started", "age", "DDL job")
+    columns = ("pump", "start_ts", "started", "age", "DDL job", "writer")
     return Table("Pending prewrites", columns, rows, "none holds the watermark back", frozenset({"age"}))

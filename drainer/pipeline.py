@@ -2,6 +2,7 @@
 
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
+         ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
          └► spread:  begin(intent) ─► executors: fold ─► by slot ─► apply with marks ─► finish
 
 The destination's position is the truth: a batch that stops half-way goes on from there, and never ends unfinished.
@@ -17,10 +18,12 @@ from collections.abc import Iterator
 from binlog.log import get_logger
 
 from drainer.coordinator import Mode, Plan
-from drainer.feed import Feed
+from drainer.feed import Feed, binlogs
 from drainer.inline import Inline, SchemaSupply
+from drainer.large import PullLarge
 from drainer.progress import Progress, Stopped
 from drainer.reading import FoldOrder
+from drainer.row.pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
 from drainer.sink.protocol import Destination, Intent
 from drainer.spreading import BatchRefused, Cut, Spreading
@@ -41,14 +44,19 @@ class Pipeline:
         *,
         position_ts: int,
         intent: Intent | None = None,
+        pull_large: PullLarge | None = None,
+        piece_bytes_max: int = PIECE_BYTES_MAX,
     ) -> None:
+        """`pull_large`: brings the binlogs of a LARGE plan to the driver, which decodes `piece_bytes_max` bytes of a
+        large one at a time."""
+        self._pull_large = pull_large
         self._destination = destination
         self._supply = schema
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._loose: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
-        self._inline = Inline(destination, schema, self.progress, self._stop)
+        self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
         self._spreading = Spreading(destination, schema, self.progress, cut, intent)
 
     @property
@@ -71,7 +79,7 @@ class Pipeline:
     @property
     def loose_from(self) -> int | None:
         """From this ts on batches must be inline: upstream may not check a unique key any more (rule 12), and only
-        there two rows of one key are kept apart and the key's drop is brought forward."""
+        there the key's drop is brought forward."""
         schema = self._supply.schema
         view = schema.view()
         if self._loose is None or self._loose[0] is not view:
@@ -109,11 +117,9 @@ class Pipeline:
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
             with self._told():
-                spread = plan.mode is Mode.SPREAD and self._spreading.run(plan, feed)
-                if not spread:
-                    self._inline.run(plan, feed)
-            mode = Mode.SPREAD if spread else Mode.INLINE
+                mode = self._run(plan, feed)
             self.progress.batches[mode] += 1
+            self.progress.read_bytes += plan.batch_bytes
             _log.debug(
                 "batch applied",
                 mode=mode,
@@ -123,6 +129,18 @@ class Pipeline:
                 seconds=round(time.monotonic() - begin_s, 3),
                 until_ts=plan.until_ts,
             )
+
+    def _run(self, plan: Plan, feed: Feed) -> Mode:
+        """The way it went."""
+        if plan.mode is Mode.LARGE:
+            assert self._pull_large is not None, "a LARGE plan needs somebody who pulls it"
+            with self._pull_large(plan, self.progress) as merged:
+                self._inline.run(plan, merged)
+            return Mode.LARGE
+        if plan.mode is Mode.SPREAD and self._spreading.run(plan, feed):
+            return Mode.SPREAD
+        self._inline.run(plan, list(binlogs(feed.messages())))
+        return Mode.INLINE
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ key's columns alone. Ordered work keeps one literal (or value) per column, becau
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -39,7 +40,12 @@ class TableShape:
 
     `columns`: names in the order of every row; `key`: positions in `columns` of the fold key, empty when the
     table has none that may fold (rule 9), then `why_ordered` says why; `secondary_unique`: names of the unique
-    keys beside the fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`.
+    keys beside the fold key, whose evictions must be checked (rule 12); `match`: parallel to `columns`;
+    `collations`: likewise, upstream's collation of a string (`binary` for bytes), '' for anything else; `upserts`: its
+    writers check nothing, so a row takes away whatever stands under one of its unique keys, and one to remove may be
+    missing (rule 21); `row_key`: of such a table that stays in order, the columns by which a row is removed, empty:
+    all of them; `unique`: of such a table, the places of every unique key. `fractions`: parallel to
+    `columns`, how many digits upstream keeps behind the point of a number or of a second.
     """
 
     table_id: int
@@ -50,6 +56,21 @@ class TableShape:
     why_ordered: str
     secondary_unique: tuple[str, ...]
     match: tuple[Match, ...]
+    collations: tuple[str, ...] = ()
+    upserts: bool = False
+    row_key: tuple[int, ...] = ()
+    unique: tuple[tuple[int, ...], ...] = ()
+    fractions: tuple[int, ...] = ()
+
+    @property
+    def has_text_key(self) -> bool:
+        """Whether rows are told apart by a string, which the destination may compare more coarsely (rule 10)."""
+        return any(self.collations[at] for at in self.key) if self.collations else False
+
+    @property
+    def may_collide(self) -> bool:
+        """Whether a row may find another one in its way that a later change of the range takes away."""
+        return bool(self.secondary_unique) or self.has_text_key
 
     @property
     def foldable(self) -> bool:
@@ -103,7 +124,8 @@ class SegmentWork:
     """Everything between two DDLs: net rows of tables that fold, and one ordered list for all the others.
 
     Covers (after_ts, until_ts]. `change_count` counts upstream row changes (before folding), `source_bytes` the
-    binlog payloads they came from.
+    binlog payloads they came from, `commits` the different commit_ts: what is refused of several may be allowed when
+    they come one after another, and the other way round (rule 21).
     """
 
     after_ts: int
@@ -112,3 +134,14 @@ class SegmentWork:
     ordered: Ordered
     change_count: int
     source_bytes: int
+    commits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The work of (after_ts, until_ts] that is too much to be one value, in pieces that are applied in turn in one
+    transaction. `works` gives them anew at each call, for a transaction may have to be repeated; it may raise."""
+
+    after_ts: int
+    until_ts: int
+    works: Callable[[], Iterable[SegmentWork]]

@@ -25,10 +25,8 @@ class PackedView:
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`. `apart`: (table id, slot) of keys
-    that collided and so are not folded (rule 12)."""
+    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`."""
 
     view: PackedView
     dialect: Dialect
     slots: int
-    apart: frozenset[tuple[int, int]] = frozenset()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from binlog.errors import PumpUnavailable
 from binlog.log import get_logger
+from binlog.outage import Outage
 
 from drainer.config import Config
-from drainer.order.errors import KeyCollision
 from drainer.pipeline import Pipeline
 from drainer.progress import Stopped
+from drainer.pumps.count import RangeDiffers
 from drainer.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -32,7 +34,8 @@ class SparkRun:
 
     A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
     position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded. Nor does
-    Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back.
+    Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back; nor, as
+    often, a range of which more or less came than was planned: a binlog that a pump took late is in the next plan.
     """
 
     def __init__(
@@ -59,10 +62,15 @@ class SparkRun:
         self._failed = False
         self._spark_failures = 0
         self._spark_failed_at = -1
+        self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
 
-    async def start(self) -> None:
-        """Raises SparkUnavailable."""
-        await asyncio.to_thread(self._start)
+    async def start(self, stopping: Callable[[], bool]) -> bool:
+        """False if `stopping` said so before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
+        try:
+            await asyncio.to_thread(self._start, stopping)
+        except Stopped:
+            return False
+        return True
 
     async def wait(self) -> None:
         """Until the query ends; raises the error of the batch or of the planner that ended it."""
@@ -79,14 +87,16 @@ class SparkRun:
             _log.warning("the batch in flight is abandoned", waited_s=batch_s)
         await asyncio.to_thread(self._stop_rest)
 
-    def _start(self) -> None:
+    def _start(self, stopping: Callable[[], bool]) -> None:
         from drainer.spark.planner import PlannerServer
         from drainer.spark.session import start_session
         from drainer.spark.warm import warm_up
 
         config = self._config
         spark = config.spark
-        self._session = start_session(master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf)
+        self._session = start_session(
+            master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf, stopping=stopping
+        )
         tasks = max(1, self._session.sparkContext.defaultParallelism)
         warm_up(self._session, tasks)
         self._scheduler.use_parallelism(tasks)
@@ -125,15 +135,16 @@ class SparkRun:
             else:
                 self._fail(error)
             raise
+        self._repeats.over()
         self._scheduler.applied()
 
     def _mends(self, error: BaseException | None) -> bool:
         """Whether another query from the destination's position may do better."""
         from drainer.spark.errors import SparkFailed
 
-        if isinstance(error, PumpUnavailable | KeyCollision):
+        if isinstance(error, PumpUnavailable):
             return True
-        if not isinstance(error, SparkFailed):
+        if not isinstance(error, SparkFailed | RangeDiffers):
             return False
         position_ts = self._pipeline.position_ts
         self._spark_failures = self._spark_failures + 1 if position_ts == self._spark_failed_at else 1
@@ -147,7 +158,7 @@ class SparkRun:
         if again is None or self._pipeline.stopping:
             self._fail(error)
             return
-        _log.warning("the batch begins again", error=str(again))
+        self._repeats.failed(error=str(again))
         time.sleep(self._pause_s)
         try:
             self._start_query()

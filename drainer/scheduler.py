@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from binlog.errors import BinlogError, PumpUnavailable
 from binlog.log import get_logger
+from binlog.outage import Outage
 
-from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, resume
+from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, altered, decide, first_limits, resume
 from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import PumpSet
-from drainer.pumps.view import HeldBack
+from drainer.pumps.view import AWAY_WARN_S, HeldBack, held_by_prewrite
 from drainer.reading import FoldOrder
 
 LONG_POLL_S = 0.2
@@ -71,6 +72,9 @@ class Scheduler:
         self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
         self._advanced_at = 0.0
         self._stopping = asyncio.Event()
+        told = ("nothing new can be applied", "the watermark moves again")
+        self._standstill = Outage(_log, *told, quiet_s=AWAY_WARN_S)
+        self._held_by_prewrite = Outage(_log, *told)  # which has waited before it counts (HOLDS_MS)
         self.outlook = Outlook(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
@@ -130,7 +134,8 @@ class Scheduler:
         watermark = await self._ahead_of(after_ts, asked) or await self._survey(after_ts, asked)
         intent = self._pipeline.open_intent
         if intent is not None:
-            return resume(watermark, intent, self._sizes)
+            plan = resume(watermark, intent, self._sizes)
+            return plan if plan is None else self._unaltered(await self._counted(plan))
         while True:
             decision = decide(
                 watermark,
@@ -150,7 +155,7 @@ class Scheduler:
                     await self._advance(until_ts)
                     return None
                 case Plan():
-                    return decision
+                    return await self._counted(decision)
                 case None:
                     self._check_reached()
                     return None
@@ -168,13 +173,42 @@ class Scheduler:
                 "rows of other pumps in that batch too",
             )
 
+    async def _counted(self, plan: Plan) -> Plan:
+        """The plan with what each pull must bring, asked again of pumps whose batch another pump has cut (rule 22)."""
+
+        async def counted(part: PumpRange) -> PumpRange:
+            if part.planned is not None or (part.extension and not part.ends_pulls):
+                return part
+            return replace(part, planned=await self._pumps.count(part))
+
+        tasks = [tuple(await asyncio.gather(*map(counted, task))) for task in plan.tasks]
+        large = tuple(await asyncio.gather(*map(counted, plan.large)))
+        return replace(plan, tasks=tuple(tasks), large=large)
+
+    def _unaltered(self, plan: Plan) -> Plan:
+        """Rule 16: an open batch is finished with the rows that it was begun with."""
+        found = altered(plan, self._finish_without)
+        if found is None:
+            return plan
+        node_id, before, now = found
+        raise HeldBack(
+            node_id,
+            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when that was begun, "
+            f"and holds {now} now: look at its log for what it lost or took late; to finish the batch with what it "
+            f'holds now, start with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
+        )
+
     async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
         watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
         self._check_pumps(watermark)
         outlook = self.outlook
-        if outlook.held_back:
-            _log.info("the watermark moves again", held_back_by=outlook.held_back)
-        outlook.held_back, outlook.held_by, outlook.held_since = "", "", None
+        held = held_by_prewrite(watermark)
+        if held is not None:
+            self._held_back(held[0], since=time.time() - held[1])
+        else:
+            self._standstill.over()
+            self._held_by_prewrite.over()
+            outlook.held_back, outlook.held_by, outlook.held_since = "", "", None
         outlook.watermark_ts, outlook.watermark_at = watermark.ts, time.time()
         outlook.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
@@ -218,12 +252,14 @@ class Scheduler:
             self.stop()
             self._on_reached()
 
-    def _held_back(self, error: HeldBack) -> None:
+    def _held_back(self, error: HeldBack, *, since: float | None = None) -> None:
+        """`since`: unix seconds, where something else tells it than the first time it is seen."""
         outlook = self.outlook
-        if not outlook.held_back and not isinstance(error.__cause__, PumpUnavailable):  # the survey tells of those
-            _log.warning("nothing new can be applied", why=str(error))
+        if not isinstance(error.__cause__, PumpUnavailable):  # the survey tells of those
+            outage = self._standstill if since is None else self._held_by_prewrite
+            outage.failed(why=str(error))
         outlook.held_back, outlook.held_by = str(error), error.node_id
-        outlook.held_since = outlook.held_since or time.time()
+        outlook.held_since = since or outlook.held_since or time.time()
 
     async def _pause(self, seconds: float) -> None:
         try:

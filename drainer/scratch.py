@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from binlog.errors import ConfigError
 from binlog.log import get_logger
 
 PREFIX = "drainer-run-"
@@ -23,11 +24,17 @@ _log = get_logger(__name__)
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """While inside, every temporary file and folder of this process is made in the folder that is yielded."""
+    """While inside, temporary files and folders of this process are made in the folder that is yielded. ConfigError."""
     before = tempfile.tempdir
-    place = Path(tempfile.gettempdir())
+    try:
+        place = Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise ConfigError(f"temporary files cannot be made anywhere, set TMPDIR: {error.strerror}") from error
     sweep(place)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    except OSError as error:
+        raise ConfigError(f"temporary files cannot be made in {place} ({error.strerror}): set TMPDIR") from error
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -37,6 +44,18 @@ def scratch() -> Iterator[Path]:
         tempfile.tempdir = before
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def check_data_dir(data_dir: Path) -> None:
+    """Make it, and a file in it. ConfigError says what is in the way."""
+    probe = data_dir / ".writable"
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        why = "a file is in its place" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        raise ConfigError(f"data-dir {data_dir} cannot be used: {why}") from error
 
 
 def sweep(place: Path) -> None:

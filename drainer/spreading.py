@@ -11,9 +11,9 @@ from binlog.log import get_logger
 from drainer.coordinator import Mode, Plan
 from drainer.feed import Feed, SpreadJob
 from drainer.inline import SchemaSupply
-from drainer.order.errors import KeyCollision
 from drainer.order.slot import HASH_VERSION
 from drainer.progress import Progress
+from drainer.pumps.count import together
 from drainer.reading import FoldOrder, PackedView
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
@@ -49,7 +49,6 @@ class Spreading:
         self._cut = cut
         self.open_intent = intent
         self._packed: tuple[SchemaView, PackedView] | None = None
-        self._apart: frozenset[tuple[int, int]] = frozenset()
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows."""
@@ -59,12 +58,14 @@ class Spreading:
     def fold_order(self, plan: Plan) -> FoldOrder | None:
         """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
         may turn out to need a schema that is not known yet: then the batch must be readable twice."""
-        if plan.mode is not Mode.SPREAD or not self._supply.complete:
+        if plan.mode is not Mode.SPREAD or not self._supply.complete or self._leaves_out(plan):
             return None
         return self._order(self._intent(plan).slots)
 
     def run(self, plan: Plan, feed: Feed) -> bool:
         """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline."""
+        if self._leaves_out(plan):
+            return False
         intent = self._intent(plan)
         if not self._supply.complete and not self._decodable(plan, feed, intent):
             return False
@@ -74,25 +75,31 @@ class Spreading:
         rows = 0
         while target is not None:
             order = plan.fold or self._order(intent.slots)
-            try:
-                results = feed.spread(SpreadJob(order, intent, target, folded=plan.fold is not None))
-            except KeyCollision as error:
-                self._keep_apart(error, again=plan.fold is None)
-                continue
+            job = SpreadJob(order, intent, target, plan.fold is not None, together(plan.planned.values()))
+            results = feed.spread(job)
             rows = max(rows, sum(result.rows for result in results))
             target = self._destination.next_phase(intent, results)
         crash_point("drainer.before_finish")
         self._destination.finish(intent, self._supply.schema.applied_version)
-        self.open_intent, self._apart = None, frozenset()
+        self.open_intent = None
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
         return True
 
+    def _leaves_out(self, plan: Plan) -> bool:
+        """Whether a transaction of the batch is to be passed over (ignore-txn-commit-ts): the inline way does that."""
+        ignored = self._supply.schema.policy.ignored_ts
+        return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
+
     def _intent(self, plan: Plan) -> Intent:
         if plan.intent is None:
             cut = self._cut
-            pumps = tuple(sorted({part.node_id for task in plan.tasks for part in task}))
-            return Intent(plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps)
+            planned = sorted(plan.planned.items())
+            pumps = tuple(node_id for node_id, _ in planned)
+            counts = tuple(-1 if found is None else found.count for _, found in planned)
+            return Intent(
+                plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps, counts
+            )
         if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
@@ -104,7 +111,7 @@ class Spreading:
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
             self._packed = (view, PackedView.of(view))
-        return FoldOrder(self._packed[1], self._destination.dialect, slots, self._apart)
+        return FoldOrder(self._packed[1], self._destination.dialect, slots)
 
     def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
@@ -127,14 +134,3 @@ class Spreading:
                 self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
-
-    def _keep_apart(self, error: KeyCollision, *, again: bool) -> None:
-        """Two rows live under one key of a slot, which was found before that slot wrote anything, in this life and in
-        any before: from now on its changes are applied one by one. `again`: with the same feed; else the error ends
-        the query, and the next one reads the open batch anew."""
-        if error.place in self._apart:
-            raise BatchRefused(f"applied in order, and still: {error}") from error
-        _log.warning("keys are applied in order", why=str(error), slot=error.place[1])
-        self._apart |= {error.place}
-        if not again:
-            raise error

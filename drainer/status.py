@@ -26,7 +26,14 @@ _CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destinati
 _LAG = metrics.gauge("drainer_lag_seconds", "age of what has been applied")
 _ROWS = metrics.gauge("drainer_rows_applied", "row changes applied since the start")
 _DDL = metrics.gauge("drainer_ddl_jobs_total", "DDLs applied since the start")
-_HELD = metrics.gauge("drainer_held_back_seconds", "how long a pump has held the watermark back", ["nodeID"])
+_BATCHES = metrics.gauge("drainer_batches_applied", "batches applied since the start", ["mode"])
+_READ = metrics.gauge("drainer_read_bytes", "bytes of binlogs in them")
+_HELD = metrics.gauge(
+    "drainer_held_back_seconds",
+    "how long a pump has held the watermark back, because it does not answer, has a prewrite pending or lacks rows; "
+    "nodeID is empty where it is no pump",
+    ["nodeID"],
+)
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
 _FAILING = metrics.gauge("drainer_failing_seconds", "how long what is done now has been failing; 0: nothing fails")
 _MISSED = metrics.gauge("drainer_pump_missed_binlogs", "passed without a pump that was forced offline", ["nodeID"])
@@ -75,12 +82,16 @@ class Status:
         _LAG.set(self._lag_s())
         _ROWS.set(rows)
         _DDL.set(self._pipeline.progress.ddls)
+        _READ.set(self._pipeline.progress.read_bytes)
+        for mode, count in self._pipeline.progress.batches.items():
+            _BATCHES.labels(mode).set(count)
         trouble = TROUBLES.now
         _FAILING.set(time.time() - trouble.since_s if trouble else 0)
+        _HELD.labels("").set(self._held_s(_NO_PUMP))
         for view in self._pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)
             _POSITION.labels(view.node_id).set(tso.physical_ms(view.resolved_ts))
-            _HELD.labels(view.node_id).set(time.time() - view.down_since if view.down_since else 0)
+            _HELD.labels(view.node_id).set(self._held_s(view))
             if view.inspection is not None:
                 _PENDING.labels(view.node_id).set(max((p.age_ms for p in view.inspection.pending), default=0))
                 _LATE.labels(view.node_id).set(view.inspection.late_count)
@@ -111,6 +122,11 @@ class Status:
             "Batches": dict(progress.batches),
             "LastBatch": {"mode": progress.last_mode, "bytes": progress.last_bytes},
             "Duplicates": progress.duplicates,
+            "LargeTransaction": {
+                "step": progress.step,
+                "bytes": progress.step_bytes,
+                "of": progress.step_total,
+            },
             "BatchSeconds": _seconds_since(progress.batch_since_s),
             "HeldBack": outlook.held_back,
             "HeldBackBy": outlook.held_by,
@@ -120,6 +136,13 @@ class Status:
             **error_fields(TROUBLES),
             "Pumps": [_pump(view) for view in views],
         }
+
+    def _held_s(self, view: PumpView) -> float:
+        """How long this pump, or what is no pump, has held the watermark back."""
+        outlook = self._scheduler.outlook
+        held = outlook.held_since if outlook.held_back and outlook.held_by == view.node_id else None
+        since = min((moment for moment in (held, view.down_since) if moment), default=None)
+        return time.time() - since if since else 0.0
 
     def _lag_s(self) -> float:
         applied_ts = self._scheduler.outlook.applied_ts
@@ -186,7 +209,10 @@ def _pump(view: PumpView) -> dict[str, object]:
         "error": view.error,
         "downSeconds": round(time.time() - view.down_since, 1) if view.down_since else 0,
         "pending": found.pending_count if found else 0,
-        "oldestPending": [{"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id} for p in found.pending]
+        "oldestPending": [
+            {"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id, "writer": p.writer}
+            for p in found.pending
+        ]
         if found
         else [],
         "leftAt": view.left_ts or 0,

@@ -12,12 +12,17 @@ from drainer.schema.view import SchemaView
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One served binlog (prewrite and commit merged, P-PULL-02) and the pump it came from."""
+    """One served binlog (prewrite and commit merged, P-PULL-02) and the pump it came from. A large one is a view of a
+    file (drainer.pumps.spool)."""
 
     commit_ts: int
     start_ts: int
     pump: str
-    payload: bytes
+    payload: bytes | memoryview
+
+    @property
+    def is_large(self) -> bool:
+        return isinstance(self.payload, memoryview)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
 """An append-only binlog served over gRPC. FORMAT.md is its disk format."""
+
+from binlog.version import release
+
+__version__ = release()

@@ -8,14 +8,24 @@ What it must keep, over processes, restarts and failovers: *whoever asks later g
   lease is looked at *afterwards*, just before the answer: a request that was read while another pump already led is
   then refused. The lease counts from the moment before its renewal was asked for, on a clock that runs while the
   machine sleeps, less a margin for clocks that run at different speeds.
+
+A bound far ahead of the clock is refused: whoever went on from there would give every transaction a ts of that time,
+and there would be no way back. A ts in the pump's own log proves less than the bound does, for writers bring it; where
+a bound stands, one that is far ahead is left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from binlog.tso import LOGICAL_MAX, compose, physical_ms
+from binlog.tso import LOGICAL_MAX, compose, format_local, physical_ms
+from binlog.upstream import BOUND_KEY
 
+from pump.errors import AbsurdBound
+
+BOUND_AHEAD_MAX_S = 86_400  # a day: more than any mistake about the time zone
+TS_MAX = (1 << 63) - 1
 WINDOW_MS = 3000
 LEASE_MARGIN = 0.2  # of the lease's length
 
@@ -35,6 +45,36 @@ class Term:
 
     def end(self) -> None:
         self.until_s = 0.0
+
+
+def start_after(
+    *, bound_ms: int | None, clock_ms: int, log_ts_until: Callable[[int], int], ahead_max_s: int = BOUND_AHEAD_MAX_S
+) -> int:
+    """The ts of this pump's own log above which a leader starts. AbsurdBound if it must not start.
+
+    `bound_ms`: None where none is stored. `log_ts_until(ts)`: the largest ts of the log that is not above it.
+    """
+    limit_ms = clock_ms + ahead_max_s * 1000
+    clock = f"this machine's clock ({format_local(compose(clock_ms))}) by more than bound-ahead-max ({ahead_max_s} s)"
+    way_out = (
+        "If the clock is wrong, set it. Otherwise a ts of another source came in: stop the writers and see what "
+        "`binlogctl reset-tso-bound -dry-run` says"
+    )
+    if bound_ms is not None and bound_ms > limit_ms:
+        shown = format_local(compose(bound_ms))
+        raise AbsurdBound(
+            f"this pump gives out no timestamps: etcd key {BOUND_KEY} says {bound_ms} ({shown}), which is ahead of "
+            f"{clock}. {way_out}"
+        )
+    newest_ts = log_ts_until(TS_MAX)
+    if physical_ms(newest_ts) <= limit_ms:
+        return newest_ts
+    if bound_ms is None:
+        raise AbsurdBound(
+            f"this pump gives out no timestamps: its log holds ts {newest_ts} ({format_local(newest_ts)}), which is "
+            f"ahead of {clock}, and etcd key {BOUND_KEY} is absent: nobody knows whether it was given out. {way_out}"
+        )
+    return log_ts_until(compose(limit_ms, LOGICAL_MAX))
 
 
 @dataclass(slots=True)

@@ -21,10 +21,14 @@ from binlog.config import (
 )
 from pydantic import AfterValidator, Field, model_validator
 
+from pump.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
+from pump.allocator import BOUND_AHEAD_MAX_S
+from pump.horizon import AHEAD_MAX_S
 from pump.index import IndexOptions
 
 PORT = 8250
 STATUS_PORT_OFFSET = 1000
+TRANSACTION_BYTES_CAP = (2 << 30) - (1 << 20)  # gRPC's and protobuf's: no message reaches 2 GiB
 
 
 def _positive(value: timedelta) -> timedelta:
@@ -105,6 +109,18 @@ class PumpConfig(UpstreamSection):
     pending_warn: int = Field(
         10, ge=1, description="seconds after which a pending prewrite is asked about and reported"
     )
+    ts_ahead_max: int = Field(
+        AHEAD_MAX_S,
+        ge=0,
+        description="seconds by which a binlog's ts may be ahead of the timestamp source; one that is further is "
+        "refused; 0: none is",
+    )
+    bound_ahead_max: int = Field(
+        BOUND_AHEAD_MAX_S,
+        ge=1,
+        description="without PD: seconds by which the bound in etcd may be ahead of this machine's clock for this pump "
+        "to give out timestamps",
+    )
     drain_wait: int = Field(10, ge=0, description="seconds a stop waits for pending prewrites to be committed")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
         "info", description="what is logged at least"
@@ -113,6 +129,19 @@ class PumpConfig(UpstreamSection):
     metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")
     metrics_interval: int = Field(15, description="accepted, without effect")
     enable_debug: bool = Field(False, description="accepted, without effect")
+    transaction_bytes_max: ByteSize = Field(
+        1 << 30,
+        ge=1 << 20,
+        le=TRANSACTION_BYTES_CAP,
+        description="largest binlog taken, such as 1 GiB; a larger transaction is refused before it is acknowledged. "
+        "Receiving one takes about four times its size of memory for a moment",
+    )
+    in_flight_bytes_max: ByteSize = Field(
+        IN_FLIGHT_BYTES_MAX,
+        ge=64 << 20,
+        description="requests and answers held at once over all calls, such as 2 GiB; what finds no room is refused "
+        "and may be repeated. One request alone is taken whatever its size",
+    )
     max_message_size: int = Field(0, ge=0, description="largest gRPC message taken, in bytes; 0: no limit")
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
@@ -162,12 +191,16 @@ FLAGS: Sequence[Flag] = (
     Flag("gc"),
     Flag("fake-binlog-interval", "gen-binlog-interval"),
     Flag("pending-warn"),
+    Flag("ts-ahead-max"),
+    Flag("bound-ahead-max"),
     Flag("drain-wait"),
     Flag("L", "log-level"),
     Flag("log-file"),
     Flag("metrics-addr"),
     Flag("metrics-interval"),
     Flag("enable-debug"),
+    Flag("transaction-bytes-max"),
+    Flag("in-flight-bytes-max"),
     Flag("max-message-size"),
     Flag("ssl-ca", "security.ssl-ca"),
     Flag("ssl-cert", "security.ssl-cert"),

@@ -18,6 +18,7 @@ from binlog.security import Security
 from grpc import aio
 
 from pump import errors as own
+from pump import metering
 
 _log = get_logger("pump.edge")
 
@@ -32,12 +33,15 @@ CODES: tuple[tuple[type[BinlogError], grpc.StatusCode], ...] = (
     (own.NotResolved, grpc.StatusCode.FAILED_PRECONDITION),
     (own.NotLeader, grpc.StatusCode.FAILED_PRECONDITION),
     (own.NoSuchPrewrite, grpc.StatusCode.NOT_FOUND),
+    (own.TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (own.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.NoSpace, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.LogBroken, grpc.StatusCode.INTERNAL),
     (errors.PurgedPosition, grpc.StatusCode.OUT_OF_RANGE),
     (own.DamagedRecord, grpc.StatusCode.DATA_LOSS),
     (errors.DecodeError, grpc.StatusCode.INVALID_ARGUMENT),
     (own.InvalidBinlog, grpc.StatusCode.INVALID_ARGUMENT),
+    (own.RolledBack, grpc.StatusCode.ABORTED),
     (own.Conflict, grpc.StatusCode.ALREADY_EXISTS),
     (own.Stopping, grpc.StatusCode.UNAVAILABLE),
     (errors.TimestampUnavailable, grpc.StatusCode.UNAVAILABLE),
@@ -45,6 +49,11 @@ CODES: tuple[tuple[type[BinlogError], grpc.StatusCode], ...] = (
 )
 # What upstream's service answers with a code of its own; its clients know nothing but UNKNOWN and the text (P-RPC-04).
 UPSTREAM_CODES = frozenset({grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE})
+
+
+# TiDB's client repeats nothing that was answered with ResourceExhausted (C-10), which is right for these. A full disk
+# and too many bytes in flight are UNKNOWN to it: another pump may have room, and this one in a moment.
+UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge,)
 
 
 def code_of(error: BinlogError) -> grpc.StatusCode:
@@ -63,7 +72,9 @@ def code_number(error: BinlogError) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A gRPC service: methods by kind. `upstream`: errors are UNKNOWN with a text, as upstream's clients expect."""
+    """A gRPC service: methods by kind. `upstream`: errors are UNKNOWN with a text, as upstream's clients expect.
+
+    Calls and pulls are timed here under their names; a bidi handler takes the time of each message itself."""
 
     name: str
     unary: dict[str, Unary]
@@ -120,18 +131,29 @@ def _unix(socket: str) -> str:
 def _generic(service: Service) -> grpc.GenericRpcHandler:
     methods: dict[str, Any] = {}
     for name, unary in service.unary.items():
-        methods[name] = grpc.unary_unary_rpc_method_handler(_answer_unary(unary, service.upstream))
+        methods[name] = grpc.unary_unary_rpc_method_handler(_answer_unary(name, unary, service.upstream))
     for name, streaming in service.streaming.items():
-        methods[name] = grpc.unary_stream_rpc_method_handler(_answer_stream(streaming, service.upstream))
+        pull = _timed(name, streaming)
+        methods[name] = grpc.unary_stream_rpc_method_handler(_answer_stream(pull, service.upstream))
     for name, bidi in service.bidi.items():
         methods[name] = grpc.stream_stream_rpc_method_handler(_answer_stream(bidi, service.upstream))
     return grpc.method_handlers_generic_handler(service.name, methods)
 
 
-def _answer_unary(handler: Unary, upstream: bool) -> Any:
+def _timed(name: str, handler: Streaming) -> Streaming:
+    async def timed(request: bytes) -> AsyncIterator[bytes]:
+        with metering.timed(name):
+            async for message in handler(request):
+                yield message
+
+    return timed
+
+
+def _answer_unary(name: str, handler: Unary, upstream: bool) -> Any:
     async def answer(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
-            return await handler(request)
+            with metering.timed(name):
+                return await handler(request)
         except BinlogError as error:
             await _abort(context, error, upstream)
 
@@ -151,6 +173,6 @@ def _answer_stream(handler: Callable[[Any], AsyncIterator[bytes]], upstream: boo
 
 async def _abort(context: aio.ServicerContext[bytes, bytes], error: BinlogError, upstream: bool) -> NoReturn:
     code = code_of(error)
-    if upstream and code not in UPSTREAM_CODES:
+    if upstream and code not in UPSTREAM_CODES and not isinstance(error, UPSTREAM_FINAL):
         code = grpc.StatusCode.UNKNOWN
     await context.abort(code, str(error))

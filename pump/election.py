@@ -8,23 +8,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from binlog.errors import EtcdError, LeaseExpired
-from binlog.kv import Compare, Etcd, Lease, Put
+from binlog.kv import KV, Compare, Etcd, Lease, Put
 from binlog.log import get_logger
+from binlog.outage import Outage
+from binlog.tso import compose, format_local
 from binlog.upstream import BOUND_KEY, LEADER_KEY
 
-from pump.allocator import Allocator, Term
-from pump.errors import NotLeader
+from pump.allocator import BOUND_AHEAD_MAX_S, Allocator, Term, start_after
+from pump.errors import AbsurdBound, NotLeader
+from pump.horizon import boot_clock_s
 
 LEASE_S = 3
 POLL_S = 0.5
 BOUND_WAIT_S = 2.0
+REFUSED_POLL_S = 3.0
+TELL_INTERVAL_S = 60.0
 
 _log = get_logger("pump.election")
-
-
-def boot_clock_s() -> float:
-    """Seconds that go on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def wall_clock_ms() -> int:
@@ -32,27 +32,35 @@ def wall_clock_ms() -> int:
 
 
 class Election:
-    """A candidate, then a leader, then a candidate again; `run` until cancelled. Lives on the event loop."""
+    """A candidate, then a leader, then a candidate again; `run` until cancelled. Lives on the event loop.
+
+    `refusal`: why it does not even try to lead, or "".
+    """
 
     def __init__(
         self,
         etcd: Etcd,
         *,
-        log_max_ts: Callable[[], int],
+        log_ts_until: Callable[[int], int],
+        ahead_max_s: int = BOUND_AHEAD_MAX_S,
         boot_s: Callable[[], float] = boot_clock_s,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._etcd = etcd
         self._address = ""
-        self._log_max_ts = log_max_ts
+        self._log_ts_until = log_ts_until
+        self._ahead_max_s = ahead_max_s
         self._boot_s = boot_s
-        self._clock_ms = clock_ms
+        self._wall_clock_ms = clock_ms
+        self._office: tuple[int, float] | None = None  # both clocks when this term began
+        self._told_s = float("-inf")
         self._allocator = Allocator()
         self._term = Term()
         self._leader_revision = 0
         self._raise_wanted = asyncio.Event()
         self._raised = asyncio.Event()
         self.leader = ""
+        self.refusal = ""
 
     @property
     def leads(self) -> bool:
@@ -63,7 +71,7 @@ class Election:
         deadline_s = self._boot_s() + BOUND_WAIT_S
         while True:
             if not self.leads:
-                raise NotLeader(f"timestamps are given out by {self.leader or 'nobody yet'}, not by {self._address}")
+                raise NotLeader(self._why_not())
             last_ts = self._allocator.allocate(count, self._clock_ms())
             if self._allocator.wanted_bound(self._clock_ms()) is not None:
                 self._raise_wanted.set()
@@ -76,18 +84,58 @@ class Election:
             self._raised.clear()
             await _wait(self._raised, POLL_S)
 
+    def _why_not(self) -> str:
+        """The leader that etcd names may be this pump's own address: of a process before this one, or of a lease that
+        this process has just lost."""
+        if self.leader == self._address:
+            return (
+                f"no pump is elected to give out timestamps: the lease of {self._address} has ended, or is that of a "
+                f"process before this one; a pump is elected within {LEASE_S} s"
+            )
+        return f"timestamps are given out by {self.leader or 'nobody yet'}, not by {self._address}"
+
     async def run(self, address: str) -> None:
         """Campaign, lead, campaign again. `address`: where clients reach this pump's Tso.
 
         When this is cancelled the lease is revoked, after the last answer.
         """
         self._address = address
+        outage = Outage(_log, "election is disturbed", "election goes on")
         while True:
             try:
                 await self._campaign()
+                outage.over()
+            except AbsurdBound as error:
+                self.refusal = str(error)
+                self._tell(self.refusal)
+                await asyncio.sleep(REFUSED_POLL_S)  # others may have a better clock
             except EtcdError as error:
-                _log.warning("election is disturbed", error=error)
+                outage.failed(error=error)
                 await asyncio.sleep(POLL_S)
+
+    def _tell(self, error: str) -> None:
+        now_s = self._boot_s()
+        if now_s - self._told_s >= TELL_INTERVAL_S:
+            self._told_s = now_s
+            _log.error("no timestamps from this pump", error=error)
+
+    def _clock_ms(self) -> int:
+        """The wall clock. Not in office where it was set far forward: the bound would follow, and not come back."""
+        now_ms = self._wall_clock_ms()
+        if self._office is None:
+            return now_ms
+        began_ms, began_s = self._office
+        steady_ms = began_ms + int((self._boot_s() - began_s) * 1000)
+        if now_ms <= steady_ms + self._ahead_max_s * 1000:
+            return now_ms
+        if self._boot_s() - self._told_s >= TELL_INTERVAL_S:
+            self._told_s = self._boot_s()
+            _log.error(
+                "this machine's clock was set far forward and timestamps do not follow; if it is right now, restart",
+                clock=format_local(compose(now_ms)),
+                followed=format_local(compose(steady_ms)),
+            )
+        return steady_ms
 
     async def _campaign(self) -> None:
         """Wait until nobody leads, try to, and lead until the term ends."""
@@ -96,6 +144,8 @@ class Election:
             self.leader = found.value.decode(errors="replace")
             await self._absence(found.mod_revision)
             return
+        self._log_ts(await self._etcd.get(BOUND_KEY))  # before anybody sees this pump lead
+        self.refusal = ""
         asked_s = self._boot_s()
         lease = await self._etcd.lease(LEASE_S)
         try:
@@ -122,10 +172,11 @@ class Election:
         """Raise the bound, then answer; keep the lease and the bound ahead until the lease is lost."""
         bound = await self._etcd.get(BOUND_KEY)
         self._allocator.take_office(
-            bound_ms=_bound_ms(bound.value if bound else b"0"),
+            bound_ms=_bound_ms(bound.value) if bound else 0,
             clock_ms=self._clock_ms(),
-            log_max_ts=self._log_max_ts(),
+            log_max_ts=self._log_ts(bound),
         )
+        self._office = (self._clock_ms(), self._boot_s())
         await self._raise_bound()
         self.leader = self._address
         self._term.renewed(asked_s=asked_s, ttl_s=lease.ttl_s)
@@ -136,14 +187,25 @@ class Election:
             await asyncio.wait((keeper, raiser), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._term.end()
+            self._office = None
             self.leader = ""
             for task in (keeper, raiser):
                 task.cancel()
             await asyncio.gather(keeper, raiser, return_exceptions=True)
         _log.warning("this pump gives out no more timestamps", address=self._address)
 
+    def _log_ts(self, bound: KV | None) -> int:
+        """See start_after. AbsurdBound."""
+        return start_after(
+            bound_ms=_bound_ms(bound.value) if bound else None,
+            clock_ms=self._clock_ms(),
+            log_ts_until=self._log_ts_until,
+            ahead_max_s=self._ahead_max_s,
+        )
+
     async def _keep(self, lease: Lease) -> None:
         """Renew; return when the lease is lost or has run out on our own clock."""
+        outage = Outage(_log, "the lease could not be renewed", "the lease is renewed again")
         while self.leads:
             await asyncio.sleep(lease.ttl_s / 6)
             asked_s = self._boot_s()
@@ -154,19 +216,22 @@ class Election:
             except LeaseExpired:
                 return
             except (EtcdError, TimeoutError) as error:
-                _log.warning("the lease could not be renewed", error=str(error) or "no answer")
+                outage.failed(error=str(error) or "no answer")
                 continue
+            outage.over()
             if self.leads:  # a term that ended is not resumed: somebody else may have had one since
                 self._term.renewed(asked_s=asked_s, ttl_s=ttl_s)
 
     async def _keep_bound(self) -> None:
+        outage = Outage(_log, "the bound could not be raised", "the bound is raised again")
         while True:
             await _wait(self._raise_wanted, POLL_S)
             self._raise_wanted.clear()
             try:
                 await self._raise_bound()
+                outage.over()
             except EtcdError as error:
-                _log.warning("the bound could not be raised", error=error)
+                outage.failed(error=error)
                 await asyncio.sleep(0.1)
 
     async def _raise_bound(self) -> None:

@@ -19,8 +19,45 @@ class InvalidBinlog(BinlogError):
     """A payload that is a Binlog, but not one a pump can store; the message names its ts and the reason."""
 
 
+class TooFarAhead(InvalidBinlog):
+    """A ts so far ahead of the timestamp source that the source cannot have given it out."""
+
+
+class AbsurdBound(BinlogError):
+    """What is recorded of timestamps given out is so far ahead of the clock that it is taken for a mistake."""
+
+
+class TooLarge(BinlogError):
+    """A binlog above `transaction-bytes-max`: no repetition of it will ever be taken."""
+
+    def __init__(self, start_ts: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"binlog of start_ts {start_ts} has {size} bytes, and this pump takes at most {limit} "
+            f"(transaction-bytes-max): write it in smaller transactions, or raise that setting on every pump"
+        )
+        self.start_ts = start_ts
+        self.size = size
+        self.limit = limit
+
+
+class Overloaded(BinlogError):
+    """Too many bytes are in flight over all calls; the same request may be taken in a moment, or by another pump.
+
+    Writers tell it from a binlog that is too large by the first words (pumpclient.answer)."""
+
+    def __init__(self, size: int, held: int, limit: int) -> None:
+        super().__init__(
+            f"too many bytes in flight: {held} are, a request of {size} does not fit into in-flight-bytes-max {limit}; "
+            f"repeat it"
+        )
+
+
 class Conflict(BinlogError):
     """A binlog that contradicts one already stored: another commit_ts, another prewrite, a rollback before it."""
+
+
+class RolledBack(Conflict):
+    """A commit, or a late copy of a prewrite, of a transaction that was rolled back here."""
 
 
 class NotResolved(BinlogError):

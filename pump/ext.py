@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from binlog.errors import DecodeError
+from binlog.errors import BinlogError, DecodeError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metering
+from pump.admission import InFlight
 from pump.edge import Service, code_number
+from pump.errors import Overloaded
+from pump.parts import Part
 from pump.plan import Limits
+from pump.pull import Served, pull_bytes
 from pump.service import Gate
 from pump.store import Store
 
 MESSAGE_BYTES = 1 << 20
+MESSAGE_BYTES_CAP = 16 << 20  # of what a caller may ask for
 IN_FLIGHT_MAX = 64
 PENDING_MAX = 10_000
 
@@ -31,11 +38,37 @@ def _parse(kind: Callable[[bytes], _M], what: str, data: bytes) -> _M:
         raise DecodeError(what, offset=0, detail=str(error)) from error
 
 
+def _message(chunk: Sequence[Served] | Part) -> Any:
+    if isinstance(chunk, Part):
+        return pb.PullRangeResp(
+            payloads=[chunk.data], last_ts=chunk.commit_ts, whole_bytes=chunk.whole_bytes, part_offset=chunk.offset
+        )
+    return pb.PullRangeResp(payloads=[served.payload for served in chunk], last_ts=chunk[-1].commit_ts)
+
+
+def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
+    response = pb.WriteBatchResp(batch_id=batch_id)
+    for place, error in enumerate(results):
+        if error is not None:
+            response.errors.add(index=place, code=code_number(error), message=str(error))
+    encoded: bytes = response.SerializeToString()
+    return encoded
+
+
 class ExtService:
     """Handlers of `binlog.ext.PumpExt`."""
 
-    def __init__(self, store: Store, gate: Gate, *, node_id: str, state: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        gate: Gate,
+        in_flight: InFlight | None = None,
+        *,
+        node_id: str,
+        state: Callable[[], str],
+    ) -> None:
         self._store = store
+        self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._node_id = node_id
         self._state = state
@@ -45,6 +78,7 @@ class ExtService:
             "binlog.ext.PumpExt",
             unary={
                 "Watermark": self.watermark,
+                "Count": self.count,
                 "Inspect": self.inspect,
                 "Settle": self.settle,
                 "Outcome": self.outcome,
@@ -62,7 +96,7 @@ class ExtService:
             try:
                 async for data in requests:
                     await slots.acquire()
-                    answers.put_nowait(asyncio.create_task(self._write(data)))
+                    answers.put_nowait(asyncio.create_task(self._admit(data)))
             finally:
                 answers.put_nowait(None)
 
@@ -74,38 +108,86 @@ class ExtService:
         finally:
             reader.cancel()
 
+    async def _admit(self, data: bytes) -> bytes:
+        try:
+            with self._in_flight.request(len(data)):
+                return await self._write(data)
+        except Overloaded as error:  # an answer for each of its binlogs, so that the stream lives on
+            request: Any = _parse(pb.WriteBatchReq.FromString, "WriteBatchReq", data)
+            return _answer(request.batch_id, [error] * len(request.payloads))
+
     async def _write(self, data: bytes) -> bytes:
         request: Any = _parse(pb.WriteBatchReq.FromString, "WriteBatchReq", data)
-        self._gate.check(request.cluster_id)
-        results = await self._store.write(request.payloads, refuse_prewrites=self._gate.refuses_prewrites())
-        response = pb.WriteBatchResp(batch_id=request.batch_id)
-        for place, error in enumerate(results):
-            if error is not None:
-                response.errors.add(index=place, code=code_number(error), message=str(error))
-        encoded: bytes = response.SerializeToString()
-        return encoded
+        began_s, results = time.monotonic(), None
+        try:
+            results = await self._gate.write(self._store, "WriteBatch", request.cluster_id, request.payloads)
+        finally:
+            taken = results is not None and not any(results)
+            metering.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
+        return _answer(request.batch_id, results)
 
     async def pull_range(self, data: bytes) -> AsyncIterator[bytes]:
         request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
         self._gate.check(request.cluster_id)
-        bytes_max = request.message_bytes_max or MESSAGE_BYTES
-        async for chunk in self._store.pull(request.after_ts, request.until_ts, bytes_max=bytes_max):
-            response = pb.PullRangeResp(payloads=[served.payload for served in chunk], last_ts=chunk[-1].commit_ts)
-            encoded: bytes = response.SerializeToString()
-            yield encoded
+        bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
+        part_bytes_max = min(request.part_bytes_max, MESSAGE_BYTES_CAP)
+        end = pb.PullEnd()
+        with metering.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
+            async for message in self._messages(request.after_ts, request.until_ts, bytes_max, part_bytes_max):
+                count = 0 if message.part_offset else len(message.payloads)
+                size = sum(map(len, message.payloads))
+                end.count += count
+                end.bytes += size
+                metering.read("PullRange", count=count, size=size)
+                encoded: bytes = message.SerializeToString()
+                yield encoded
+        yield pb.PullRangeResp(end=end).SerializeToString()
+
+    async def _messages(self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int) -> AsyncIterator[Any]:
+        """A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
+        large: list[bytes] = []
+        async with contextlib.AsyncExitStack() as held:
+            async for chunk in self._store.pull(
+                after_ts, until_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP
+            ):
+                if part_bytes_max or not isinstance(chunk, Part):
+                    yield _message(chunk)
+                    continue
+                if not large:
+                    await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
+                large.append(chunk.data)
+                if chunk.offset + len(chunk.data) == chunk.whole_bytes:
+                    message = pb.PullRangeResp(payloads=[b"".join(large)], last_ts=chunk.commit_ts)
+                    large.clear()
+                    yield message
+                    del message
+                    await held.aclose()
+
+    async def count(self, data: bytes) -> bytes:
+        request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
+        self._gate.check(request.cluster_id)
+        plan = await self._store.count(request.after_ts, request.until_ts)
+        response = pb.CountResp(count=plan.count, bytes=plan.bytes, bytes_exact=plan.bytes_exact)
+        encoded: bytes = response.SerializeToString()
+        return encoded
 
     async def watermark(self, data: bytes) -> bytes:
-        """The resolved ts first, then what lies below it: the index is read after the promise (rule 4)."""
+        """The resolved ts first, then what lies below it: the index is read after the promise (rule 4). The purge point
+        last: what it does not cover by then was in the index when that was read."""
         request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
         self._gate.check(request.cluster_id)
         state = self._state()
         resolved_ts = await self._store.resolver.refresh()
         response: Any = pb.WatermarkResp(
-            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, purged_ts=self._store.purged_ts
+            resolved_ts=resolved_ts, batch_end_ts=resolved_ts, state=state, ends_pulls=True
         )
         if request.batch_bytes_max and request.after_ts < resolved_ts:
             limits = Limits(
-                request.batch_bytes_max, request.batch_count_max, request.stop_at_schema, request.schema_version
+                request.batch_bytes_max,
+                request.batch_count_max,
+                request.stop_at_schema,
+                request.schema_version,
+                request.large_bytes_min,
             )
             plan = await self._store.plan(request.after_ts, resolved_ts, limits)
             response.batch_end_ts = plan.end_ts
@@ -114,9 +196,27 @@ class ExtService:
             response.stop = int(plan.stop)
             response.stop_ts = plan.stop_ts
             response.stop_schema_version = plan.stop_schema_version
-            response.split_ts.extend(plan.split_ts)
+            response.last_ts = plan.last_ts
+            response.bytes_exact = plan.bytes_exact
+            for split in plan.splits:
+                response.split_ts.append(split.ts)
+                response.split_count.append(split.count)
+                response.split_bytes.append(split.bytes)
+            response.stop_bytes = plan.stop_bytes
+        response.purged_ts = self._store.purged_ts
+        self._tell_oldest(response)
         encoded: bytes = response.SerializeToString()
         return encoded
+
+    def _tell_oldest(self, response: Any) -> None:
+        """The prewrite that holds the resolved ts of this answer back, if one does."""
+        entry = self._store.oldest_pending()
+        if entry is None or entry.start_ts > response.resolved_ts + 1:
+            return
+        response.oldest_pending.start_ts = entry.start_ts
+        response.oldest_pending.age_ms = int((time.monotonic() - entry.since_s) * 1000)
+        response.oldest_pending.ddl_job_id = entry.ddl_job_id
+        response.oldest_pending.writer = entry.writer
 
     async def inspect(self, data: bytes) -> bytes:
         request: Any = _parse(pb.InspectReq.FromString, "InspectReq", data)
@@ -141,6 +241,7 @@ class ExtService:
                 ddl_job_id=entry.ddl_job_id,
                 bytes=entry.size,
                 prewrite_key=entry.prewrite_key,
+                writer=entry.writer,
             )
         encoded: bytes = response.SerializeToString()
         return encoded

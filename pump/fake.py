@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, LogBroken
 from binlog.log import get_logger
+from binlog.outage import Outage
 
 from pump.store import Store
 
@@ -13,13 +14,20 @@ _log = get_logger("pump.fake")
 
 
 async def write_fakes(store: Store, interval_s: float) -> None:
-    """One fake per interval in which no write was accepted. Refused writes do not count as writes."""
+    """One fake per interval in which no write was accepted. Refused writes do not count as writes.
+
+    Returns when the log is broken: it takes nothing more.
+    """
     seen = store.activity
+    outage = Outage(_log, "no fake binlog", "fake binlogs are written again")
     while True:
         await asyncio.sleep(interval_s)
         if store.activity == seen:
             try:
                 await store.write_fake()
+                outage.over()
+            except LogBroken:
+                return
             except BinlogError as error:
-                _log.warning("no fake binlog", error=error)
+                outage.failed(error=error)
         seen = store.activity

@@ -1,24 +1,28 @@
-"""Metrics of a pump (`1.12`)."""
+"""What a scrape reads from the store (`1.12`); what the services count is in metering.py."""
 
 from __future__ import annotations
 
 import time
 
 from binlog import tso
-from binlog.metrics import counter, exponential, gauge, histogram
+from binlog.metrics import counter, gauge
 
 from pump.store import Store
 
-RPC_SECONDS = histogram(
-    "pump_rpc_duration_seconds", "Duration of calls", ["method", "label"], buckets=exponential(0.00005, 2, 18)
+OVERLOADED = counter("pump_overloaded_total", "Calls refused because too many bytes were in flight")
+IN_FLIGHT_BYTES = gauge("pump_in_flight_bytes", "Requests and answers held at once")
+EXPIRED_WRITERS = counter(
+    "pump_expired_writer_prewrites_count",
+    "Pending prewrites settled because their writer's lease had ended",
+    ["outcome"],
 )
-LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
 
 _MAX_COMMIT = gauge("pump_storage_max_commit_ts", "Resolved ts, physical ms")
 _GC = gauge("pump_storage_gc_ts", "Purge point, physical ms")
 _SIZE = gauge("pump_storage_storage_size_bytes", "The disk of data-dir", ["type"])
 _PENDING = gauge("pump_pending_count", "Prewrites without an outcome")
 _PENDING_AGE = gauge("pump_pending_oldest_seconds", "Age of the oldest of them")
+_UNDECIDED = gauge("pump_pending_below_gc_safepoint", "Pending prewrites of which TiKV keeps no record any more")
 _LATE = gauge("pump_late_commit_count", "Commits that arrived at or below a resolved ts already given out")
 _DAMAGE = gauge("pump_damaged_count", "Damaged places found in the value log at start")
 _BROKEN = gauge("pump_log_broken", "1 after a write or sync of the value log failed")
@@ -37,6 +41,7 @@ def expose(store: Store) -> None:
     _SIZE.labels("available").set_function(lambda: store.space.available_bytes)
     _PENDING.set_function(lambda: store.pending_count)
     _PENDING_AGE.set_function(lambda: _oldest_age_s(store))
+    _UNDECIDED.set_function(lambda: len(store.pending_below_safepoint()))
     _LATE.set_function(lambda: store.counters.late_commits)
     _DAMAGE.set_function(lambda: len(store.damage))
     _BROKEN.set_function(lambda: 1 if store.log.broken else 0)
@@ -45,5 +50,5 @@ def expose(store: Store) -> None:
 def withdraw() -> None:
     """The store is closed: the gauges read nothing more, and show 0."""
     labelled = (_SIZE.labels("capacity"), _SIZE.labels("available"))
-    for each in (_MAX_COMMIT, _GC, *labelled, _PENDING, _PENDING_AGE, _LATE, _DAMAGE, _BROKEN):
+    for each in (_MAX_COMMIT, _GC, *labelled, _PENDING, _PENDING_AGE, _UNDECIDED, _LATE, _DAMAGE, _BROKEN):
         each.set_function(float)

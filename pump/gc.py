@@ -11,6 +11,7 @@ from binlog import tso
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 from binlog.node import NodeStatus, State
+from binlog.outage import Outage
 from binlog.registry import Registry
 
 from pump.errors import DrainerUnreadable
@@ -52,12 +53,14 @@ class GarbageCollector:
         return self._working.locked()
 
     async def run(self) -> None:
+        outage = Outage(_log, "garbage collection failed", "garbage is collected again", level="error")
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:
                 await self.collect()
+                outage.over()
             except (BinlogError, OSError) as error:
-                _log.error("garbage collection failed", error=error)
+                outage.failed(error=error)
 
     async def collect(self) -> int:
         """The purge point after it. First the point is stored, then files and keys go (P-GC-03, P-GC-04)."""
@@ -70,7 +73,7 @@ class GarbageCollector:
             )
             before = self._store.index.purged_ts()
             if point > before:
-                await asyncio.to_thread(self._store.index.save_purged, point)
+                await asyncio.to_thread(self._store.checkpoints.purge, point)
                 _log.info("purge point moved", purged_ts=point, before=before)
             point = max(point, before)
             await asyncio.to_thread(self._remove, tso.compose(max(0, tso.physical_ms(point) - SLACK_MS)))
@@ -85,7 +88,7 @@ class GarbageCollector:
             if max(file.max_ts, needs.get(file.fid, 0)) > until_ts:
                 continue
             store.log.remove(file.fid)
-            store.index.delete_need(file.fid)
+            store.index.delete_file(file.fid)
             _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
         for prefix in (TS, COMPLETE, OUTCOME):
             while store.index.delete_until(prefix, until_ts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from binlog.errors import BinlogError
 from pump import keys
 from pump.keys import Complete
 from pump.log import Head
+from pump.manifest import manifest_unbroken
 from pump.record import Pointer
 
 DELETE_KEYS_MAX = 1024
@@ -35,10 +37,11 @@ class IndexOptions:
 class Batch:
     """Writes that become visible together. Later gets on the index do not see them before `Index.write`."""
 
-    __slots__ = ("put",)
+    __slots__ = ("_needs", "put")
 
-    def __init__(self, raw: Any) -> None:
+    def __init__(self, raw: Any, needs: dict[int, int]) -> None:
         self.put = raw.put
+        self._needs = needs
 
     def pointer(self, ts: int, pointer: Pointer) -> None:
         self.put(keys.TS + keys.pack_ts(ts), pointer.encode())
@@ -50,7 +53,13 @@ class Batch:
         self.put(keys.COMPLETE + keys.pack_ts(commit_ts), keys.encode_complete(complete))
 
     def need(self, fid: int, commit_ts: int) -> None:
-        self.put(keys.need_key(fid), keys.encode_number(commit_ts))
+        """Commits come in any order: the largest stays."""
+        if commit_ts > self._needs.get(fid, 0):
+            self._needs[fid] = commit_ts
+            self.put(keys.need_key(fid), keys.encode_number(commit_ts))
+
+    def damage(self, pointer: Pointer, end: int) -> None:
+        self.put(keys.damage_key(pointer), keys.encode_number(end))
 
     def head(self, head: Head) -> None:
         self.put(keys.HEAD, head.pointer.encode())
@@ -62,6 +71,8 @@ class Index:
 
     def __init__(self, directory: Path, options: IndexOptions | None = None) -> None:
         options = options or IndexOptions()
+        self._directory = directory
+        self.unbroken = manifest_unbroken(directory)  # before LevelDB writes another one
         try:
             self._db = plyvel.DB(
                 str(directory),
@@ -73,7 +84,13 @@ class Index:
                 bloom_filter_bits=10,
             )
         except (plyvel.Error, OSError) as error:
-            raise IndexFailed(f"index {directory}: {error}") from error
+            raise IndexFailed(
+                f"data-dir: the index {directory} cannot be opened: {_text_of(error)}. Where it is damaged, move the "
+                "directory away and start again: the index "
+                "is made anew from the value log"
+            ) from error
+
+        self._needs = self.needs()
 
     def close(self) -> None:
         self._db.close()
@@ -100,6 +117,7 @@ class Index:
             stop=keys.complete_key(until_ts),
             include_start=False,
             include_stop=True,
+            verify_checksums=True,  # a damaged block must not look like an end
         )
         return cast("Iterator[tuple[bytes, bytes]]", iterator)
 
@@ -126,13 +144,28 @@ class Index:
         found = self._db.iterator(prefix=keys.NEED)
         return {int.from_bytes(key[-4:], "big"): keys.decode_number(value) for key, value in found}
 
-    def largest_ts(self) -> int:
-        """The largest ts of any record in the index, or 0."""
-        return self._last(keys.TS)
+    def check(self) -> int:
+        """The number of the last checkpoint whose table is here, or 0."""
+        return keys.decode_number(self._db.get(keys.CHECK))
 
-    def largest_outcome(self) -> int:
-        """The largest start_ts with an outcome, or 0."""
-        return self._last(keys.OUTCOME)
+    def pointers(self, after_ts: int) -> Iterator[tuple[int, Pointer]]:
+        """Every record above a ts, ascending."""
+        with self._db.iterator(start=keys.ts_key(after_ts), stop=keys.TS + b"\xff" * 9, include_start=False) as found:
+            for key, value in found:
+                yield keys.key_ts(key), Pointer.decode(value)
+
+    def damages(self) -> list[tuple[Pointer, int]]:
+        """Stretches of the log that hold no record and no torn tail, as recovery found them: begin and end."""
+        with self._db.iterator(prefix=keys.DAMAGE) as found:
+            return [(keys.damage_pointer(key), keys.decode_number(value)) for key, value in found]
+
+    def largest_ts(self, until_ts: int = keys.TS_MAX) -> int:
+        """The largest ts of any record in the index that is not above `until_ts`, or 0."""
+        return self._last(keys.TS, until_ts)
+
+    def largest_outcome(self, until_ts: int = keys.TS_MAX) -> int:
+        """The largest start_ts with an outcome that is not above `until_ts`, or 0."""
+        return self._last(keys.OUTCOME, until_ts)
 
     def largest_complete(self) -> int:
         """The largest commit_ts that can be served, or 0."""
@@ -146,8 +179,9 @@ class Index:
                     return keys.key_ts(key)
         return 0
 
-    def _last(self, prefix: bytes) -> int:
-        with self._db.iterator(prefix=prefix, reverse=True, include_value=False) as newest:
+    def _last(self, prefix: bytes, until_ts: int = keys.TS_MAX) -> int:
+        stop = prefix + keys.pack_ts(until_ts)
+        with self._db.iterator(start=prefix, stop=stop, include_stop=True, reverse=True, include_value=False) as newest:
             for key in newest:
                 return keys.key_ts(key)
         return 0
@@ -156,25 +190,51 @@ class Index:
 
     def batch(self) -> tuple[Batch, Any]:
         raw = self._db.write_batch()
-        return Batch(raw), raw
+        return Batch(raw, self._needs), raw
 
     def write(self, raw: Any) -> None:
         """IndexFailed if LevelDB refuses: the log holds the records, a restart will index them."""
-        try:
+        with self._guarded("a batch"):
             raw.write()
+
+    @contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except (plyvel.Error, OSError) as error:
-            raise IndexFailed(f"index: a batch failed: {error}") from error
+            raise IndexFailed(f"index: {what} failed: {_text_of(error)}") from error
 
     def save_progress(self, *, handle: Pointer, max_commit_ts: int) -> None:
-        """Where recovery starts and how far the original may serve (correctness rule 3). One batch."""
-        batch, raw = self.batch()
-        batch.put(keys.HANDLE, handle.encode())
-        batch.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
+        """Where the original's recovery starts and how far it may serve (correctness rule 3). One batch, synced, and
+        with it what LevelDB's log holds before it."""
+        raw = self._db.write_batch(sync=True)
+        raw.put(keys.HANDLE, handle.encode())
+        raw.put(keys.MAX_COMMIT, keys.encode_number(max_commit_ts))
         self.write(raw)
+
+    def flush(self, number: int) -> None:
+        """Put everything written so far, and last this checkpoint's number, into tables, which LevelDB syncs and names
+        in its synced manifest."""
+        with self._guarded("flush"):
+            self._db.put(keys.CHECK, keys.encode_number(number))
+            before = self._newest_log()
+            # A range without a key: nothing is compacted, but the memtable is written first, and waited for.
+            self._db.compact_range(start=b"\xff", stop=b"\xff")
+            # The memtable is written after a new log was begun. Where that fails, LevelDB tells nobody and goes on.
+            if self._newest_log() <= before:
+                raise IndexFailed(f"index: flush failed: {self._directory} takes no new file")
+            # It does not tell whether it failed; a failure refuses every later write. Another key: what proves that the
+            # table is there must not be in the log too.
+            self._db.put(keys.FLUSHED, b"", sync=True)
+
+    def _newest_log(self) -> int:
+        """The number of LevelDB's own newest log, or 0."""
+        return max((int(path.stem) for path in self._directory.glob("*.log") if path.stem.isdecimal()), default=0)
 
     def save_purged(self, purged_ts: int) -> None:
         """Synced: what is removed afterwards must never be served as if it were whole."""
-        self._db.put(keys.PURGED, keys.encode_number(purged_ts), sync=True)
+        with self._guarded("the purge point"):
+            self._db.put(keys.PURGED, keys.encode_number(purged_ts), sync=True)
 
     def delete_until(self, prefix: bytes, ts: int) -> int:
         """Delete at most DELETE_KEYS_MAX keys `prefix` + ts' with ts' <= ts; how many there were."""
@@ -191,5 +251,16 @@ class Index:
                     break
         return count
 
-    def delete_need(self, fid: int) -> None:
+    def delete_file(self, fid: int) -> None:
+        """Forget what is known of a file of the log that is gone, its records apart."""
+        self._needs.pop(fid, None)
         self._db.delete(keys.need_key(fid))
+        for pointer, _ in self.damages():
+            if pointer.fid == fid:
+                self._db.delete(keys.damage_key(pointer))
+
+
+def _text_of(error: Exception) -> str:
+    """plyvel hands on what LevelDB says as bytes."""
+    said = error.args[0] if error.args else error
+    return said.decode(errors="replace") if isinstance(said, bytes) else str(error)

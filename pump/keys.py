@@ -18,10 +18,14 @@ MAX_COMMIT = b"!binlog!maxCommitTS"
 PURGED = b"!binlog!gcts"
 OWN_HEAD = b"sc!head"
 NEED = b"sc!need"
+CHECK = b"sc!check"
+FLUSHED = b"sc!flushed"
+DAMAGE = b"sc!damage"
 
 FLAG_DDL = 1
 FLAG_FAKE = 2
 FLAG_GENERAL = 4
+FLAG_DAMAGED = 8
 
 _BE = Struct(">Q")
 _BE_FID = Struct(">I")
@@ -30,6 +34,7 @@ _COMPLETE = Struct("<qIqIIqqB")
 _OWN_HEAD = Struct("<qq")
 COMPLETE_BYTES = _COMPLETE.size
 
+TS_MAX = (1 << 63) - 1
 pack_ts = _BE.pack
 
 
@@ -48,6 +53,14 @@ def outcome_key(start_ts: int) -> bytes:
 
 def need_key(fid: int) -> bytes:
     return NEED + _BE_FID.pack(fid)
+
+
+def damage_key(pointer: Pointer) -> bytes:
+    return DAMAGE + _BE_FID.pack(pointer.fid) + _BE.pack(pointer.offset)
+
+
+def damage_pointer(key: bytes) -> Pointer:
+    return Pointer(int.from_bytes(key[-12:-8], "big"), int.from_bytes(key[-8:], "big"))
 
 
 def key_ts(key: bytes) -> int:

@@ -6,6 +6,7 @@ after a write or sync that failed: which bytes the disk holds is then unknown, s
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,9 @@ from pump.record import (
 )
 
 FILE_BYTES_MAX = 500 << 20
+JOIN_BYTES_MAX = 16 << 20  # more than this is not copied to be written at once
 CLOSE_FOOTER_BYTES_MIN = 50 << 10
+COPY_BYTES = 4 << 20
 SUFFIX = ".vlog"
 
 _MID_APPEND = os.environ.get("BINLOG_CRASH_POINT", "").partition(":")[0] == "pump.mid_append"
@@ -91,15 +94,18 @@ class ValueLog:
         self._sync = sync
         self._files: dict[int, LogFile] = {}
         self._broken: str | None = None
+        self.on_broken: Callable[[], object] = lambda: None  # called once, by the thread that found out
 
     # Opening
 
-    def open(self, head: Head | None = None) -> list[DamagedRecord]:
+    def open(self, checked: Head | None = None, known: Head | None = None) -> list[DamagedRecord]:
         """Open every file and make the newest writable; what was found damaged at its end region is returned.
 
-        `head` is what the index knows: the newest file is checked from there, or from its beginning. A torn tail is
-        cut off (`P-ST-05` as FORMAT.md changes it).
+        The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: what lies
+        before it was whole once, so that it is damaged if it is not now. What follows is a torn tail and is cut off
+        (`P-ST-05` as FORMAT.md changes it).
         """
+        head = max((each for each in (checked, known) if each is not None), default=None)
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._directory.glob("*" + SUFFIX)):
             if not path.stem.isdecimal():
@@ -115,7 +121,7 @@ class ValueLog:
                 self._scan_max_ts(newest)
                 newest.closed = True
             else:
-                damage = self._recover_newest(newest, head)
+                damage = self._recover_newest(newest, checked, known)
         if not self._files or self._files[max(self._files)].closed:
             self._create(max(self._files, default=-1) + 1)
         for file in self._files.values():
@@ -141,27 +147,47 @@ class ValueLog:
             os.close(directory)
         return file
 
-    def _recover_newest(self, file: LogFile, head: Head | None) -> list[DamagedRecord]:
-        """Find where the records of the newest file end, and cut what follows them."""
-        begin, max_ts = 0, 0
-        if head is not None and head.pointer.fid == file.fid:
-            begin, max_ts = head.end, head.max_ts
+    def _recover_newest(self, file: LogFile, checked: Head | None, known: Head | None) -> list[DamagedRecord]:
+        """Find where the records of the newest file end, cut what follows them, and sync what precedes."""
+        begin, max_ts, floor = 0, 0, 0
+        if checked is not None and checked.pointer.fid == file.fid:
+            begin, max_ts = checked.end, checked.max_ts
+        if known is not None and known.pointer.fid == file.fid:
+            floor = known.end
         whole = file.size + (FOOTER_BYTES if file.closed else 0)
         if file.closed:
-            end, found_ts, damage = self._records_end(file, begin, file.size)
+            end, found_ts, damage = self._records_end(file, begin, file.size, floor)
             if end == file.size:
                 return damage
             file.closed = False  # those four bytes were the end of a payload, or the file is torn
-        end, found_ts, damage = self._records_end(file, begin, whole)
+        end, found_ts, damage = self._records_end(file, begin, whole, floor)
         if end < whole:
             _log.warning("torn tail cut off", file=str(file.path), offset=end, bytes=whole - end)
             os.ftruncate(file.fd, end)
             os.fsync(file.fd)
         file.size, file.max_ts = end, max(max_ts, found_ts)
+        self._write_again(file, begin)
         return damage
 
-    def _records_end(self, file: LogFile, begin: int, end: int) -> tuple[int, int, list[DamagedRecord]]:
-        """(end of the last whole record, largest ts, damage before it)."""
+    def _write_again(self, file: LogFile, begin: int) -> None:
+        """Make durable what was found: a process that died, or whose sync failed, may have left it in the page cache
+        alone. A failed sync leaves pages clean that the disk does not have, so a sync alone would not write them."""
+        if self._sync is None:
+            return
+        fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)  # not for appending: those writes ignore their offset
+        try:
+            for at in range(begin, file.size, COPY_BYTES):
+                data = os.pread(fd, min(COPY_BYTES, file.size - at), at)
+                if os.pwrite(fd, data, at) != len(data):
+                    raise OSError(errno.EIO, "a short write")
+            self._sync(fd)
+        except OSError as error:
+            raise BinlogError(f"value log {file.path} cannot be synced: {error}") from error
+        finally:
+            os.close(fd)
+
+    def _records_end(self, file: LogFile, begin: int, end: int, floor: int = 0) -> tuple[int, int, list[DamagedRecord]]:
+        """(end of the last whole record, largest ts, damage before it). Records ended at `floor` once."""
         last, max_ts = begin, 0
         damage: list[DamagedRecord] = []
         for step in Scan(file.read, begin, end):
@@ -172,6 +198,9 @@ class ValueLog:
                 damage.append(
                     DamagedRecord(str(file.path), step.offset, f"{step.reason}, {step.end - step.offset} bytes")
                 )
+        if last < floor <= end:
+            damage.append(DamagedRecord(str(file.path), last, f"the index knows records in these {floor - last} bytes"))
+            last = floor
         return last, max_ts, damage
 
     def _scan_max_ts(self, file: LogFile) -> None:
@@ -217,24 +246,27 @@ class ValueLog:
         return pointers
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
-        data = b"".join(parts)
+        size = sum(map(len, parts))
+        if size <= JOIN_BYTES_MAX or _MID_APPEND:
+            parts = [b"".join(parts)]
         crash_point("pump.before_append")
         try:
             if _MID_APPEND:
-                half = len(data) // 2
-                os.write(file.fd, data[:half])
+                half = size // 2
+                os.write(file.fd, parts[0][:half])
                 crash_point("pump.mid_append")
-                data = data[half:]
-            view = memoryview(data)
-            while view:
-                view = view[os.write(file.fd, view) :]
+                parts = [parts[0][half:]]
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[os.write(file.fd, view) :]
             crash_point("pump.after_append")
             if self._sync is not None:
                 self._sync(file.fd)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
         crash_point("pump.after_sync")
-        file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + len(data)
+        file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
         file.max_ts = max_ts
 
     def _rotate(self, file: LogFile) -> LogFile:
@@ -246,7 +278,8 @@ class ValueLog:
 
     def _finish(self, file: LogFile) -> None:
         try:
-            os.write(file.fd, encode_footer(file.max_ts))
+            if os.write(file.fd, encode_footer(file.max_ts)) != FOOTER_BYTES:
+                raise OSError(errno.EIO, "a short write")
             os.fdatasync(file.fd)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
@@ -260,6 +293,7 @@ class ValueLog:
     def _break(self, reason: str) -> LogBroken:
         self._broken = reason
         _log.error("value log broken", reason=reason)
+        self.on_broken()
         return LogBroken(reason)
 
     def close(self) -> None:

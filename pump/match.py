@@ -14,9 +14,9 @@ from typing import NamedTuple, Protocol
 from binlog.envelope import BinlogType, Envelope
 from binlog.errors import BinlogError
 
-from pump.errors import Conflict, DamagedRecord, InvalidBinlog
+from pump.errors import Conflict, DamagedRecord, InvalidBinlog, RolledBack
 from pump.index import Batch
-from pump.keys import FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, Complete
+from pump.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, Complete
 from pump.record import Pointer
 
 
@@ -40,7 +40,7 @@ class Fate(Enum):
 
 
 class Prewrite(NamedTuple):
-    """A stored prewrite, as its commit will need it."""
+    """A stored prewrite, as its commit will need it. `length` 0: it cannot be read, its bytes are damaged."""
 
     pointer: Pointer
     length: int
@@ -88,10 +88,12 @@ def as_prewrite(envelope: Envelope, pointer: Pointer, length: int) -> Prewrite:
 
 def as_complete(prewrite: Prewrite, envelope: Envelope, payload: bytes, pointer: Pointer) -> Complete:
     """The `cm:` entry of a commit (`payload`, stored at `pointer`) and its prewrite."""
+    if not prewrite.length:
+        return as_damaged(envelope.start_ts, prewrite.pointer)
     if not (prewrite.tail_at and envelope.body_offset):
         return as_general(envelope.start_ts, prewrite, pointer)
     (fid, offset), length, tail_at, schema_version, ddl_job_id = prewrite
-    head = payload[: envelope.key_end or envelope.body_offset]
+    head = bytes(payload[: envelope.key_end or envelope.body_offset])
     flags = FLAG_DDL if ddl_job_id else 0
     return Complete(envelope.start_ts, fid, offset, length, tail_at, schema_version, ddl_job_id, flags, head)
 
@@ -101,6 +103,11 @@ def as_general(start_ts: int, prewrite: Prewrite, commit_at: Pointer) -> Complet
     (fid, offset), length, _, schema_version, ddl_job_id = prewrite
     flags = FLAG_GENERAL | (FLAG_DDL if ddl_job_id else 0)
     return Complete(start_ts, fid, offset, length, 0, schema_version, ddl_job_id, flags, commit_at.encode())
+
+
+def as_damaged(start_ts: int, pointer: Pointer) -> Complete:
+    """The entry of a commit whose prewrite was lost in damaged bytes: the pull that comes to it fails."""
+    return Complete(start_ts, pointer.fid, pointer.offset, 0, 0, 0, 0, FLAG_DAMAGED, b"")
 
 
 def as_fake(envelope: Envelope, pointer: Pointer, length: int) -> Complete:
@@ -115,6 +122,7 @@ class Matcher:
     read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
     largest_ts: int  # of everything stored or judged: a newer ts is nowhere
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
+    damaged: Pointer | None = None  # where the log lost records; nobody knows of which ts
     # Of the current batch, not in the index yet:
     _prewrites: dict[int, bytes] = field(default_factory=dict)
     _outcomes: dict[int, int] = field(default_factory=dict)
@@ -156,7 +164,7 @@ class Matcher:
             return self._new_prewrite(start_ts, payload)
         outcome = self.outcome(start_ts)
         if outcome == 0:
-            return _refuse(f"prewrite of start_ts {start_ts}: it was rolled back here")
+            return Verdict(Fate.SKIPPED, False, RolledBack(f"prewrite of start_ts {start_ts}: it was rolled back here"))
         if self._occupied(start_ts):
             return self._repeated_prewrite(start_ts, payload)
         if outcome is None:
@@ -191,9 +199,11 @@ class Matcher:
             outcome = self.outcome(start_ts)
             if outcome == commit_ts:
                 return REPEATED
+            if outcome == 0:
+                refusal = RolledBack(f"commit of start_ts {start_ts} at {commit_ts}: a rollback is stored already")
+                return Verdict(Fate.SKIPPED, False, refusal)
             if outcome is not None:
-                before = f"commit_ts {outcome}" if outcome else "a rollback"
-                return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: {before} is stored already")
+                return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: commit_ts {outcome} is stored already")
         if self._occupied(commit_ts):
             return _refuse(f"commit of start_ts {start_ts}: its commit_ts {commit_ts} belongs to another binlog")
         self._outcomes[start_ts] = commit_ts
@@ -233,11 +243,25 @@ class Matcher:
         batch.outcome(start_ts, commit_ts)
         self._used[commit_ts] = pointer
         if prewrite is None:
-            return 0
+            lost = self._lost(start_ts)
+            if lost is None:
+                return 0
+            prewrite = Prewrite(lost, 0, 0, 0, 0)
         batch.complete(commit_ts, as_complete(prewrite, envelope, payload, pointer))
         if prewrite.pointer.fid != pointer.fid:
             batch.need(prewrite.pointer.fid, commit_ts)
         return commit_ts
+
+    def _lost(self, start_ts: int) -> Pointer | None:
+        """Where the damage is that has the prewrite of a commit, or may have it; None: it was never stored here."""
+        pointer = self.stored.pointer(start_ts)
+        if pointer is None:
+            return self.damaged
+        try:
+            self.read(pointer)
+        except DamagedRecord:
+            return pointer
+        return None
 
     def _record_prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> int:
         start_ts = envelope.start_ts

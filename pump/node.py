@@ -15,9 +15,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from binlog import tso
-from binlog.errors import BinlogError, EtcdError, NodeNotFound, RegistryConflict
+from binlog.errors import BinlogError, EtcdError, RegistryConflict
 from binlog.log import get_logger
 from binlog.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.outage import Outage
+from binlog.own_record import ForeignRecord, OwnRecord
 from binlog.registry import NodeRecord, Registry
 
 _log = get_logger("pump.node")
@@ -40,8 +42,7 @@ class Node:
         self._status_addr = ""
         self._final_ts: int | None = None
         self._started: tuple[int, float] = (0, 0.0)
-        self._revision = 0
-        self._unsure: NodeStatus | None = None  # a write whose outcome etcd did not tell
+        self._record = OwnRecord(registry, "pumps", node_id)
         self._writing = asyncio.Lock()
 
     @property
@@ -49,7 +50,7 @@ class Node:
         """The state to name in a refusal (P-RPC-03), or "" while prewrites are welcome."""
         if self.usurped:
             return self.usurped
-        return "" if self.state is State.ONLINE and self._revision else str(self.state)
+        return "" if self.state is State.ONLINE and self._record.revision else str(self.state)
 
     async def register(self, host: str, now_ts: int, *, status_addr: str = "") -> None:
         """Become online (P-LC-05). RegistryConflict if somebody else writes the record at the same time.
@@ -58,14 +59,10 @@ class Node:
         """
         self._host, self._status_addr = host, status_addr
         self._started = (now_ts, asyncio.get_running_loop().time())
-        record = await self._registry.get("pumps", self.node_id)
+        record = await self._record.read()
         self.previous = record.status.state if record is not None else None
         self.state = next_state(self.previous or State.OFFLINE, Event.START)
-        status = self._status(now_ts)
-        if record is None:
-            self._revision = await self._registry.create("pumps", status)
-        else:
-            self._revision = await self._registry.update("pumps", status, mod_revision=record.mod_revision)
+        await self._record.take(self._status(now_ts), record)
         _log.info("registered", node_id=self.node_id, host=host, previous=self.previous)
 
     def _status(self, update_ts: int | None = None) -> NodeStatus:
@@ -91,31 +88,18 @@ class Node:
         await self.write()
 
     async def write(self) -> None:
-        """Write the record as we are now. RegistryConflict or NodeNotFound: we are usurped; EtcdError: try again."""
+        """Write the record as we are now. RegistryConflict: we are usurped; EtcdError: try again."""
         async with self._writing:
             if self.usurped:
                 raise RegistryConflict(f"the record of {self.node_id} belongs to somebody else: {self.usurped}")
-            status = self._status()
             try:
-                self._revision = await self._registry.update("pumps", status, mod_revision=self._revision)
-            except EtcdError:
-                self._unsure = status
+                await self._record.write(self._status)
+            except ForeignRecord as error:
+                self._usurp(error.state, error.found)
                 raise
-            except (RegistryConflict, NodeNotFound):
-                await self._explain(status)
-            self._unsure = None
 
-    async def _explain(self, status: NodeStatus) -> None:
-        """A mismatch: it was our own write, whose answer was lost, or somebody else's."""
-        found = await self._registry.get("pumps", self.node_id)
-        if found is not None and self._unsure is not None and found.status == self._unsure:
-            self._revision = await self._registry.update("pumps", status, mod_revision=found.mod_revision)
-            return
-        self._usurp(found)
-        raise RegistryConflict(f"the record of {self.node_id} was written by somebody else: {found}")
-
-    def _usurp(self, found: NodeRecord | None) -> None:
-        self.usurped = str(found.status.state) if found is not None else "removed"
+    def _usurp(self, state: str, found: object) -> None:
+        self.usurped = state
         _log.error(
             "somebody else wrote this pump's record: no more prewrites are taken; restart it to register again",
             node_id=self.node_id,
@@ -124,42 +108,46 @@ class Node:
 
     async def heartbeat(self, interval_s: float) -> None:
         """Refresh the record for ever; failures of etcd are logged and tried again (P-LC-06)."""
+        outage = Outage(_log, "heartbeat failed", "the heartbeat is back")
         while not self.usurped:
             await asyncio.sleep(interval_s)
             try:
                 await self.write()
-            except (RegistryConflict, NodeNotFound):
+                outage.over()
+            except RegistryConflict:
                 return
             except BinlogError as error:
-                _log.warning("heartbeat failed", error=error)
+                outage.failed(error=error)
 
     async def watch(self) -> None:
         """Notice a foreign write when it happens, not at the next heartbeat."""
+        outage = Outage(_log, "watch of the registry broke", "the registry is watched again")
         while not self.usurped:
             try:
-                async for changes in self._registry.watch("pumps", self._revision):
+                if outage.lasts_s:
+                    await self._record.read()  # a watch does not tell that it stands
+                    outage.over()
+                async for changes in self._registry.watch("pumps", self._record.revision):
                     for change in changes:
                         if change.node_id == self.node_id:
                             await self._judge(change.record)
                     if self.usurped:
                         return
             except EtcdError as error:
-                _log.warning("watch of the registry broke", error=error)
+                outage.failed(error=error)
                 await asyncio.sleep(1)
 
     async def _judge(self, record: NodeRecord | None) -> None:
         """A change of our key is ours, about to be known as ours (its answer is on the way), or foreign."""
         async with self._writing:
-            if record is not None and (record.mod_revision <= self._revision or record.status == self._unsure):
+            if self._record.is_ours(record):
                 return
             with suppress(EtcdError):
-                found = await self._registry.get("pumps", self.node_id)
-                if found is None or found.mod_revision != self._revision:
-                    self._usurp(found)
+                found = await self._record.read()
+                if not self._record.is_ours(found):
+                    self._usurp(str(found.status.state) if found is not None else "removed", found)
 
     async def go_offline(self) -> None:
         """Take the registration back (P-LC-05)."""
         self.state = State.OFFLINE
-        self._revision = await self._registry.update(
-            "pumps", replace(self._status(), update_ts=0), mod_revision=self._revision
-        )
+        await self._record.write(lambda: replace(self._status(), update_ts=0))

@@ -4,7 +4,8 @@ A prewrite can be durable here although its answer was lost, and then be written
 commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing
 (correctness rule 5). Where timestamps are PD's, TiKV is asked about what no pump knows: it tells a commit or a
 rollback, and ends a transaction whose lock has outlived its writer. What nobody knows stays pending until `binlogctl`
-settles it; a TiDB's of which TiKV has no trace after a minute is rolled back there and here.
+settles it; a TiDB's of which TiKV has no trace after a minute is rolled back there and here. One that began at or below
+PD's GC safepoint is not, for the record of its commit may be removed: it stays pending.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from binlog.channel import open_channel
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 from binlog.node import NodeStatus, State
+from binlog.outage import Outage
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.registry import Registry
 from binlog.security import Security
-from binlog.tikv import TiKV
+from binlog.tikv import BelowSafepoint, TiKV
 from grpc import aio
 
 from pump.pending import Pending
@@ -75,15 +77,20 @@ class Orphans:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._age_s = age_s
-        self._said_s = self._silent_said_s = float("-inf")
+        self._said_s = float("-inf")
+        self._silence = Outage(
+            _log, "TiKV does not tell what became of old prewrites", "TiKV tells again", every_s=SAY_INTERVAL_S
+        )
 
     async def run(self) -> None:
+        outage = Outage(_log, "old prewrites could not be asked about", "old prewrites are asked about again")
         while True:
             await asyncio.sleep(min(INTERVAL_S, self._age_s))
             try:
                 await self.look()
+                outage.over()
             except BinlogError as error:
-                _log.warning("old prewrites could not be asked about", error=error)
+                outage.failed(error=error)
 
     async def look(self) -> int:
         """How many old prewrites are left."""
@@ -104,8 +111,9 @@ class Orphans:
         if self._upstream is not None:
             try:
                 await self._ask_upstream(self._upstream, old)
+                self._silence.over()
             except BinlogError as error:
-                self._say_silent(error)
+                self._silence.failed(error=error)
         left = [entry for entry in old if self._store.is_pending(entry.start_ts)]
         self._say(left)
         return len(left)
@@ -136,30 +144,39 @@ class Orphans:
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
         """Whether or not every pump has answered: what TiKV says is final, and a drainer counts a transaction that
         lies on two pumps once (rule 19)."""
-        open_ones = [entry for entry in old if entry.prewrite_key and self._store.is_pending(entry.start_ts)]
+        open_ones = [
+            entry
+            for entry in old
+            if entry.prewrite_key
+            and not entry.writer  # TiKV knows nothing of a service's: pump.expired ends those
+            and not entry.safepoint_ts
+            and self._store.is_pending(entry.start_ts)
+        ]
         if not open_ones:
             return
         now_ts, services = await upstream.timestamps.get(), await upstream.services()
         for entry in open_ones[:TIKV_ASKED_MAX]:
-            age_s = time.monotonic() - entry.since_s
-            give_up = age_s > self._trace_wait_s and not services
-            commit_ts = await upstream.tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
-            if commit_ts is not None and self._store.is_pending(entry.start_ts):
-                _log.info(
-                    "TiKV tells what became of a pending prewrite",
-                    start_ts=entry.start_ts,
-                    commit_ts=commit_ts,
-                    outcome="committed" if commit_ts else "rolled back",
-                    ddl_job_id=entry.ddl_job_id,
-                    age_s=int(age_s),
-                )
-                await self._store.settle(entry.start_ts, commit_ts)
+            await self._ask_tikv(upstream.tikv, entry, now_ts=now_ts, services=services)
 
-    def _say_silent(self, error: BinlogError) -> None:
-        now_s = time.monotonic()
-        if now_s - self._silent_said_s >= SAY_INTERVAL_S:
-            self._silent_said_s = now_s
-            _log.warning("TiKV does not tell what became of old prewrites", error=error)
+    async def _ask_tikv(self, tikv: TiKV, entry: Pending, *, now_ts: int, services: bool) -> None:
+        age_s = time.monotonic() - entry.since_s
+        give_up = age_s > self._trace_wait_s and not services
+        try:
+            commit_ts = await tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
+        except BelowSafepoint as error:
+            entry.safepoint_ts = error.safepoint_ts
+            self._said_s = float("-inf")
+            return
+        if commit_ts is not None and self._store.is_pending(entry.start_ts):
+            _log.info(
+                "TiKV tells what became of a pending prewrite",
+                start_ts=entry.start_ts,
+                commit_ts=commit_ts,
+                outcome="committed" if commit_ts else "rolled back",
+                ddl_job_id=entry.ddl_job_id,
+                age_s=int(age_s),
+            )
+            await self._store.settle(entry.start_ts, commit_ts)
 
     def _say(self, left: Sequence[Pending]) -> None:
         now_s = time.monotonic()
@@ -171,3 +188,12 @@ class Orphans:
             count=len(left),
             oldest=[f"{e.start_ts} for {int(now_s - e.since_s)} s" for e in left[:SHOWN_MAX]],
         )
+        forgotten = [entry for entry in left if entry.safepoint_ts]
+        if forgotten:
+            _log.error(
+                "TiKV no longer tells what became of prewrites that began at or below PD's GC safepoint. Look upstream"
+                " whether their rows are there, then end each: binlogctl settle -start-ts N -commit-ts M, or -rollback",
+                count=len(forgotten),
+                start_ts=[entry.start_ts for entry in forgotten[:SHOWN_MAX]],
+                safepoint_ts=max(entry.safepoint_ts for entry in forgotten),
+            )

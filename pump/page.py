@@ -68,7 +68,7 @@ def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
             Alarm(f"Somebody else wrote this pump's record ({own['usurped']}): no prewrites are taken. Restart it.")
         )
     if own["logBroken"]:
-        found.append(Alarm("A write or sync of the value log failed: nothing is taken until the pump is restarted."))
+        found.append(Alarm(f"Nothing is taken until the pump is restarted: {own['logBroken']}. What it has is served."))
     if full:
         found.append(Alarm("No available space: writes are refused."))
     if own["lateCommitCount"]:
@@ -77,6 +77,12 @@ def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
     if oldest_s >= PENDING_WARN_S:
         text = f"A prewrite has been pending for {span_text(oldest_s)} and holds every drainer back: binlogctl settle"
         found.append(Alarm(text, Mood.WARN))
+    if own["belowGCSafePointCount"]:
+        text = (
+            f"{own['belowGCSafePointCount']:,} pending prewrites began at or below PD's GC safepoint: TiKV no longer "
+            f"tells whether they were committed. Look upstream for their rows, then binlogctl settle"
+        )
+        found.append(Alarm(text, Mood.BAD))
     return found
 
 

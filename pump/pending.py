@@ -21,8 +21,10 @@ class Pending:
     size: int
     ddl_job_id: int = 0
     prewrite_key: bytes = b""
+    writer: bytes = b""  # the id that the prewrite names, for which its writer holds a lease in etcd
     in_flight: int = 0  # requests read whose fate in the log is not known yet
     held: bool = False  # it is in the log, or may be
+    safepoint_ts: int = 0  # PD's GC safepoint, where TiKV no longer tells what became of it
 
 
 @dataclass(slots=True)
@@ -46,13 +48,20 @@ class PendingSet:
         return self._entries.get(start_ts)
 
     def arrive(
-        self, start_ts: int, *, since_s: float, size: int, ddl_job_id: int = 0, prewrite_key: bytes = b""
+        self,
+        start_ts: int,
+        *,
+        since_s: float,
+        size: int,
+        ddl_job_id: int = 0,
+        prewrite_key: bytes = b"",
+        writer: bytes = b"",
     ) -> None:
         """A request with this prewrite was read. The ts-0 probe never comes here (`P-RPC-05`)."""
         assert start_ts > 0
         entry = self._entries.get(start_ts)
         if entry is None:
-            entry = self._entries[start_ts] = Pending(start_ts, since_s, size, ddl_job_id, prewrite_key)
+            entry = self._entries[start_ts] = Pending(start_ts, since_s, size, ddl_job_id, prewrite_key, writer)
             heapq.heappush(self._heap, start_ts)
         entry.in_flight += 1
 
@@ -89,6 +98,10 @@ class PendingSet:
     def first(self, count_max: int) -> list[Pending]:
         """The oldest ones, ascending."""
         return [self._entries[ts] for ts in heapq.nsmallest(count_max, self._entries)]
+
+    def below_safepoint(self) -> list[Pending]:
+        """Those of which TiKV keeps no record any more."""
+        return [entry for entry in self._entries.values() if entry.safepoint_ts]
 
     def older_than(self, since_s: float) -> list[Pending]:
         """Held ones that arrived before a moment, ascending by start_ts."""

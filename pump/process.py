@@ -2,6 +2,7 @@
 
 Start: directory lock → etcd → cluster id → recovery → listen (everything refused) → election, where timestamps are our
 own → status page → T → registration → notify drainers → serve → background tasks.
+A log that breaks on the way: `pausing`, and so it stays; what is stored is served, until a restart.
 Stop: `pausing` (no prewrites) → pending prewrites get their commits → the store is sealed → living drainers read the
 rest → `paused`, and `final` if nothing can follow → background tasks → listener → files → etcd → lock.
 """
@@ -15,23 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from binlog.cluster import cluster_id
-from binlog.errors import BinlogError, TimestampUnavailable
+from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
 from binlog.etcd import connect_etcd
 from binlog.fields import reachable, split_host_port
 from binlog.http import StatusServer
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.node import Event, State
+from binlog.outage import Outage
 from binlog.published import PublishedJobs
 from binlog.registry import Registry
 from binlog.tikv import TiKV
 from binlog.timestamp import TimestampSource, connect_timestamps
 from binlog.upstream import choose_source, pd_addresses
 
+from pump.admission import InFlight
 from pump.config import PumpConfig
 from pump.edge import Edge, Service
 from pump.election import Election
 from pump.errors import NotifyFailed
+from pump.expired import ExpiredWriters
 from pump.ext import ExtService
 from pump.fake import write_fakes
 from pump.gauges import expose, withdraw
@@ -42,7 +46,8 @@ from pump.notify import is_stale, notify_drainers
 from pump.orphans import Orphans, Upstream
 from pump.service import Gate, PumpService
 from pump.status import StatusPages
-from pump.store import Store, StoreOptions
+from pump.store import Store
+from pump.store_options import StoreOptions
 from pump.tso_service import TsoService
 
 GRACE_S = 1.0  # for calls under way; streams that live as long as their client are cut off
@@ -109,13 +114,22 @@ class Pump:
             self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
         await self._serve_status()  # what can fail comes before the registration, which would outlive us
-        now_ts = await timestamps.get()
+        now_ts = await self._first_ts()
         await self.store.serve()
         await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
         await self._notify(now_ts)
         self.gate.closed = ""
-        self._begin()
+        self._begin(etcd)
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
+
+    async def _first_ts(self) -> int:
+        """TimestampUnavailable says why this pump does not lead, if that is the reason."""
+        try:
+            return await self.timestamps.get()
+        except TimestampUnavailable as error:
+            if self.election is not None and self.election.refusal:
+                raise TimestampUnavailable(f"{error}. {self.election.refusal}") from error
+            raise
 
     async def _open_store(self, directory: Path, timestamps: TimestampSource) -> Store:
         storage = self._config.storage
@@ -123,21 +137,34 @@ class Pump:
             directory,
             timestamps,
             StoreOptions(
-                stop_bytes=storage.stop_write_at_available_space, sync=storage.sync_log, index=storage.kv.options()
+                stop_bytes=storage.stop_write_at_available_space,
+                transaction_bytes_max=self._config.transaction_bytes_max,
+                sync=storage.sync_log,
+                index=storage.kv.options(),
+                ts_ahead_max_s=self._config.ts_ahead_max,
             ),
         )
-        await store.open()
+        try:
+            await store.open()
+        except OSError as error:
+            place = error.filename or directory
+            raise ConfigError(f"data-dir {directory} cannot be used: {place}: {error.strerror or error}") from error
         self._stack.push_async_callback(store.close)
         self._stack.callback(withdraw)
         return store
 
     async def _listen(self, etcd: Etcd, *, own_timestamps: bool) -> None:
         config = self._config
-        self.pump_service = PumpService(self.store, self.gate, slow_write_s=config.storage.slow_write_threshold)
-        ext = ExtService(self.store, self.gate, node_id=self.node.node_id, state=lambda: str(self.node.state))
+        in_flight = InFlight(config.in_flight_bytes_max)
+        self.pump_service = PumpService(
+            self.store, self.gate, in_flight, slow_write_s=config.storage.slow_write_threshold
+        )
+        ext = ExtService(
+            self.store, self.gate, in_flight, node_id=self.node.node_id, state=lambda: str(self.node.state)
+        )
         services: list[Service] = [self.pump_service.service(), ext.service()]
         if own_timestamps:
-            self.election = Election(etcd, log_max_ts=lambda: self.store.largest_ts)
+            self.election = Election(etcd, log_ts_until=self.store.largest_ts_until, ahead_max_s=config.bound_ahead_max)
             services.append(TsoService(self.election, self.cluster_id).service())
         self.edge = Edge(services, config.security.security(), receive_bytes_max=config.max_message_size)
         await self.edge.start(config.addr, config.socket)
@@ -165,7 +192,7 @@ class Pump:
             await self.node.go_offline()
             raise
 
-    def _begin(self) -> None:
+    def _begin(self, etcd: Etcd) -> None:
         config = self._config
         security = config.security.security()
         expose(self.store)
@@ -182,7 +209,9 @@ class Pump:
         self._spawn(self.node.watch(), "registry watch")
         self._spawn(self.collector.run(), "garbage collection")
         self._spawn(orphans.run(), "old prewrites")
+        self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
         self._spawn(self._watch_space(), "free space")
+        self._spawn(self._watch_log(), "value log")
         if config.gen_binlog_interval:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
@@ -204,15 +233,34 @@ class Pump:
         _log.info("status is served", addr=server.addr)
 
     async def _watch_space(self) -> None:
+        space = self.store.space
+        unknown = Outage(_log, "the free space of data-dir is unknown", "it is known again", level="error")
+        full = Outage(_log, "no available space: writes are refused", "there is space again: writes are taken")
         while True:
             await asyncio.sleep(SPACE_INTERVAL_S)
-            was_full = self.store.space.full
             try:
-                await asyncio.to_thread(self.store.space.refresh)
+                await asyncio.to_thread(space.refresh)
+                unknown.over()
             except OSError as error:
-                _log.error("the free space of data-dir is unknown", error=error)
-            if self.store.space.full and not was_full:
-                _log.warning("no available space: writes are refused", available=self.store.space.available_bytes)
+                unknown.failed(error=error)
+            if space.full:
+                full.failed(available=space.available_bytes)
+            else:
+                full.over(available=space.available_bytes)
+
+    async def _watch_log(self) -> None:
+        """A broken log takes nothing until a restart: leave `online`, so that writers choose another pump. Drainers go
+        on reading here, and wait for what is pending."""
+        reason = await self.store.broken()
+        _log.error(
+            "no binlog is taken until the pump is restarted; if it breaks again, look at the disk", reason=reason
+        )
+        if self.node.state is not State.ONLINE or self.node.usurped:
+            return
+        try:
+            await self.node.move(Event.PAUSE)
+        except BinlogError as error:
+            _log.warning("the registry does not say yet that this pump is pausing; a heartbeat will", error=error)
 
     async def requested(self) -> str:
         """Wait until a stop is asked for over HTTP; "pause" or "close"."""
@@ -239,6 +287,9 @@ class Pump:
     async def _leave(self, event: Event) -> None:
         if self.node.usurped:
             return
+        if self.store.log.broken is not None:
+            await self._leave_broken()
+            return
         await self.node.move(event)
         if not await self.store.drained(self._config.drain_wait):
             _log.warning(
@@ -259,6 +310,14 @@ class Pump:
         else:
             await self._read(final_ts)
         await self.node.move(Event.DRAINED, final_ts=final_ts)
+
+    async def _leave_broken(self) -> None:
+        """Nobody knows what the log's end holds before it is read again: this pump keeps counting until then."""
+        if self.node.state is State.ONLINE:
+            await self.node.move(Event.PAUSE)
+        else:
+            await self.node.write()
+        _log.warning("the value log is broken: the pump stays as it is, and drainers wait for its next start")
 
     async def _read(self, final_ts: int) -> None:
         """Wait a moment for drainers that live and have not yet applied our last binlog. It is they who gain by it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from pump.errors import DamagedRecord
@@ -17,6 +18,7 @@ END_BYTES = END_MAGIC.to_bytes(4, "little")
 HEADER_BYTES = 16
 FOOTER_BYTES = 12
 POINTER_BYTES = 12
+CHECKSUM_PIECE_BYTES = 1 << 20
 
 _HEADER = Struct("<IQI")
 _FOOTER = Struct("<qI")
@@ -42,7 +44,18 @@ class Pointer(NamedTuple):
 
 def encode_header(payload: bytes) -> bytes:
     """The 16 bytes before a payload (`P-ST-01`)."""
-    return _HEADER.pack(RECORD_MAGIC, len(payload), crc32c(payload))
+    return _HEADER.pack(RECORD_MAGIC, len(payload), _checksum(payload))
+
+
+def _checksum(payload: bytes) -> int:
+    """CRC-32C; of a view piece by piece, for the library takes nothing but bytes."""
+    found: int = 0
+    if isinstance(payload, bytes):
+        found = crc32c(payload)
+        return found
+    for at in range(0, len(payload), CHECKSUM_PIECE_BYTES):
+        found = extend(found, bytes(payload[at : at + CHECKSUM_PIECE_BYTES]))
+    return found
 
 
 def encode_record(payload: bytes) -> bytes:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from binlog.envelope import BinlogType, Envelope, scan
+from binlog.envelope import BinlogType, Envelope, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.log import get_logger
 
+from pump.checkpoint import Checkpoint
 from pump.errors import DamagedRecord
 from pump.index import Batch, Index
+from pump.keys import FLAG_DAMAGED
 from pump.log import Found, Head, ValueLog
 from pump.match import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
 from pump.record import Pointer
@@ -29,39 +31,56 @@ class Unmatched:
     start_ts: int
     prewrite: Prewrite
     prewrite_key: bytes
+    writer: bytes = b""
 
 
 @dataclass(slots=True)
 class Recovered:
-    """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty."""
+    """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty; `lost`: where the log
+    has damaged bytes, which may have held any prewrite."""
 
     unmatched: list[Unmatched]
-    head: Pointer | None
+    head: Head | None
     damage: list[DamagedRecord]
     records: int
+    lost: Pointer | None = None
+
+    @property
+    def handle(self) -> Pointer:
+        """No prewrite before it is pending."""
+        head = Pointer(0, 0) if self.head is None else self.head.pointer
+        return min([head, *(found.prewrite.pointer for found in self.unmatched[:1])])
 
 
-def recover(log: ValueLog, index: Index, damage: list[DamagedRecord]) -> Recovered:
+def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: Checkpoint | None = None) -> Recovered:
     """Bring the index up to the end of the log and find what is pending.
 
-    Reads from the least of our own head and handlePointer; from the first file where only the original has written.
-    `damage` is what opening the log found, and is added to.
+    Reads from where `trusted` says, else from the first file. What the index has behind it is put again where it is
+    missing. `damage` is what opening the log found, and is added to.
     """
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
-    start = Pointer(0, 0)
-    if own is not None:
-        start = min(own.pointer, index.handle() or Pointer(0, 0))
-        if own.pointer != head:
-            _log.warning("the index was written by the original pump; its part of the log is read again", start=start)
-    elif head is not None:
+    start = Pointer(0, 0) if trusted is None else trusted.start
+    if own is None and head is not None:
         _log.info("data-dir of the original pump: the whole log is read once", head=head)
+    elif own is not None and own.pointer != head:
+        _log.warning("the index was written by the original pump; its part of the log is read again", start=start)
+    files = {file.fid for file in log.files()}
+    rebuild.damaged += [(pointer, end) for pointer, end in index.damages() if pointer.fid in files]
+    damage += [_known_damage(log, pointer, end) for pointer, end in rebuild.damaged if pointer < start]
     for found in log.scan(start):
         rebuild.step(found)
     rebuild.flush()
-    unmatched = [Unmatched(ts, prewrite, rebuild.keys[ts]) for ts, prewrite in rebuild.unmatched.items()]
+    rebuild.lost_pending()
+    unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
     _log.info("recovered", records=rebuild.records, pending=len(unmatched), damaged=len(damage), start=start)
-    return Recovered(unmatched, rebuild.head, damage, rebuild.records)
+    lost = max((pointer for pointer, _ in rebuild.damaged), default=None)
+    return Recovered(unmatched, index.own_head(), damage, rebuild.records, lost)
+
+
+def _known_damage(log: ValueLog, pointer: Pointer, end: int) -> DamagedRecord:
+    place = str(log.file(pointer.fid).path)
+    return DamagedRecord(place, pointer.offset, f"{end - pointer.offset} bytes, found at an earlier start")
 
 
 @dataclass(slots=True)
@@ -70,9 +89,10 @@ class _Rebuild:
     index: Index
     damage: list[DamagedRecord]
     unmatched: dict[int, Prewrite] = field(default_factory=dict)
-    keys: dict[int, bytes] = field(default_factory=dict)
+    named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # prewrite_key and writer of the unmatched
     head: Pointer | None = None
     records: int = 0
+    damaged: list[tuple[Pointer, int]] = field(default_factory=list)  # stretches, also those of earlier starts
     # Of the batch that is being filled, not in the index yet
     _outcomes: dict[int, int] = field(default_factory=dict)
     _pointers: dict[int, Pointer] = field(default_factory=dict)
@@ -83,6 +103,9 @@ class _Rebuild:
     def step(self, found: Found) -> None:
         if found.payload is None:
             self._report(found.pointer, f"{found.reason}, {found.end - found.pointer.offset} bytes stepped over")
+            self._batch = self._batch or self.index.batch()
+            self._batch[0].damage(found.pointer, found.end)
+            self.damaged.append((found.pointer, found.end))
             return
         try:
             envelope = scan(found.payload)
@@ -100,7 +123,8 @@ class _Rebuild:
 
     def _report(self, pointer: Pointer, detail: str) -> None:
         error = DamagedRecord(str(self.log.file(pointer.fid).path), pointer.offset, detail)
-        self.damage.append(error)
+        if not any((each.place, each.offset) == (error.place, error.offset) for each in self.damage):
+            self.damage.append(error)
         _log.error("damage in the value log", error=error)
 
     def _say(self) -> None:
@@ -110,10 +134,10 @@ class _Rebuild:
             _log.info("reading the log", records=self.records, fid=self.head.fid, offset=self.head.offset)
 
     def flush(self) -> None:
-        if self._batch is not None and self.head is not None:
+        if self._batch is not None:
             batch, raw = self._batch
             known = self.index.own_head()
-            if known is None or known.pointer <= self.head:
+            if self.head is not None and (known is None or known.pointer <= self.head):
                 batch.head(Head(self.head, self._end, self.log.file(self.head.fid).max_ts))
             self.index.write(raw)
         self._batch = None
@@ -143,10 +167,11 @@ class _Rebuild:
         prewrite = as_prewrite(envelope, pointer, len(payload))
         if outcome is None:
             self.unmatched[start_ts] = prewrite
-            self.keys[start_ts] = payload[envelope.key_at : envelope.key_end]
+            self.named[start_ts] = payload[envelope.key_at : envelope.key_end], writer_of(payload, envelope)
             return
         commit_at = self._pointer(outcome)
-        if commit_at is not None and self.index.complete(outcome) is None:
+        complete = self.index.complete(outcome)
+        if commit_at is not None and (complete is None or complete.flags & FLAG_DAMAGED):
             batch.complete(outcome, as_general(start_ts, prewrite, commit_at))
             if commit_at.fid != pointer.fid:
                 batch.need(pointer.fid, outcome)
@@ -159,6 +184,8 @@ class _Rebuild:
             return
         if not self._place(batch, commit_ts, pointer):
             return
+        if outcome == commit_ts and self.index.complete(commit_ts) is not None:
+            return  # read again behind a checkpoint, and nothing of it was lost
         self._outcomes[start_ts] = commit_ts
         batch.outcome(start_ts, commit_ts)
         prewrite = self._settle(start_ts) or self._stored_prewrite(start_ts)
@@ -179,23 +206,44 @@ class _Rebuild:
             batch.complete(envelope.commit_ts, as_fake(envelope, pointer, len(payload)))
 
     def _settle(self, start_ts: int) -> Prewrite | None:
-        self.keys.pop(start_ts, None)
+        self.named.pop(start_ts, None)
         return self.unmatched.pop(start_ts, None)
 
     def _stored_prewrite(self, start_ts: int) -> Prewrite | None:
         """A prewrite before the place where reading began."""
         pointer = self._pointer(start_ts)
         if pointer is None:
-            return None
+            return self._lost_prewrite(start_ts)
         try:
             payload = self.log.read(pointer)
             envelope = scan(payload)
         except (DamagedRecord, DecodeError) as error:
             _log.error("the prewrite of a commit cannot be read", start_ts=start_ts, error=error)
-            return None
+            return Prewrite(pointer, 0, 0, 0, 0)
         if envelope.tp != BinlogType.PREWRITE or envelope.start_ts != start_ts:
             return None
         return as_prewrite(envelope, pointer, len(payload))
+
+    def _lost_prewrite(self, start_ts: int) -> Prewrite | None:
+        """Where records were lost before they were indexed, a commit without a prewrite may be of one of them."""
+        if not self.damaged:
+            return None
+        pointer = self.damaged[-1][0]
+        _log.error("a commit's prewrite is not here, and the log is damaged", start_ts=start_ts, pointer=pointer)
+        return Prewrite(pointer, 0, 0, 0, 0)
+
+    def lost_pending(self) -> None:
+        """Prewrites that the index knows in damaged bytes, without an outcome: they are pending. Every ts is looked at:
+        a prewrite may come after its start_ts was resolved, and commits above that."""
+        if not self.damaged:
+            return
+        for ts, pointer in self.index.pointers(0):
+            lost = any(begin <= pointer and pointer < Pointer(begin.fid, end) for begin, end in self.damaged)
+            if lost and self.index.outcome(ts) is None and self.index.complete(ts) is None:
+                _log.error("a pending prewrite cannot be read", start_ts=ts, pointer=pointer)
+                self.unmatched[ts] = Prewrite(pointer, 0, 0, 0, 0)
+                self.named[ts] = b"", b""
+        self.unmatched = dict(sorted(self.unmatched.items(), key=lambda item: item[1].pointer))
 
 
 _Step = Callable[[_Rebuild, Batch, Envelope, bytes, Pointer], None]

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from binlog.errors import BinlogError
 from binlog.log import get_logger
+from binlog.outage import Outage
 
+from pump.horizon import Horizon
 from pump.pending import PendingSet, Resolved
 
 _log = get_logger("pump.resolver")
@@ -22,7 +24,10 @@ class Timestamps(Protocol):
 class Resolver:
     """`refresh` on demand; `nudge` when something became visible while somebody waits. Lives on the event loop."""
 
-    def __init__(self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps) -> None:
+    def __init__(
+        self, pending: PendingSet, resolved: Resolved, timestamps: Timestamps, horizon: Horizon | None = None
+    ) -> None:
+        self.horizon = horizon or Horizon()
         self._pending = pending
         self._resolved = resolved
         self._timestamps = timestamps
@@ -42,6 +47,7 @@ class Resolver:
 
     def advance(self, fetched_ts: int) -> int:
         """As `refresh`, with a T fetched by somebody else before this call."""
+        self.horizon.saw(fetched_ts)
         before = self._resolved.ts
         after = self._resolved.advance(fetched_ts, self._pending.oldest())
         if after > before:
@@ -73,12 +79,14 @@ class Resolver:
 
     async def run(self) -> None:
         """Refresh after nudges, one at a time: those that come during a refresh share the next."""
+        outage = Outage(_log, "the resolved ts stands still", "the resolved ts moves again")
         while True:
             await self._nudged.wait()
             self._nudged.clear()
             try:
                 await self.refresh()
+                outage.over()
             except BinlogError as error:
-                _log.warning("the resolved ts stands still", error=error)
+                outage.failed(error=error)
                 await asyncio.sleep(0.2)
                 self._nudged.set()

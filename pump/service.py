@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from binlog.errors import ClusterMismatch, DecodeError
+from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.pb import pump_pb2
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metering
+from pump.admission import InFlight
 from pump.edge import Service
 from pump.errors import Stopping
-from pump.gauges import LOSS, RPC_SECONDS
+from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
+from pump.parts import Part
+from pump.pull import pull_bytes
 from pump.store import Store
 
 PULL_BYTES_MAX = 1 << 20
@@ -37,14 +43,31 @@ class Gate:
         if self.closed:
             raise Stopping(self.closed)
 
+    async def write(
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
+    ) -> list[BinlogError | None]:
+        """`check`, then write; one result for each payload, counted under `method`."""
+        try:
+            self.check(cluster_id)
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
+        except BinlogError:
+            metering.lost(payloads)
+            raise
+        metering.written(method, payloads, results)
+        return results
+
 
 class PumpService:
     """Handlers of `binlog.Pump`."""
 
-    def __init__(self, store: Store, gate: Gate, *, slow_write_s: float = 1.0) -> None:
+    def __init__(
+        self, store: Store, gate: Gate, in_flight: InFlight | None = None, *, slow_write_s: float = 1.0
+    ) -> None:
         self._store = store
+        self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
+        self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
     def service(self) -> Service:
@@ -58,27 +81,26 @@ class PumpService:
 
     async def write_binlog(self, data: bytes) -> bytes:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07)."""
-        try:
-            request = pump_pb2.WriteBinlogReq.FromString(data)
-        except ProtobufError as error:
-            raise DecodeError("WriteBinlogReq", offset=0, detail=str(error)) from error
-        self._gate.check(request.clusterID)
+        with self._in_flight.request(len(data)):
+            return await self._write(data)
+
+    async def _write(self, data: bytes) -> bytes:
+        cluster_id, payload = parse_write(data)
         began_s = time.monotonic()
-        (refused,) = await self._store.write([request.payload], refuse_prewrites=self._gate.refuses_prewrites())
+        (refused,) = await self._gate.write(self._store, "WriteBinlog", cluster_id, [payload])
         took_s = time.monotonic() - began_s
-        RPC_SECONDS.labels("WriteBinlog", "succ" if refused is None else "fail").observe(took_s)
         if refused is not None:
-            LOSS.inc()
-            _log.warning("write refused", error=refused, bytes=len(request.payload))
+            self._refusing.failed(error=refused, bytes=len(payload))
             raise refused
+        self._refusing.over()
         if took_s >= self._slow_write_s:
-            _log.warning("slow write", seconds=round(took_s, 3), bytes=len(request.payload))
+            _log.warning("slow write", seconds=round(took_s, 3), bytes=len(payload))
         return b""
 
     async def pull_binlogs(self, data: bytes) -> AsyncIterator[bytes]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, -06).
 
-        Purged positions and damage end it with a status, never with an EOF that looks like an end.
+        Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """
         try:
             request = pump_pb2.PullBinlogReq.FromString(data)
@@ -89,19 +111,35 @@ class PumpService:
         self._store.reader.check_position(last_ts)
         self.pullers += 1
         try:
-            while not self._gate.closed:
-                until_ts = await self._store.resolver.passed(last_ts)
-                async for chunk in self._store.pull(last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True):
-                    for served in chunk:
-                        yield _entity(served.start_ts, served.commit_ts, served.payload)
-                last_ts = until_ts
+            with metering.pulling("PullBinlogs"), self._in_flight.pull(pull_bytes(PULL_BYTES_MAX)):
+                async for message in self._entities(last_ts):
+                    yield message
         finally:
             self.pullers -= 1
 
-
-def _entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
-    entity = pump_pb2.Entity(
-        pos=pump_pb2.Pos(), payload=payload, meta=pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts)
-    )
-    encoded: bytes = pump_pb2.PullBinlogResp(entity=entity).SerializeToString()
-    return encoded
+    async def _entities(self, last_ts: int) -> AsyncIterator[bytes]:
+        """Until the pump closes. A large binlog is one message here; it is put together from its parts."""
+        large: list[bytes] = []
+        async with contextlib.AsyncExitStack() as held:
+            while not self._gate.closed:
+                until_ts = await self._store.resolver.passed(last_ts)
+                async for chunk in self._store.pull(
+                    last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
+                ):
+                    if not isinstance(chunk, Part):
+                        for served in chunk:
+                            metering.read("PullBinlogs", count=1, size=len(served.payload))
+                            yield entity(served.start_ts, served.commit_ts, served.payload)
+                        continue
+                    if not large:
+                        await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
+                    large.append(chunk.data)
+                    if chunk.offset + len(chunk.data) == chunk.whole_bytes:
+                        metering.read("PullBinlogs", count=1, size=chunk.whole_bytes)
+                        message = large_entity(chunk.start_ts, chunk.commit_ts, large)
+                        large.clear()
+                        yield message
+                        del message
+                        await held.aclose()
+                last_ts = until_ts
+            raise Stopping(self._gate.closed)

@@ -100,9 +100,12 @@ class StatusPages:
                     "ageSeconds": round(now_s - entry.since_s, 1),
                     "ddlJobID": entry.ddl_job_id,
                     "prewriteKey": entry.prewrite_key.hex(),
+                    "writer": entry.writer.hex(),
+                    "belowGCSafePoint": entry.safepoint_ts,
                 }
                 for entry in store.pending(PENDING_SHOWN)
             ],
+            "belowGCSafePointCount": len(store.pending_below_safepoint()),
             "lateCommitCount": store.counters.late_commits,
             "lateCommitTS": list(store.counters.late_ts),
         }

@@ -9,33 +9,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
 
 from binlog import tso
-from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan
-from binlog.errors import BinlogError, NotOnline
+from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
+from binlog.errors import BinlogError, LogBroken, NotOnline
 from binlog.log import get_logger
 
-from pump.errors import DamagedRecord, NoSuchPrewrite, NotResolved, Stopping
-from pump.index import Index, IndexOptions
+from pump.checkpoint import Checkpoints
+from pump.errors import DamagedRecord, NoSuchPrewrite, Stopping, TooLarge
+from pump.horizon import Horizon
+from pump.index import Index
 from pump.log import ValueLog
 from pump.match import Fate, Matcher, check, is_fake
 from pump.pending import Pending, PendingSet, Resolved
-from pump.plan import BatchPlan, Limits, plan_batch
-from pump.pull import Reader, Served
-from pump.record import Pointer
+from pump.progress import Progress
+from pump.pull import Reader
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
+from pump.serving import Serving
 from pump.space import Space
+from pump.store_options import StoreOptions
 from pump.writer import Submission, Writer, Written
 
 LATE_KEPT = 100  # of the newest; and so many have a line of their own
 ALARM_INTERVAL_S = 1.0
-PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
 
 _log = get_logger("pump.store")
 
@@ -51,17 +52,7 @@ class Counters:
     late_ts: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_KEPT))
 
 
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """`file_bytes_max` and `sync` as in ValueLog; `stop_bytes`: see Space."""
-
-    stop_bytes: int = 0
-    sync: bool = True
-    file_bytes_max: int = 500 << 20
-    index: IndexOptions = field(default_factory=IndexOptions)
-
-
-class Store:
+class Store(Serving):
     """See the module. `largest_ts`, after `open`: no ts above it is in this log."""
 
     def __init__(self, directory: Path, timestamps: Timestamps, options: StoreOptions | None = None) -> None:
@@ -72,13 +63,15 @@ class Store:
         self.damage: list[DamagedRecord] = []
         self._pending = PendingSet()
         self._resolved = Resolved()
-        self.resolver = Resolver(self._pending, self._resolved, timestamps)
+        self._horizon = Horizon(self._options.ts_ahead_max_s)
+        self.resolver = Resolver(self._pending, self._resolved, timestamps, self._horizon)
         self._timestamps = timestamps
         self._drained = asyncio.Event()
+        self._broken = asyncio.Event()
         self._under_way = 0  # requests whose report has not come
         self._sealed = ""
         self._resolver_task: asyncio.Task[None] | None = None
-        self._alarmed_s = 0.0
+        self._alarmed_s = self._refused_s = 0.0
         self.activity = 0  # accepted writes; fakes do not count
 
     # Life
@@ -87,6 +80,8 @@ class Store:
         """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7)."""
         self.space.refresh()
         recovered = await asyncio.to_thread(self._recover)
+        loop = asyncio.get_running_loop()
+        self.log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
         now_s, now_ms = time.monotonic(), time.time() * 1000
         self._pending.restore(
@@ -96,20 +91,29 @@ class Store:
                 found.prewrite.length,
                 found.prewrite.ddl_job_id,
                 found.prewrite_key,
+                found.writer,
             )
             for found in recovered.unmatched
         )
         self._resolved.ts = self.index.max_commit_ts()
         matcher = Matcher(self.index, self.log.read, self._largest_ts(recovered))
+        matcher.damaged = recovered.lost
         matcher.unmatched = {found.start_ts: found.prewrite for found in recovered.unmatched}
-        self._writer = Writer(self.log, self.index, matcher, resolved_ts=lambda: self._resolved.ts)
-        self._writer.start(recovered.head or self.index.head())
+        progress = Progress(self.log, self.index, self.checkpoints, checkpoint_bytes=self._options.checkpoint_bytes)
+        self._writer = Writer(self.log, self.index, matcher, progress, resolved_ts=lambda: self._resolved.ts)
+        self._writer.start(recovered.head)
         self.largest_ts = max(matcher.largest_ts, self._resolved.ts)
 
     async def serve(self) -> None:
         """Fetch T; only after that anything may be served (correctness rule 3)."""
-        self.resolver.nudge(self.largest_ts)
         await self.resolver.refresh()
+        if self._horizon.beyond(self.largest_ts):
+            _log.error(
+                "the log holds a ts far ahead of the timestamp source; what is there is not served until then",
+                largest_ts=self.largest_ts,
+                source_ts=self._horizon.source_ts,
+            )
+        self.resolver.nudge(self.largest_ts_until(self._horizon.limit_ts))
         self._resolver_task = asyncio.create_task(self.resolver.run(), name="resolver")
 
     def _recover(self) -> Recovered:
@@ -119,8 +123,11 @@ class Store:
             file_bytes_max=self._options.file_bytes_max,
             **({} if self._options.sync else {"sync": None}),
         )
-        damage = self.log.open(self.index.own_head())
-        recovered = recover(self.log, self.index, damage)
+        self.checkpoints = Checkpoints(self._directory, self.index)
+        trusted = self.checkpoints.trusted()
+        damage = self.log.open(trusted.head if trusted is not None else None, self.index.own_head())
+        recovered = recover(self.log, self.index, damage, trusted)
+        self.checkpoints.save(recovered.head, recovered.handle)
         self.reader = Reader(self.index, self.log)
         return recovered
 
@@ -129,6 +136,12 @@ class Store:
         unmatched = max((found.start_ts for found in recovered.unmatched), default=0)
         return max(self.index.largest_ts(), self.index.largest_outcome(), unmatched)
 
+    def largest_ts_until(self, until_ts: int) -> int:
+        """The largest ts of this log, as it was when it was opened, that is not above `until_ts`."""
+        if self.largest_ts <= until_ts:
+            return self.largest_ts
+        return max(self.index.largest_ts(until_ts), self.index.largest_outcome(until_ts))
+
     async def close(self) -> None:
         """Write what is queued, save progress, close the files."""
         if self._resolver_task is not None:
@@ -136,8 +149,10 @@ class Store:
             with suppress(asyncio.CancelledError):
                 await self._resolver_task
         await self._writer.stop()
-        await asyncio.to_thread(self.log.close)
-        self.index.close()
+        try:
+            await asyncio.to_thread(self.log.close)
+        finally:
+            self.index.close()
 
     # Writing
 
@@ -145,24 +160,34 @@ class Store:
         """Store binlogs, in order; one result for each: None once durable and visible, else why not.
 
         `refuse_prewrites`: the state of a pump that takes none (P-RPC-03). A prewrite counts as pending from this
-        call on, before anything is waited for. Stopping once the store is sealed.
+        call on, before anything is waited for. Stopping once the store is sealed. A broken log refuses prewrites so.
         """
         if self._sealed:
             raise Stopping(self._sealed)
+        if self.log.broken is not None:
+            refuse_prewrites = f"{self.log.broken}; restart the pump"
         results: list[BinlogError | None] = [None] * len(payloads)
         places: list[int] = []
         envelopes: list[Envelope] = []
         accepted: list[bytes] = []
+        far: list[int] = []
         size = 0
         now_s = time.monotonic()
         for place, payload in enumerate(payloads):
             try:
                 envelope = scan(payload)
                 check(envelope)
+                if len(payload) > self._options.transaction_bytes_max:
+                    raise TooLarge(envelope.start_ts, len(payload), self._options.transaction_bytes_max)
                 if envelope.tp == BinlogType.PREWRITE and refuse_prewrites:
                     raise NotOnline(refuse_prewrites)
+                if self.log.broken is not None:
+                    raise LogBroken(self.log.broken)
                 if self.space.full and not is_fake(envelope):
                     self.space.check()
+                if self._is_far(envelope):
+                    far.append(place)
+                    continue
             except BinlogError as error:
                 results[place] = error
                 continue
@@ -179,8 +204,32 @@ class Store:
             written = await self._submit(envelopes, accepted, size)
             for place, verdict in zip(places, written.verdicts, strict=True):
                 results[place] = verdict.error
+        for place in far:
+            results[place] = await self._look_again(payloads[place], refuse_prewrites)
         self.counters.refused += sum(1 for error in results if error is not None)
         return results
+
+    def _is_far(self, envelope: Envelope) -> bool:
+        """A rollback of what is pending brings no new ts, and is how such a prewrite is ended."""
+        return self._horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
+            envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
+        )
+
+    async def _look_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
+        """A binlog that seems too far ahead: ask the source where it is, then write it or refuse it."""
+        try:
+            await self.resolver.refresh()
+        except BinlogError as error:
+            return error
+        envelope = scan(payload)
+        if not self._is_far(envelope):
+            return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]
+        refusal = self._horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
+        now_s = time.monotonic()
+        if now_s - self._refused_s >= ALARM_INTERVAL_S:
+            self._refused_s = now_s
+            _log.error("a binlog is refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
+        return refusal
 
     def _arrive(self, envelope: Envelope, payload: bytes, now_s: float) -> None:
         self._pending.arrive(
@@ -188,7 +237,8 @@ class Store:
             since_s=now_s,
             size=len(payload),
             ddl_job_id=envelope.ddl_job_id,
-            prewrite_key=payload[envelope.key_at : envelope.key_end],
+            prewrite_key=bytes(payload[envelope.key_at : envelope.key_end]),
+            writer=writer_of(payload, envelope),
         )
 
     async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
@@ -224,7 +274,7 @@ class Store:
                     pending.stored(envelope.start_ts)
                 else:
                     pending.refused(envelope.start_ts)
-            elif verdict.error is None and verdict.fate is not Fate.FAKE:
+            elif verdict.error is None and not is_fake(envelope):  # a fake that was left out ends nothing either
                 pending.settled(envelope.start_ts)
             if verdict.write and verdict.error is None:
                 self.counters.written += 1
@@ -257,16 +307,18 @@ class Store:
         )
 
     async def write_fake(self) -> int:
-        """One fake binlog; its ts. Its place is reserved before its ts is fetched (correctness rule 4)."""
+        """One fake binlog; its ts. Its place is reserved before its ts is fetched (rule 4). LogBroken on failure."""
         placeholder = self._resolved.ts + 1
         self._pending.arrive(placeholder, since_s=time.monotonic(), size=0)
         try:
             ts = await self._timestamps.get()
             payload = encode_fake(ts)
-            await self._submit([scan(payload)], [payload], len(payload))
+            (verdict,) = (await self._submit([scan(payload)], [payload], len(payload))).verdicts
         finally:
             self._pending.refused(placeholder)
             self._settle_down()
+        if verdict.error is not None:
+            raise verdict.error
         self.resolver.advance(ts)
         return ts
 
@@ -308,54 +360,10 @@ class Store:
                 return reached()
         return True
 
-    # Reading
-
-    @property
-    def resolved_ts(self) -> int:
-        return self._resolved.ts
-
-    async def plan(self, after_ts: int, resolved_ts: int, limits: Limits) -> BatchPlan:
-        """Where a batch after `after_ts` ends; `resolved_ts` was given out before this call."""
-
-        entries = iter(self.index.completes(after_ts, resolved_ts))
-        first = list(islice(entries, PLAN_INLINE_ENTRIES))
-        if len(first) < PLAN_INLINE_ENTRIES:
-            return plan_batch(first, resolved_ts, limits)
-        return await asyncio.to_thread(plan_batch, chain(first, entries), resolved_ts, limits)
-
-    async def pull(
-        self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False
-    ) -> AsyncIterator[list[Served]]:
-        """All complete binlogs in (after_ts, until_ts], in chunks. NotResolved, PurgedPosition, DamagedRecord.
-
-        The next chunk is read while the caller sends this one.
-        """
-        if until_ts > self._resolved.ts:
-            raise NotResolved(until_ts, self._resolved.ts)
-        chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes)
-        step: Callable[[], list[Served] | None] = lambda: next(chunks, None)  # noqa: E731
-        ahead = asyncio.ensure_future(asyncio.to_thread(step))
-        try:
-            while (chunk := await ahead) is not None:
-                ahead = asyncio.ensure_future(asyncio.to_thread(step))
-                yield chunk
-        finally:
-            ahead.cancel()
-
-    def read_at(self, ts: int) -> bytes | None:
-        """The payload under a `ts:` key, or None (`/debug/binlog/{ts}`)."""
-        pointer: Pointer | None = self.index.pointer(ts)
-        return None if pointer is None else self.log.read(pointer)
-
-    def outcome(self, start_ts: int) -> int:
-        """The commit_ts of a start_ts whose binlog this pump serves; else 0. A rollback is no evidence (rule 5)."""
-        commit_ts = self.index.outcome(start_ts) or 0
-        return commit_ts if commit_ts and self.index.complete(commit_ts) is not None else 0
-
-    @property
-    def purged_ts(self) -> int:
-        """Binlogs at or below may be gone."""
-        return self.index.purged_ts()
+    async def broken(self) -> str:
+        """Wait until the log is broken, and say why. What it stores can still be read."""
+        await self._broken.wait()
+        return self.log.broken or ""
 
     # Pending
 
@@ -369,6 +377,16 @@ class Store:
     def pending(self, count_max: int) -> list[Pending]:
         """The oldest ones."""
         return self._pending.first(count_max)
+
+    def oldest_pending(self) -> Pending | None:
+        """The one with the smallest start_ts, if the log holds it."""
+        start_ts = self._pending.oldest()
+        entry = self._pending.get(start_ts) if start_ts is not None else None
+        return entry if entry is not None and entry.held else None
+
+    def pending_below_safepoint(self) -> list[Pending]:
+        """Those of which TiKV keeps no record any more, so that only a person can decide."""
+        return self._pending.below_safepoint()
 
     def pending_older_than(self, age_s: float) -> list[Pending]:
         return self._pending.older_than(time.monotonic() - age_s)

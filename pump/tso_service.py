@@ -11,6 +11,7 @@ from binlog.pd import COUNT_MAX
 from binlog.tso import logical, physical_ms
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metering
 from pump.edge import Service
 from pump.election import Election
 from pump.errors import InvalidBinlog, NotLeader
@@ -47,7 +48,8 @@ class TsoService:
                 raise ClusterMismatch(request.header.cluster_id, self._cluster_id)
             if not 0 < request.count <= COUNT_MAX:
                 raise InvalidBinlog(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {request.count}")
-            last_ts = await self._election.timestamps(request.count)
+            with metering.timed("Tso"):
+                last_ts = await self._election.timestamps(request.count)
             timestamp = pb.Timestamp(physical=physical_ms(last_ts), logical=logical(last_ts))
             response = pb.TsoResponse(header=self._header(), count=request.count, timestamp=timestamp)
             encoded: bytes = response.SerializeToString()

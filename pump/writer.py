@@ -24,6 +24,7 @@ from pump.errors import Stopping
 from pump.index import Index, IndexFailed
 from pump.log import Head, ValueLog
 from pump.match import Fate, Matcher, Verdict
+from pump.progress import Progress, Reached
 from pump.record import HEADER_BYTES, Pointer
 
 BATCH_BYTES_MAX = 8 << 20
@@ -53,10 +54,13 @@ class Submission:
 class Writer:
     """See the module. `resolved_ts` is read whenever progress is saved (correctness rule 3)."""
 
-    def __init__(self, log: ValueLog, index: Index, matcher: Matcher, *, resolved_ts: Callable[[], int]) -> None:
+    def __init__(
+        self, log: ValueLog, index: Index, matcher: Matcher, progress: Progress, *, resolved_ts: Callable[[], int]
+    ) -> None:
         # Of any thread
         self._log = log
         self._index = index
+        self._progress = progress
         self._resolved_ts = resolved_ts
         # Under the lock
         self._ready = threading.Condition()
@@ -70,14 +74,16 @@ class Writer:
         # Of the writer's thread
         self._matcher = matcher
         self._saved_s = 0.0
-        self._head: Pointer | None = None
+        self._head: Head | None = None
+        self._written_bytes = 0
         self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
 
     # On the event loop
 
-    def start(self, head: Pointer | None) -> None:
+    def start(self, head: Head | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._head = head
+        self._progress.start()
         self._thread.start()
 
     async def room(self) -> None:
@@ -129,6 +135,7 @@ class Writer:
                 self._loop.call_soon_threadsafe(self._deliver, reports)
             self._save_progress(now=False)
         self._save_progress(now=True)
+        self._progress.stop()
 
     def _take(self) -> list[Submission]:
         """What is queued, up to BATCH_BYTES_MAX; nothing once stopped and empty."""
@@ -165,6 +172,7 @@ class Writer:
             try:
                 self._store(reports, self._log.append(payloads, largest), payloads[-1])
             except BinlogError as error:  # LogBroken, or the index failed: the disk may hold these, or not
+                self._log.give_up(str(error))
                 return [(s, _failed(written, error)) for s, written in reports]
         self._matcher.end_batch()
         return reports
@@ -182,34 +190,37 @@ class Writer:
                     commit_ts = record(batch, envelope, payload, next(places))
                     if commit_ts:
                         written.visible.append(commit_ts)
-        head = pointers[-1]
-        end = head.offset + HEADER_BYTES + len(last_payload)
-        batch.head(Head(head, end, self._log.file(head.fid).max_ts))
+        last = pointers[-1]
+        head = Head(last, last.offset + HEADER_BYTES + len(last_payload), self._log.file(last.fid).max_ts)
+        batch.head(head)
         try:
             self._index.write(raw)
         except IndexFailed as error:
             self._log.give_up(str(error))
             raise
         self._head = head
+        self._written_bytes += sum(submission.size for submission, _ in reports)
         crash_point("pump.after_index")
 
     def _save_progress(self, *, now: bool) -> None:
-        """handlePointer and maxCommitTS, at most once a second and at the end (`P-ST-08`)."""
+        """Have it saved how far we are, at most once a second and at the end (`P-ST-08`)."""
         clock_s = time.monotonic()
         if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
             return
-        handle = self._matcher.oldest_pointer() or self._head
-        try:
-            self._index.save_progress(handle=min(handle, self._head), max_commit_ts=self._resolved_ts())
-        except IndexFailed as error:
-            self._log.give_up(str(error))
+        head = self._head
+        handle = min(self._matcher.oldest_pointer() or head.pointer, head.pointer)
+        self._progress.offer(Reached(head, handle, self._resolved_ts(), self._written_bytes))
         self._saved_s = clock_s
 
 
 def _failed(written: Written, error: BinlogError) -> Written:
-    """What should have been written may or may not be; what needed no write stands."""
-    verdicts = [Verdict(v.fate, True, error) if v.write else v for v in written.verdicts]
-    return Written(verdicts, [])
+    """Nothing of a failed batch is answered with more than the error (correctness rule 23).
+
+    What should have been written may be there or not. A repetition, or a refusal, may have been judged by a binlog of
+    this same batch: it is worth no more than that one. `write` stays, for the pending set: what was not written by
+    this request needs no entry of its own.
+    """
+    return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
 
 
 def _all_unknown(submission: Submission, error: BinlogError) -> Written:

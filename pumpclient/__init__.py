@@ -2,3 +2,7 @@
 
 `client` is the pump client, `sync` its face for threads, `sdk` what a service embeds, `ctl` binlogctl.
 """
+
+from binlog.version import release
+
+__version__ = release()

@@ -15,7 +15,8 @@ class Outcome(Enum):
     """What one try established.
 
     ACKED: durable. REFUSED: the pump said no before storing anything. TOO_LARGE: so would every pump.
-    CONFLICT: it contradicts what the pump has stored, and always will. NOT_SENT: it never heard of it.
+    CONFLICT: it contradicts what the pump has stored, and always will. ROLLED_BACK: the same, of a transaction that was
+    rolled back there. NOT_SENT: it never heard of it.
     UNKNOWN: a copy may be there.
     """
 
@@ -24,6 +25,7 @@ class Outcome(Enum):
     REFUSED = "refused"
     TOO_LARGE = "too large"
     CONFLICT = "conflict"
+    ROLLED_BACK = "rolled back"
     UNKNOWN = "unknown"
 
 
@@ -37,6 +39,11 @@ class Answer:
     @property
     def acked(self) -> bool:
         return self.outcome is Outcome.ACKED
+
+    @property
+    def final(self) -> bool:
+        """The pump has judged the binlog, and will say the same again; nothing is wrong with the pump."""
+        return self.outcome in (Outcome.ACKED, Outcome.TOO_LARGE, Outcome.CONFLICT, Outcome.ROLLED_BACK)
 
     @property
     def heard(self) -> bool:
@@ -76,16 +83,26 @@ REFUSALS = frozenset(
         NOT_FOUND,
         PERMISSION_DENIED,
         FAILED_PRECONDITION,
-        ABORTED,
         OUT_OF_RANGE,
         UNIMPLEMENTED,
         UNAUTHENTICATED,
     }
 )
 
+OURS_TOO_FAR = "ahead of the timestamp source"  # our pump's, over the service that answers UNKNOWN
+# How a pump of ours begins when too many bytes are in flight: it, or another one, may take the binlog in a moment.
+BUSY_TEXT = "too many bytes in flight"
+
 # The Go pump answers everything with UNKNOWN; these beginnings are its refusals before the write
 # (P-RPC-01, P-RPC-03, P-RPC-06), spelt as it spells them.
-REFUSAL_TEXTS = ("cluster ID are mismatch", "no online:", "no available space", "not online")
+REFUSAL_TEXTS = (
+    "cluster ID are mismatch",
+    "no online:",
+    "no available space",
+    "not online",
+    OURS_TOO_FAR,
+    BUSY_TEXT,
+)
 
 
 def classify(code: int, message: str) -> Answer:
@@ -99,6 +116,8 @@ def classify(code: int, message: str) -> Answer:
         return Answer(Outcome.TOO_LARGE, detail)
     if code == ALREADY_EXISTS:
         return Answer(Outcome.CONFLICT, detail)
+    if code == ABORTED:
+        return Answer(Outcome.ROLLED_BACK, detail)
     return Answer(Outcome.REFUSED if code in REFUSALS else Outcome.UNKNOWN, detail)
 
 

@@ -111,25 +111,33 @@ class PumpsClient:
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    async def write_prewrite(self, start_ts: int, prewrite_key: bytes, prewrite_value: bytes) -> str:
+    async def write_prewrite(
+        self, start_ts: int, prewrite_key: bytes, prewrite_value: bytes, *, writer: bytes = b""
+    ) -> str:
         """A transaction's rows, a serialized PrewriteValue; the id of the pump that has it now.
 
+        `writer`: an id registered by binlog.writers; the pumps roll the transaction back when its lease has ended.
+        Without one it stays pending, and holds every drainer back, until it is ended here or by an operator.
         Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
         """
         self._check_open()
-        payload = prewrite_payload(start_ts, prewrite_key, prewrite_value)
+        payload = prewrite_payload(start_ts, prewrite_key, prewrite_value, writer)
         return await self._writer.prewrite(start_ts, prewrite_key, payload)
 
-    async def write_ddl_prewrite(self, start_ts: int, prewrite_key: bytes, ddl: DdlFields) -> str:
+    async def write_ddl_prewrite(
+        self, start_ts: int, prewrite_key: bytes, ddl: DdlFields, *, writer: bytes = b""
+    ) -> str:
         """As `write_prewrite`, of a DDL."""
         self._check_open()
-        return await self._writer.prewrite(start_ts, prewrite_key, ddl_prewrite_payload(start_ts, prewrite_key, ddl))
+        payload = ddl_prewrite_payload(start_ts, prewrite_key, ddl, writer)
+        return await self._writer.prewrite(start_ts, prewrite_key, payload)
 
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
         """Deliver the commit to the pump that has the prewrite; durable when this returns.
 
-        Cancelling the caller does not cancel the delivery. Raises UnknownTransaction, CommitTsChanged, or
-        CommitUndelivered once the budget is spent; the same call may then be made again, with the same commit_ts.
+        Cancelling the caller does not cancel the delivery. Raises UnknownTransaction, CommitTsChanged,
+        TransactionRolledBack where the pump has rolled it back, for good, or CommitUndelivered once the budget is
+        spent; the same call may then be made again, with the same commit_ts.
         """
         self._check_open()
         await self._writer.commit(start_ts, commit_ts, ddl)

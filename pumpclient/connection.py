@@ -11,7 +11,7 @@ import time
 
 import grpc
 import grpc.aio
-from binlog.channel import open_channel
+from binlog.channel import keepalive, open_channel
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.security import Security
 
@@ -28,6 +28,7 @@ OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Channels of one process otherwise share a broken subchannel's back-off, and a reset would reset nothing.
     ("grpc.use_local_subchannel_pool", 1),
+    *keepalive(),  # the stream of batches is open for as long as the pump is used
 )
 
 

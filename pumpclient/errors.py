@@ -66,11 +66,31 @@ class CommitTsChanged(PumpClientError):
         self.asked = asked
 
 
-class CommitUndelivered(PumpClientError):
-    """The pump that holds the prewrite did not take the commit or rollback within the budget (C-11, not silent).
+class TransactionRolledBack(PumpClientError):
+    """The pump had rolled the transaction back before its commit came: nothing of it is visible, or ever will be.
 
-    The prewrite stays pending there, and holds back its pump's resolved ts, until `binlogctl settle` ends it
-    with exactly this commit_ts (0: a rollback).
+    The lease of the writer that its prewrite names had ended, or an operator settled it. Make it again as a new one.
+    """
+
+    def __init__(self, start_ts: int, commit_ts: int, *, pump: str) -> None:
+        super().__init__(
+            f"transaction {start_ts} was rolled back by pump {pump} before its commit {commit_ts} came: the lease of "
+            "this writer had ended (the process stood still, or did not reach etcd, for longer than the lease lives), "
+            "or an operator settled it. Nothing of it is visible: repeat it as a new transaction"
+        )
+        self.start_ts = start_ts
+        self.commit_ts = commit_ts
+        self.pump = pump
+
+
+class CommitUndelivered(PumpClientError):
+    """The pump that holds the prewrite did not answer the commit or rollback within the budget (C-11, not silent).
+
+    A transaction is committed when its pump has stored the commit, which may or may not have happened. If it has not,
+    the prewrite stays pending there and holds back its pump's resolved ts. The same call may be made again, which tells
+    the outcome; `binlogctl inspect` does, too. What is still pending when the writer's lease ends, at the latest some
+    seconds after its process, the pumps roll back (of a DDL: as its published job says); without a lease it
+    waits for `binlogctl settle` with exactly this commit_ts (0: a rollback).
     """
 
     def __init__(self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlog.metrics import counter, gauge
+from binlog.metrics import counter, exponential, gauge, histogram
 
 UNDELIVERED = counter(
     "pump_client_undelivered_total", "Commits and rollbacks that no pump took within the budget: pending prewrites"
@@ -10,3 +10,11 @@ UNDELIVERED = counter(
 EXPIRED = counter("pump_client_expired_total", "Prewrites whose commit or rollback was never asked for")
 TRIES_FAILED = counter("pump_client_tries_failed_total", "Writes to one pump that were not acknowledged", ["outcome"])
 ROLLBACKS_OWED = gauge("pump_client_rollbacks_owed", "Clean-up rollbacks that their pump has not answered yet")
+RPC_SECONDS = histogram(
+    "pump_client_rpc_duration_seconds",
+    "From handing one binlog to one pump to its answer, or to giving up on one",
+    ["outcome"],
+    buckets=exponential(0.00005, 2, 18),
+)
+WRITTEN = counter("pump_client_written_binlogs_total", "Binlogs that a pump acknowledged")
+WRITTEN_BYTES = counter("pump_client_written_bytes_total", "Bytes of them")

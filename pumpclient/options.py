@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
+from binlog.errors import ConfigError
 from binlog.fields import UpstreamSection, parse_loose_urls
 from binlog.security import Security
+from pydantic import ValidationError
 
 from pumpclient.errors import CommitUndelivered
+from pumpclient.selector import STRATEGIES
 from pumpclient.tracker import OpenTransaction
 from pumpclient.writer import Limits
 
@@ -33,14 +36,64 @@ class ConnectOptions(TypedDict, total=False):
     on_expired: Callable[[OpenTransaction], None] | None
 
 
+_KINDS: dict[str, tuple[type, ...]] = {
+    "write_timeout_s": (int, float),
+    "security": (Security, type(None)),
+    "tso_source": (str,),
+    "pd_addr": (str,),
+    "limits": (Limits, type(None)),
+}
+
+
 def upstream(pd_urls: PdUrls, *, tso_source: str = "auto", pd_addr: str = "") -> UpstreamSection:
     """The section of settings the contract's functions take; bare host:port is accepted (K-05). Raises ConfigError."""
-    urls = parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls))
-    return UpstreamSection.model_validate({"pd-urls": list(urls), "tso-source": tso_source, "pd-addr": pd_addr})
+    given: dict[str, object] = {"pd-urls": pd_urls, "tso-source": tso_source, "pd-addr": pd_addr}
+    try:
+        given["pd-urls"] = list(parse_loose_urls(pd_urls if isinstance(pd_urls, str) else list(pd_urls)))
+        return UpstreamSection.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(
+            "; ".join(
+                _told(given, fault["loc"], fault["msg"].removeprefix("Value error, ")) for fault in error.errors()
+            )
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(_told(given, ("pd-urls",), str(error))) from None
+
+
+def _told(given: Mapping[str, object], place: Sequence[int | str], why: str) -> str:
+    name = str(place[0]) if place else ""
+    return f"{name.replace('-', '_')}={given.get(name)!r}: {why}"
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """TypeError for an option that does not exist, or a value of another kind."""
+    known = sorted(ConnectOptions.__annotations__)
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f"connect has no option {name}={value!r}; there are {', '.join(known)}")
+        kinds = _KINDS.get(name)
+        if kinds is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+            wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
+            raise TypeError(f"{name}={value!r}: {wanted} is wanted, not {type(value).__name__}")
+    for name in ("on_undelivered", "on_expired"):
+        if options.get(name) is not None and not callable(options[name]):
+            raise TypeError(f"{name}={options[name]!r}: a function is wanted, not {type(options[name]).__name__}")
+    seconds = options.get("write_timeout_s")
+    if isinstance(seconds, int | float) and not seconds > 0:
+        raise ConfigError(f"write_timeout_s={seconds!r}: it must be more than 0")
+
+
+def check_strategy(strategy: str) -> str:
+    """ConfigError for one that does not exist."""
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"strategy={strategy!r}: it must be one of {', '.join(STRATEGIES)}")
+    return strategy
 
 
 def upstream_of(pd_urls: PdUrls, options: ConnectOptions) -> UpstreamSection:
-    """`upstream` of what the caller of a `connect` said."""
+    """`upstream` of what the caller of a `connect` said. TypeError and ConfigError name the argument."""
+    check_options(options)
     return upstream(pd_urls, tso_source=options.get("tso_source", "auto"), pd_addr=options.get("pd_addr", ""))
 
 

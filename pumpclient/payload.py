@@ -16,18 +16,19 @@ class DdlFields:
     schema_state: int
 
 
-def prewrite_payload(start_ts: int, prewrite_key: bytes, prewrite_value: bytes) -> bytes:
-    """A transaction's rows: `prewrite_value` is a serialized PrewriteValue."""
+def prewrite_payload(start_ts: int, prewrite_key: bytes, prewrite_value: bytes, writer: bytes = b"") -> bytes:
+    """A transaction's rows: `prewrite_value` is a serialized PrewriteValue. `writer`: its id if it holds a lease."""
     return encode_binlog(
         tp=BinlogType.PREWRITE,
         start_ts=start_ts,
         commit_ts=0,
         prewrite_key=prewrite_key,
         prewrite_value=prewrite_value,
+        writer=writer,
     )
 
 
-def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields) -> bytes:
+def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields, writer: bytes = b"") -> bytes:
     return encode_binlog(
         tp=BinlogType.PREWRITE,
         start_ts=start_ts,
@@ -36,6 +37,7 @@ def ddl_prewrite_payload(start_ts: int, prewrite_key: bytes, ddl: DdlFields) -> 
         ddl_query=ddl.query,
         ddl_job_id=ddl.job_id,
         ddl_schema_state=ddl.schema_state,
+        writer=writer,
     )
 
 

@@ -12,6 +12,7 @@ import time
 
 from binlog.errors import BinlogError
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.registry import NodeChange, Registry
 
 from pumpclient.pool import Pool
@@ -42,16 +43,18 @@ class Watch:
 
     async def follow(self) -> None:
         """Apply changes for ever. A broken watch begins again with a listing, so that nothing is missed between."""
+        outage = Outage(log, "watch of pumps broke", "pumps are watched again")
         while True:
             try:
                 async for changes in self._registry.watch("pumps", self._revision):
                     for change in changes:
                         self._apply(change)
             except BinlogError as error:
-                log.warning("watch of pumps broke", error=str(error))
+                outage.failed(error=str(error))
             await asyncio.sleep(RELIST_S)
             with contextlib.suppress(BinlogError):  # etcd is away: the pool stays as it was, the loop comes back
                 await self.list_once()
+                outage.over()
 
     def _apply(self, change: NodeChange) -> None:
         if change.record is None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from binlog.log import get_logger
 from binlog.node import State
+from binlog.outage import Outage
 from binlog.security import Security
 
 from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
-from pumpclient.errors import CommitUndelivered, NoPump, PayloadTooLarge, PrewriteFailed
+from pumpclient.errors import CommitUndelivered, NoPump, PayloadTooLarge, PrewriteFailed, TransactionRolledBack
 from pumpclient.payload import DdlFields, commit_payload, rollback_payload
 from pumpclient.pool import Pool
 from pumpclient.selector import Selector
@@ -84,6 +85,7 @@ class Writer:
         self.cleaner = Cleaner(self._attempt, self._may_hold)
         self.detect_now = asyncio.Event()
         self._connections: dict[str, Connection] = {}
+        self._outages: dict[str, Outage] = {}
         self._endings: set[asyncio.Task[None]] = set()
 
     # --- prewrite -------------------------------------------------------------------------------------------
@@ -155,9 +157,9 @@ class Writer:
         if answer.acked:
             self.tracker.acked(start_ts, pump)
             return answer
-        log.warning("prewrite failed", start_ts=start_ts, pump=pump, outcome=answer.outcome.value, detail=answer.detail)
         if answer.outcome is Outcome.TOO_LARGE:
             raise PayloadTooLarge(start_ts, payload_bytes=len(payload), detail=answer.detail)
+        self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
         if answer.outcome is Outcome.UNKNOWN:
             self.tracker.unknown(start_ts, pump)
         return answer
@@ -167,8 +169,9 @@ class Writer:
     async def commit(self, start_ts: int, commit_ts: int, ddl: DdlFields | None = None) -> None:
         """Give the transaction's pump its commit; return when it is durable there.
 
-        The delivery goes on when the caller is cancelled: the transaction is committed from the moment its
-        commit_ts was taken. Raises UnknownTransaction, CommitTsChanged, or CommitUndelivered after the budget.
+        The delivery goes on when the caller is cancelled: the transaction is committed as soon as the pump has stored
+        it. Raises UnknownTransaction, CommitTsChanged, TransactionRolledBack, or CommitUndelivered after the budget or
+        when the client is closed.
         """
         assert commit_ts > start_ts, f"commit_ts {commit_ts} is not after start_ts {start_ts}"
         pump = self.tracker.ending(start_ts, commit_ts)
@@ -187,7 +190,12 @@ class Writer:
         task = asyncio.create_task(self._deliver(start_ts, commit_ts, pump, payload))
         self._endings.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.shield(task)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            raise CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last="the client was closed") from None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._endings.discard(task)
@@ -204,10 +212,13 @@ class Writer:
             if answer.acked:
                 self.cleaner.add(self.tracker.settled(start_ts))
                 return
+            if answer.outcome is Outcome.ROLLED_BACK and commit_ts:
+                self.cleaner.add(self.tracker.settled(start_ts))
+                log.warning("transaction was rolled back by its pump", start_ts=start_ts, pump=pump)
+                raise TransactionRolledBack(start_ts, commit_ts, pump=pump)
             if time.monotonic() >= end_s or answer.outcome is Outcome.CONFLICT:
                 break  # a conflict stays one: somebody has settled the transaction in another way
-            if tries in (1, 10, 100):
-                log.warning("a transaction's end is not taken yet", start_ts=start_ts, pump=pump, detail=answer.detail)
+            self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._limits.commit_retry_s)
         self._undelivered(CommitUndelivered(start_ts, commit_ts, pump=pump, tries=tries, last=answer.detail))
@@ -228,11 +239,17 @@ class Writer:
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
+        begun_s = time.monotonic()
         answer = await connection.write(payload)
+        metrics.RPC_SECONDS.labels(answer.outcome.value).observe(time.monotonic() - begun_s)
         if answer.acked:
+            if pump in self._outages:
+                self._outages.pop(pump).over(pump=pump)
+            metrics.WRITTEN.inc()
+            metrics.WRITTEN_BYTES.inc(len(payload))
             if self._pool.succeeded(pump):
                 log.info("pump is available again", pump=pump)
-        elif answer.outcome is not Outcome.TOO_LARGE:
+        elif not answer.final:
             self.counts.tries_failed += 1
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
             if self._pool.failed(pump, answer):
@@ -240,6 +257,12 @@ class Writer:
                 if not self._pool.available():
                     self.detect_now.set()
         return answer
+
+    def _refusals(self, pump: str) -> Outage:
+        """One line for all transactions that meet a pump which takes nothing."""
+        return self._outages.setdefault(
+            pump, Outage(log, "a pump does not take what is written to it", "a pump takes what is written to it again")
+        )
 
     async def probe(self, pump: str) -> Answer:
         """Would this pump take a prewrite? A refusal is a no, whatever the transport says (C-05, fixed)."""

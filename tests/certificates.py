@@ -37,13 +37,13 @@ class Authority:
         self.ca = directory / f"{name}.pem"
         self.ca.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, common_name: str) -> Pair:
-        """A new pair for the name; files of the same name are replaced."""
+    def issue(self, common_name: str, *, host: str = "", days: int = 1) -> Pair:
+        """A new pair for the name; files of the same name are replaced. `host`: for this name alone, not for
+        127.0.0.1. `days`: how long it is valid from today; below 0 it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName(
-            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        )
-        certificate = self._builder(common_name, key.public_key()).add_extension(names, critical=False)
+        here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        names = x509.SubjectAlternativeName([x509.DNSName(host)] if host else here)
+        certificate = self._builder(common_name, key.public_key(), days).add_extension(names, critical=False)
         pair = Pair(self._directory / f"{common_name}.pem", self._directory / f"{common_name}.key")
         pair.cert.write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         pair.key.write_bytes(
@@ -55,7 +55,7 @@ class Authority:
         )
         return pair
 
-    def _builder(self, common_name: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(self, common_name: str, key: ec.EllipticCurvePublicKey, days: int = 1) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -63,6 +63,6 @@ class Authority:
             .issuer_name(_name(self._name))
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
+            .not_valid_before(now - datetime.timedelta(days=10))
+            .not_valid_after(now + datetime.timedelta(days=days))
         )

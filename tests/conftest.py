@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.support import Etcd, MariaDB, require_java, running_etcd, running_mariadb
+from tests.support import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,6 +30,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the golden codec tests on this file of vectors too",
     )
+
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["XDG_CACHE_HOME"] = str(CACHE)
+
+
+@pytest.fixture
+async def closing() -> AsyncIterator[AsyncExitStack]:
+    """What is pushed onto it is closed when the test fails, too: a gRPC server that still runs when Python ends keeps
+    the process waiting for minutes."""
+    async with AsyncExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ class LocalFeed:
             for slot, blob in blobs.items():
                 slots.setdefault(slot, []).append(blob)
         return [
-            job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts, slot=slot))
+            job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts))
             for slot, blobs in sorted(slots.items())
         ]
 
@@ -52,5 +52,5 @@ class LocalFeed:
         for _, message in self.messages():
             builder = FoldBuilder(Decoder(pickle.loads(order.view.pickled), order.dialect))
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
-            found.append(builder.slots(order.slots, order.apart))
+            found.append(builder.slots(order.slots))
         return found

@@ -111,11 +111,14 @@ class Chain:
             pump.server.kill()
 
 
-def drainer_config(chain: Chain, capture: CaptureSet, mariadb: MariaDB, *, jobs: Path, from_ts: int) -> str:
-    """drainer.toml that drains into MariaDB; DDL that MariaDB cannot run is replaced as meta.json says."""
+def drainer_config(
+    chain: Chain, capture: CaptureSet, destination: MariaDB, *, jobs: Path, from_ts: int, db_type: str = "mysql"
+) -> str:
+    """drainer.toml that drains into a server; DDL that MariaDB cannot run is replaced as meta.json says."""
     rewrites = "\n".join(
         f"[[syncer.ddl-rewrite]]\njob-id = {entry['job_id']}\nsql = {json.dumps(entry['replacement'])}\n"
         for entry in capture.meta.get("drainer_skipped_commit_ts", [])
+        if db_type != "tidb"
     )
     return f"""
 pd-urls = "{chain.etcd.endpoint}"
@@ -131,13 +134,13 @@ initial-commit-ts = {from_ts}
 history-file = "{jobs}"
 
 [syncer]
-db-type = "mysql"
+db-type = "{db_type}"
 {rewrites}
 [syncer.to]
-host = "{mariadb.host}"
-port = {mariadb.port}
-user = "{mariadb.user}"
-password = "{mariadb.password}"
+host = "{destination.host}"
+port = {destination.port}
+user = "{destination.user}"
+password = "{destination.password}"
 """
 
 

@@ -6,7 +6,10 @@ A server that is missing skips the test with the reason at a desk and fails it w
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,6 +27,8 @@ import pytest
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
+# XDG_CACHE_HOME of every program that a test starts: a drainer finds the archive of its JVM's classes there.
+CACHE = ROOT / ".cache"
 
 
 def missing(reason: str) -> None:
@@ -51,12 +56,29 @@ def wait_until(condition: Callable[[], T], *, deadline_s: float = 30.0, what: st
         pause = min(pause * 1.5, 0.25)
 
 
+_ports: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port on 127.0.0.1 that nobody listens on, and that is this process's until it ends.
+
+    Tests run in several processes, and servers go away and come back on their port. So it lies below the range from
+    which the kernel takes ports of outgoing connections, and an abstract socket of its name tells every other test run
+    on this machine that it is taken; the kernel forgets that with the process, however it ends."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(10_000, low)
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0tidb-binlog-tests/{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            name.close()
+            continue
+        _ports.append(name)
         return port
+    pytest.fail(f"no free port between 10000 and {low}")
 
 
 def answers(port: int) -> bool:
@@ -287,6 +309,9 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
         "--skip-name-resolve",
         "--innodb-buffer-pool-size=256M",
         "--max-allowed-packet=64M",
+        # It dies by SIGKILL at worst, never by a power cut: nothing has to reach the disk.
+        "--debug-no-sync",
+        "--innodb-flush-method=nosync",
         *options,
     ]
     server = Server(argv, directory / "mariadb.log").start()
@@ -299,6 +324,7 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@functools.cache
 def require_java() -> None:
     """Spark needs a Java 17 or later that has the module jdk.incubator.vector."""
     java = shutil.which("java")
@@ -311,3 +337,18 @@ def require_java() -> None:
     modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, check=False).stdout
     if "jdk.incubator.vector" not in modules:
         missing(f"{java} is not a Java 17 with jdk.incubator.vector")
+    _make_class_archive()
+
+
+def _make_class_archive() -> None:
+    """What `make archive` makes, once for this checkout: tests start Spark dozens of times, each at half the CPU."""
+    from drainer.spark.archive import archive_of
+    from drainer.spark.session import check_java
+
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other processes of this run wait for the one that makes it
+        if archive_of(check_java()).exists():
+            return
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+        subprocess.run([sys.executable, "-m", "drainer.spark.archive"], cwd=ROOT, env=environ, check=True, timeout=280)

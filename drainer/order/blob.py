@@ -6,23 +6,24 @@ sequence). Marshal is the quickest
 there is in Python, and both ends run the same interpreter in one batch; nothing is kept.
 
 The parts of a batch may be cut anywhere: one key's changes can be spread over several, and a transaction that two
-pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice. Only then can a
-KeyCollision be told: a part may lack the delete between two inserts.
+pumps hold is in two of them. Merging takes the last state of each key, and drops what is there twice.
 """
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from drainer.order.errors import BlobError, KeyCollision
+from drainer.order.errors import BlobError
 from drainer.order.slot import ORDERED_SLOT, table_seed
-from drainer.order.table import NetState, all_events, collide, in_one_order
+from drainer.order.table import NetState, in_one_order
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 
-BLOB_VERSION = 1
+BLOB_VERSION = 3
+_TOTALS = Struct("<QQ")
 KINDS = tuple(Kind)
 MATCHES = tuple(Match)
 
@@ -33,24 +34,16 @@ def pack_slots(
     ordered: Sequence[tuple[int, Change]],
     change_count: int,
     source_bytes: int,
-    apart: Mapping[tuple[int, int], Sequence[tuple[int, Change]]] | None = None,
 ) -> dict[int, bytes]:
     """Slot → blob. `ordered`: (start_ts, change), for commit_ts alone does not tell transactions apart (X-15: TiDB
-    computes some instead of asking PD). `apart`: (table id, slot) → changes that stand in that slot in place of the
-    table's net states. The counts are those of the whole part and stand in one of its blobs."""
-    apart = apart or {}
+    computes some instead of asking PD). The counts are those of the whole part and stand in one of its blobs."""
     parts: dict[int, tuple[list[Any], list[Any]]] = {}
     for shape, states in tables:
         table = _shape_fields(shape)
         for slot, chosen in _by_slot(shape.table_id, states, slots).items():
-            if (shape.table_id, slot) not in apart:
-                parts.setdefault(slot, ([], []))[0].append((table, chosen))
-    in_turn: dict[int, list[tuple[int, Change]]] = {ORDERED_SLOT: list(ordered)} if ordered else {}
-    for (_, slot), found in sorted(apart.items()):
-        if found:
-            in_turn.setdefault(slot, []).extend(found)
-    for slot, turns in in_turn.items():
-        parts.setdefault(slot, ([], []))[1].extend(_pack_ordered(turns))
+            parts.setdefault(slot, ([], []))[0].append((table, chosen))
+    if ordered:
+        parts.setdefault(ORDERED_SLOT, ([], []))[1].extend(_pack_ordered(ordered))
     blobs = {}
     for slot, (folded, changes) in sorted(parts.items()):
         blobs[slot] = bytes((BLOB_VERSION,)) + marshal.dumps((folded, changes, change_count, source_bytes))
@@ -76,13 +69,18 @@ def _shape_fields(shape: TableShape) -> tuple[object, ...]:
         shape.why_ordered,
         shape.secondary_unique,
         tuple(int(m) for m in shape.match),
+        shape.collations,
+        shape.upserts,
+        shape.row_key,
+        shape.unique,
+        shape.fractions,
     )
 
 
 def _shape(fields: tuple[Any, ...]) -> TableShape:
-    table_id, schema, table, columns, key, why_ordered, secondary_unique, match = fields
+    table_id, schema, table, columns, key, why_ordered, secondary_unique, match, *more = fields
     matches = tuple(MATCHES[m] for m in match)
-    return TableShape(table_id, schema, table, columns, key, why_ordered, secondary_unique, matches)
+    return TableShape(table_id, schema, table, columns, key, why_ordered, secondary_unique, matches, *more)
 
 
 def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
@@ -95,15 +93,27 @@ def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
     return [[_shape_fields(s) for s in shapes], packed]
 
 
-def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0, *, slot: int = 0) -> SegmentWork:
-    """One slot's work from the blobs of all parts of a batch, in any order.
-
-    Raises BlobError, and KeyCollision where the parts together show one; `slot` is for that error alone.
-    """
+def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
+    """One slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
     merge = _Merge()
     for blob in blobs:
         merge.add(blob)
-    return merge.work(after_ts, until_ts, slot)
+    return merge.work(after_ts, until_ts)
+
+
+def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
+    """Every slot's blob of a part, empty for a slot that gets nothing, behind the totals of the part: `count` binlogs
+    of `size` bytes. So each slot hears of all parts, and knows whether one is missing (rule 22)."""
+    totals = _TOTALS.pack(count, size)
+    return {slot: totals + blobs.get(slot, b"") for slot in range(slots)}
+
+
+def split_totals(marked: bytes) -> tuple[int, int, bytes]:
+    """(count, size, blob) of what `with_totals` gave. Raises BlobError."""
+    if len(marked) < _TOTALS.size:
+        raise BlobError(f"a slot's blob of {len(marked)} bytes is damaged: it lacks its totals")
+    count, size = _TOTALS.unpack_from(marked)
+    return count, size, marked[_TOTALS.size :]
 
 
 def _load(blob: bytes) -> tuple[Any, ...]:
@@ -141,12 +151,9 @@ class _Merge:
                 change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
                 self._changes[commit_ts, start_ts, sequence] = change
 
-    def work(self, after_ts: int, until_ts: int, slot: int) -> SegmentWork:
+    def work(self, after_ts: int, until_ts: int) -> SegmentWork:
         folded = []
         for _, (fields, states) in sorted(self._tables.items()):
-            if any(s[9] is not None and collide(all_events(s)) for s in states.values()):
-                key = tuple(fields[3][n] for n in fields[4])
-                raise KeyCollision(fields[1], fields[2], key, place=(fields[0], slot))
             rows = [NetRow(s[0], KINDS[s[1]], s[6], s[8]) for s in states.values()]
             rows.sort()
             folded.append(Folded(_shape(fields), tuple(rows)))
@@ -155,11 +162,11 @@ class _Merge:
 
 
 def _one(a: NetState, b: NetState) -> NetState:
-    """Two parts' states of one key: the later row, the earlier beginning, the images and events of both."""
+    """Two parts' states of one key: the later row, the earlier beginning, the images of both."""
     if a[4:6] > b[4:6]:
         a, b = b, a
     _, first, first_ts, first_sequence, *_ = min(a, b, key=lambda state: state[2:4])
-    identity, _, _, _, last_ts, last_sequence, row, image, stale, _ = b
+    identity, _, _, _, last_ts, last_sequence, row, image, stale = b
     gone = dict.fromkeys(stale)
     if row is None or image is not None:
         gone.update(dict.fromkeys(a[8]))
@@ -167,8 +174,4 @@ def _one(a: NetState, b: NetState) -> NetState:
             gone[a[7]] = None
     if row is not None and image is not None:
         gone.pop(image, None)
-    # A transaction in both parts gives its event twice.
-    events = sorted({*all_events(a), *all_events(b)})
-    later = [event for event in events if event[:2] != (first_ts, first_sequence)]
-    dead = in_one_order(gone)
-    return identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, dead, later or None
+    return identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, in_one_order(gone)

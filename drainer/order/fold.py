@@ -5,15 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import groupby
 
 from drainer.order.blob import pack_slots
-from drainer.order.slot import slot_of
+from drainer.order.claims import hides_conflict, keys_of
 from drainer.order.table import TableFold
 from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder, change_of, in_order
-from drainer.row.key import identity
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
@@ -24,6 +23,8 @@ class FoldBuilder:
 
     Binlogs may come in any order; the result does not depend on it (rule 16), and rows are decoded at the end. What is
     known to come in order (`add_in_order`) is decoded at once and not kept.
+
+    Of two rows under one key the later one stays (rule 21), as if a batch had ended between them.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -48,8 +49,8 @@ class FoldBuilder:
             self._found += [scan(payload) for payload in payloads]
 
     def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone, without
-        `apart`. Raises as `finish`, and ValueError where they do not lie behind.
+        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone.
+        Raises as `finish`, and ValueError where they do not lie behind.
 
         They are folded at once, all but the last commit_ts, which may have more. What a message holds is then free for
         the next one: fresh memory from the kernel costs as much as decoding.
@@ -69,7 +70,7 @@ class FoldBuilder:
                 self._fold(found[:kept])
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
-        """Net rows by (table id, identity); the changes of a table with a KeyCollision in the ordered list instead.
+        """Net rows by (table id, identity).
 
         Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts.
         """
@@ -80,50 +81,35 @@ class FoldBuilder:
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         transactions = in_order(self._found)
         self._fold(transactions)
-        collided = frozenset(table_id for table_id, fold in self._folds.items() if fold.collided)
-        if collided:
-            self._ordered += self._in_order(transactions, collided)
-        folded = tuple(
-            Folded(fold.shape, tuple(fold.net_rows()))
-            for table_id, fold in sorted(self._folds.items())
-            if table_id not in collided
-        )
-        return SegmentWork(after_ts, until_ts, folded, self._ordered_changes(), self._change_count, self._source_bytes)
+        commits = len({one[0] for one in transactions})
+        folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
+        ordered = self._ordered_changes()
+        return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
-    def slots(self, count: int, apart: frozenset[tuple[int, int]] = frozenset()) -> dict[int, bytes]:
-        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`.
+    def hides_conflict(self, work: SegmentWork) -> bool:
+        """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
+        checked = (f.shape for f in work.folded if f.shape.secondary_unique and not f.shape.upserts)
+        tables = self._decoder.view.tables
+        keys = {shape.table_id: keys_of(tables[shape.table_id].current) for shape in checked}
+        if work.commits <= 1 or not keys:
+            return False
+        only = frozenset(keys)
+        by_commit = groupby(in_order(self._found), key=lambda one: one[0])
+        changes = ([c for one in group for c in self._decoder.changes_of(one, only)] for _, group in by_commit)
+        return hides_conflict(changes, keys)
 
-        What was added may be any part of a segment, so a KeyCollision shows only when all parts are merged. `apart`:
-        its places; there the changes of the table's keys in that slot are given one by one.
-        """
+    def slots(self, count: int) -> dict[int, bytes]:
+        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may be
+        any part of a segment."""
         with _collector_paused():
-            return self._slots(count, apart)
+            return self._slots(count)
 
-    def _slots(self, count: int, apart: frozenset[tuple[int, int]]) -> dict[int, bytes]:
-        transactions = in_order(self._found)
-        self._fold(transactions)
+    def _slots(self, count: int) -> dict[int, bytes]:
+        self._fold(in_order(self._found))
         tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
-        assert not (apart and self._folded_ts), "what was added in order is not kept"
-        one_by_one = self._apart(transactions, count, apart) if apart else None
-        return pack_slots(count, tables, ordered, self._change_count, self._source_bytes, one_by_one)
-
-    def _apart(
-        self, transactions: list[Scanned], count: int, apart: frozenset[tuple[int, int]]
-    ) -> dict[tuple[int, int], list[tuple[int, Change]]]:
-        found: dict[tuple[int, int], list[tuple[int, Change]]] = {place: [] for place in apart}
-        tables = {table_id for table_id, _ in apart}
-        for one in transactions:
-            for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
-                codec = self._decoder.codec_of_row(table_id, version, one[0], kind, row)
-                if codec is None or codec.shape.table_id not in tables:
-                    continue
-                change = change_of(codec, kind, row, one[0], sequence)
-                for slot, part in _by_slot(codec, change, row, count):
-                    if (codec.shape.table_id, slot) in apart:
-                        found[codec.shape.table_id, slot].append((start_ts_of(one[1]), part))
-        return found
+        return pack_slots(count, tables, ordered, self._change_count, self._source_bytes)
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])
@@ -195,31 +181,6 @@ class FoldBuilder:
                 fold.update(codec, row, 0, len(row), commit_ts, sequence)
             else:
                 fold.delete(codec, row, 0, len(row), commit_ts, sequence)
-
-    def _in_order(
-        self, transactions: list[Scanned], tables: frozenset[int]
-    ) -> Iterator[tuple[int, int, Change, bytes]]:
-        """These tables' changes after all, one by one."""
-        for place, one in enumerate(transactions):
-            for change in self._decoder.changes_of(one, tables):
-                yield place, change.sequence, change, one[1]
-
-
-def _by_slot(codec: Codec, change: Change, row: bytes, slots: int) -> list[tuple[int, Change]]:
-    """A change with the slot of its key; one that moves a row to a key of another slot is a delete and an insert."""
-
-    def slot(key: object) -> int:
-        return slot_of(codec.shape.table_id, identity(key), slots)
-
-    if change.kind is Kind.INSERT:
-        return [(slot(codec.insert(row, 0, len(row), change.commit_ts)[0]), change)]
-    if change.kind is Kind.DELETE:
-        return [(slot(codec.delete(row, 0, len(row), change.commit_ts)[0]), change)]
-    old_key, _, new_key, _, _ = codec.update(row, 0, len(row), change.commit_ts)
-    old, new = slot(old_key), slot(new_key)
-    if old == new:
-        return [(old, change)]
-    return [(old, replace(change, kind=Kind.DELETE, new=None)), (new, replace(change, kind=Kind.INSERT, old=None))]
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from zlib import crc32
 
-HASH_VERSION = 1
+# 2: tables with text keys are cut with those that have secondary unique keys (sink/mysql/chunks.py).
+# 3: tables that upsert and have several unique keys stay in order (row/key.py).
+HASH_VERSION = 3
 
 # Changes that must stay in order go to one slot whole, the same for every partition of a batch.
 ORDERED_SLOT = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from typing import TypeAlias
 
 from drainer.plan import Key, Kind, NetRow, Row, TableShape
@@ -13,35 +12,26 @@ from drainer.row.program import UNUSUAL, Images
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
-# When a row came under a key (+1) or went from it (-1): commit_ts, sequence, which.
-Event: TypeAlias = "tuple[int, int, int]"
-
 # Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, row (None: dead), image of the
-# key as last written (None: the key itself), images written before that one, events after the first change (None: no).
-State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...], list[Event] | None]"
+# key as last written (None: the key itself), images written before that one.
+State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...]]"
 
 # One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
 # State, but image and images as a destination takes them, and only those to delete.
-NetState: TypeAlias = (
-    "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...], list[Event] | None]"
-)
+NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...]]"
 KINDS = tuple(Kind)
 
 
 class TableFold:
-    """Takes changes in the order of (commit_ts, sequence).
+    """Takes changes in the order of (commit_ts, sequence). What a change does not look at is what was there: a row that
+    comes takes the place of one under its key, and one that goes may be missing (rule 21)."""
 
-    `collided`: a row came where one was, or went where none was. If the changes are all there are, that is a
-    KeyCollision and the states are wrong; in a part of a batch it means nothing, see blob.py.
-    """
-
-    __slots__ = ("collided", "key_row", "shape", "states")
+    __slots__ = ("key_row", "shape", "states")
 
     def __init__(self, codec: Codec) -> None:
         self.shape: TableShape = codec.shape
         self.key_row: Callable[[tuple[object, ...]], Key] = codec.key_row
         self.states: dict[object, State] = {}
-        self.collided = False
 
     def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         """The row b[at:end] of a transaction. DecodeError naming table and commit_ts, UnknownColumn."""
@@ -52,7 +42,7 @@ class TableFold:
         key, image, row = found or codec.insert(b, at, end, commit_ts)
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, (), None)
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
         else:
             self._put(key, last, image, row, commit_ts, sequence)
 
@@ -67,18 +57,16 @@ class TableFold:
             self._remove(old_key, old_image, commit_ts, sequence)
             last = self.states.get(key)
             if last is None:
-                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, (), None)
+                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
             else:
                 self._put(key, last, image, row, commit_ts, sequence)
             return
         last = self.states.get(key)
         if last is None:
             stale = _with((), old_image)
-            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale, None)
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
             return
-        if last[5] is None:
-            self.collided = True
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image), last[8])
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image))
 
     def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         try:
@@ -90,30 +78,20 @@ class TableFold:
 
     def _put(self, key: object, last: State, image: Images, row: Row, commit_ts: int, sequence: int) -> None:
         """A new row under a key that the segment has touched before."""
-        if last[5] is not None:
-            if last[5] == row and _doubled(last, commit_ts, sequence):
-                return
-            self.collided = True
-        events = _more(last[8], (commit_ts, sequence, 1))
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]), events)
+        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]))
 
     def _remove(self, key: object, image: Images, commit_ts: int, sequence: int) -> None:
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, (), None)
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
             return
-        if last[5] is None:
-            if _doubled(last, commit_ts, sequence):
-                return
-            self.collided = True
-        events = _more(last[8], (commit_ts, sequence, -1))
-        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]), events)
+        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
 
     def net_rows(self) -> list[NetRow]:
         """Every key's net row, by identity."""
         key_row, kinds = self.key_row, KINDS
         found: list[NetRow] = []
-        for key, (first, _, _, _, _, row, image, stale, _) in self.states.items():
+        for key, (first, _, _, _, _, row, image, stale) in self.states.items():
             gone: tuple[Key, ...] = ()
             if image is not None:
                 gone = self._stale(row, image, stale)
@@ -127,7 +105,7 @@ class TableFold:
         """Every key's state, in no order; see blob.py for what it is."""
         key_row = self.key_row
         found: list[NetState] = []
-        for key, (first, first_ts, first_seq, ts, seq, row, image, stale, events) in self.states.items():
+        for key, (first, first_ts, first_seq, ts, seq, row, image, stale) in self.states.items():
             written = None
             if image is not None:
                 gone, written = self._stale(row, image, stale), key_row(image)
@@ -135,7 +113,7 @@ class TableFold:
                 gone = (key_row(key if isinstance(key, tuple) else (key,)),)
             else:
                 gone = ()
-            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, written, gone, events))
+            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, written, gone))
         return found
 
     def _stale(self, row: Row | None, image: tuple[object, ...], stale: tuple[Images, ...]) -> tuple[Key, ...]:
@@ -146,22 +124,9 @@ class TableFold:
         return in_one_order(gone)
 
 
-def _doubled(last: State, commit_ts: int, sequence: int) -> bool:
-    """Whether a change follows its like at once in one transaction: while REORGANIZE PARTITION runs, TiDB writes a row
-    to the old and to the new partition, and tells of each."""
-    return last[3] == commit_ts and last[4] == sequence - 1
-
-
 def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
     """The same images give the same tuple, whichever way they were found."""
     return tuple(sorted(images, key=repr))
-
-
-def _more(events: list[Event] | None, event: Event) -> list[Event]:
-    if events is None:
-        return [event]
-    events.append(event)
-    return events
 
 
 def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
@@ -170,16 +135,3 @@ def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
         if image is not None and image not in stale:
             stale = (*stale, image)
     return stale
-
-
-def all_events(state: NetState) -> list[Event]:
-    """With the one that the first change was."""
-    later = state[9] or []
-    if state[1] == UPDATE:
-        return later
-    return [(state[2], state[3], 1 if state[1] == INSERT else -1), *later]
-
-
-def collide(events: list[Event]) -> bool:
-    """Whether two rows came in turn, or went in turn, by the complete and sorted events of a key."""
-    return any(a[2] == b[2] for a, b in pairwise(events))

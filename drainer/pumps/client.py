@@ -8,13 +8,16 @@ from typing import Protocol
 import grpc
 import grpc.aio
 from binlog import envelope
+from binlog.channel import keepalive
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.security import Security
 
+from drainer.pumps.count import Counted, RangeDiffers, check
 from drainer.pumps.left import MISSED_MAX, MISSED_SHOWN, Missed
-from drainer.pumps.mark import Limits, PumpMark, Stop
+from drainer.pumps.mark import Limits, Pending, PumpMark, Stop
+from drainer.pumps.parts import PART_BYTES_MAX, leading_start_ts
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0
@@ -25,20 +28,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
+    *keepalive(),
 )
 
 
 class NoExtension(BinlogError):
     """This pump does not know the extension service: a Go pump."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A prewrite whose commit has not come: it holds the watermark back (`binlogctl settle` ends it)."""
-
-    start_ts: int
-    age_ms: int
-    ddl_job_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,10 @@ class PumpClient(Protocol):
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark: ...
 
     async def inspect(self) -> Inspection | None: ...
+
+    async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
+        """What a pull of (after_ts, until_ts] must bring; None where it cannot tell. Raises as `mark` does."""
+        ...
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
         """What it holds in (after_ts, until_ts], all of which must be resolved there. Raises as `mark` does."""
@@ -88,15 +87,59 @@ class Count:
         if len(self._shown) < MISSED_SHOWN:
             self._shown.append((found.start_ts, found.commit_ts))
 
+    def add_large(self, first_part: bytes, commit_ts: int) -> None:
+        """One that comes in parts."""
+        self._count += 1
+        if len(self._shown) < MISSED_SHOWN:
+            self._shown.append((leading_start_ts(first_part), commit_ts))
+
     def result(self) -> Missed:
         return Missed(self._count, tuple(self._shown))
 
 
-def aio_channel(host: str, security: Security) -> grpc.aio.Channel:
+class Received:
+    """What came of one PullRange, until its end. `ends_pulls`: the pump tells at the end what it has sent."""
+
+    def __init__(self, ends_pulls: bool) -> None:
+        self._ends_pulls = ends_pulls
+        self._end: ext.PullEnd | None = None
+        self.found = Counted()
+
+    def add(self, message: ext.PullRangeResp) -> bool:
+        """Whether it holds binlogs; the last one holds none. A binlog in parts counts with the last of them."""
+        payloads = list(message.payloads)
+        found = Counted.of(payloads)
+        if message.whole_bytes and message.part_offset + (found.size or 0) < message.whole_bytes:
+            found = Counted(0, found.size)  # a binlog in parts counts with its last one
+        self.found += found
+        if message.HasField("end"):
+            self._end = message.end
+        return bool(payloads)
+
+    def check(self, who: str, *, after_ts: int, until_ts: int) -> None:
+        """After the last message: RangeDiffers where the stream was not whole."""
+        if self._end is not None:
+            sent = Counted(self._end.count, self._end.bytes)
+            check(sent, self.found, who=who, after_ts=after_ts, until_ts=until_ts, where="of what it says it has sent")
+        elif self._ends_pulls:
+            raise RangeDiffers(
+                f"{who}: its stream of the range ({after_ts}, {until_ts}] ended after {self.found} without the message "
+                f"that ends it; nothing of the batch is applied, it is planned anew"
+            )
+
+
+def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
+    """`more`: options that win over the usual ones."""
+    options = tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items())
     credentials = security.grpc_channel_credentials()
     if credentials is None:
-        return grpc.aio.insecure_channel(host, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(host, credentials, options=CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(host, options=options)
+    return grpc.aio.secure_channel(host, credentials, options=options)
+
+
+def _pending(found: ext.PendingPrewrite) -> Pending:
+    writer: bytes = found.writer  # the stub types allow None, the wire does not
+    return Pending(found.start_ts, found.age_ms, found.ddl_job_id, writer.hex())
 
 
 class ExtensionPump:
@@ -111,6 +154,7 @@ class ExtensionPump:
         self._cluster_id = cluster_id
         self._channel = aio_channel(host, security)
         self._stub = ext_grpc.PumpExtStub(self._channel)  # type: ignore[no-untyped-call]
+        self._ends_pulls = False
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
         """Raises NoExtension, ClusterMismatch, PurgedPosition, PumpUnavailable."""
@@ -121,6 +165,7 @@ class ExtensionPump:
             batch_count_max=limits.batch_count_max,
             stop_at_schema=limits.stop_at_schema,
             schema_version=limits.schema_version,
+            large_bytes_min=limits.large_bytes_min,
         )
         try:
             answer: ext.WatermarkResp = await self._stub.Watermark(request, timeout=CALL_TIMEOUT_S)
@@ -128,6 +173,7 @@ class ExtensionPump:
             raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
         if 0 < after_ts < answer.purged_ts:
             raise PurgedPosition(after_ts, answer.purged_ts)
+        self._ends_pulls = answer.ends_pulls
         return PumpMark(
             node_id=self._node_id,
             host=self._host,
@@ -140,7 +186,21 @@ class ExtensionPump:
             stop_ts=answer.stop_ts,
             split_ts=tuple(answer.split_ts),
             purged_ts=answer.purged_ts,
+            last_ts=answer.last_ts,
+            splits=tuple(map(Counted, answer.split_count, answer.split_bytes)),
+            bytes_exact=answer.bytes_exact,
+            ends_pulls=answer.ends_pulls,
+            stop_bytes=answer.stop_bytes,
+            holding=_pending(answer.oldest_pending) if answer.HasField("oldest_pending") else None,
         )
+
+    async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
+        request = ext.CountReq(cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts)
+        try:
+            answer: ext.CountResp = await self._stub.Count(request, timeout=CALL_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
+        return Counted(answer.count, answer.bytes if answer.bytes_exact else None)
 
     async def inspect(self) -> Inspection | None:
         request = ext.InspectReq(cluster_id=self._cluster_id, pending_max=PENDING_SHOWN_MAX)
@@ -148,7 +208,7 @@ class ExtensionPump:
             answer: ext.InspectResp = await self._stub.Inspect(request, timeout=CALL_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise translate(error, f"pump {self._node_id} ({self._host})") from error
-        pending = tuple(Pending(p.start_ts, p.age_ms, p.ddl_job_id) for p in answer.pending)
+        pending = tuple(map(_pending, answer.pending))
         return Inspection(
             answer.resolved_ts,
             answer.pending_count,
@@ -158,15 +218,24 @@ class ExtensionPump:
         )
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        request = ext.PullRangeReq(cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts)
-        count = Count()
+        request = ext.PullRangeReq(
+            cluster_id=self._cluster_id, after_ts=after_ts, until_ts=until_ts, part_bytes_max=PART_BYTES_MAX
+        )
+        count, received = Count(), Received(self._ends_pulls)
         stream = self._stub.PullRange(request, timeout=MISSED_TIMEOUT_S)
         try:
             async for answer in stream:
+                received.add(answer)
+                if answer.whole_bytes:
+                    if answer.part_offset == 0:
+                        count.add_large(answer.payloads[0], answer.last_ts)
+                    continue
                 for payload in answer.payloads:
                     count.add(envelope.scan(payload))
                 if count.full:
                     break
+            else:
+                received.check(f"pump {self._node_id} ({self._host})", after_ts=after_ts, until_ts=until_ts)
         except grpc.aio.AioRpcError as error:
             raise translate(error, f"pump {self._node_id} ({self._host})", after_ts=after_ts) from error
         finally:
@@ -175,6 +244,11 @@ class ExtensionPump:
 
     async def close(self) -> None:
         await self._channel.close()
+
+
+def ended_early(who: str, at_ts: int, until_ts: int) -> PumpUnavailable:
+    """A Go pump that stops ends its streams as if there were nothing more."""
+    return PumpUnavailable(f"{who}: its stream ended at ts {at_ts}, before {until_ts} had come")
 
 
 def translate(error: grpc.RpcError, who: str, *, after_ts: int = 0) -> BinlogError:

@@ -8,15 +8,19 @@ from functools import lru_cache
 
 import grpc
 from binlog import envelope
+from binlog.errors import PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2, pump_pb2_grpc
 from binlog.security import Security
 
-from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, translate
+from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
+from drainer.pumps.count import check
 from drainer.pumps.mark import PumpRange
+from drainer.pumps.parts import PART_BYTES_MAX, cut_into_parts
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
+CONNECT_TIMEOUT_S = 30.0  # a pump that is started again is waited for; one whose host is gone not for ten minutes
 _PULL_RANGE = "/binlog.ext.PumpExt/PullRange"
 
 
@@ -29,23 +33,59 @@ def _channel(host: str, security: Security) -> grpc.Channel:
 
 
 def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[bytes]:
-    """Serialized PullRangeResp messages that hold every binlog of the range, ascending.
+    """Serialized PullRangeResp messages that hold every binlog of the range, ascending, fakes apart, and large ones in
+    parts (see drainer.pumps.parts).
 
-    Raises PumpUnavailable, PurgedPosition and ClusterMismatch; what was yielded before is a prefix of the range.
+    Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where what came is not what was
+    planned (correctness rule 22); what was yielded before is then no whole range.
     """
     messages = _pull_ours if part.extension else _pull_go
+    who = f"pump {part.node_id} ({part.host})"
+    received = Received(part.ends_pulls)
     try:
-        yield from messages(part, cluster_id, _channel(part.host, security))
+        for message in messages(part, cluster_id, _connected(part, security)):
+            found = ext.PullRangeResp.FromString(message)
+            if received.add(found):
+                yield from _small(message, found)
     except grpc.RpcError as error:
-        failure = translate(error, f"pump {part.node_id} ({part.host})", after_ts=part.after_ts)
+        failure = translate(error, who, after_ts=part.after_ts)
         if not isinstance(failure, NoExtension):
             raise failure from error
         # Planned while ours ran there: a Go pump has been started on its data-dir since.
-        yield from pull(replace(part, extension=False), cluster_id=cluster_id, security=security)
+        yield from pull(replace(part, extension=False, ends_pulls=False), cluster_id=cluster_id, security=security)
+        return
+    received.check(who, after_ts=part.after_ts, until_ts=part.until_ts)
+    came, until_ts = received.found, part.until_ts
+    check(part.planned, came, who=who, after_ts=part.after_ts, until_ts=until_ts, where="from it")
+
+
+def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
+    """The message, or in its place several where it holds a large binlog whole: one of our pumps from before parts
+    serves any so, and every pump a DDL."""
+    if found.whole_bytes or len(message) <= PART_BYTES_MAX:
+        yield message
+        return
+    for payload in found.payloads:
+        for cut in cut_into_parts(payload, found.last_ts):
+            yield cut.SerializeToString()
+
+
+def _connected(part: PumpRange, security: Security) -> grpc.Channel:
+    """The channel, with a connection that stands. PumpUnavailable if there is none in time."""
+    channel = _channel(part.host, security)
+    ready = grpc.channel_ready_future(channel)
+    try:
+        ready.result(timeout=CONNECT_TIMEOUT_S)
+    except grpc.FutureTimeoutError as error:
+        who = f"pump {part.node_id} ({part.host})"
+        raise PumpUnavailable(f"{who}: no connection within {CONNECT_TIMEOUT_S:g} s") from error
+    finally:
+        ready.cancel()
+    return channel
 
 
 def payloads(message: bytes) -> list[bytes]:
-    """The binlogs in one message of `pull`."""
+    """What one message of `pull` holds: binlogs, or a part of one."""
     return list(ext.PullRangeResp.FromString(message).payloads)
 
 
@@ -55,12 +95,13 @@ def _pull_ours(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Itera
         after_ts=part.after_ts,
         until_ts=part.until_ts,
         message_bytes_max=MESSAGE_BYTES_MAX,
+        part_bytes_max=PART_BYTES_MAX,
     )
     # No deserializer: the message goes to Spark as it came.
     call: grpc.UnaryStreamMultiCallable[ext.PullRangeReq, bytes] = channel.unary_stream(
         _PULL_RANGE, request_serializer=ext.PullRangeReq.SerializeToString
     )
-    yield from call(request, timeout=PULL_TIMEOUT_S, wait_for_ready=True)
+    yield from call(request, timeout=PULL_TIMEOUT_S)
 
 
 def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
@@ -68,13 +109,21 @@ def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterato
     has seen it before it planned this range (drainer.pumps.go)."""
     stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=part.after_ts))
-    stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S, wait_for_ready=True)
-    message, size = ext.PullRangeResp(), 0
+    stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S)
+    message, size, commit_ts = ext.PullRangeResp(), 0, part.after_ts
     try:
         for answer in stream:
             payload = answer.entity.payload
-            commit_ts = envelope.scan(payload).commit_ts
-            if commit_ts <= part.until_ts:
+            found = envelope.scan(payload)
+            commit_ts = found.commit_ts
+            wanted = commit_ts <= part.until_ts and found.start_ts != commit_ts
+            if wanted and len(payload) > PART_BYTES_MAX:
+                if message.payloads:
+                    yield message.SerializeToString()
+                for cut in cut_into_parts(payload, commit_ts):
+                    yield cut.SerializeToString()
+                message, size = ext.PullRangeResp(), 0
+            elif wanted:
                 message.payloads.append(payload)
                 message.last_ts = commit_ts
                 size += len(payload)
@@ -83,6 +132,8 @@ def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterato
             if size >= MESSAGE_BYTES_MAX:
                 yield message.SerializeToString()
                 message, size = ext.PullRangeResp(), 0
+        else:
+            raise ended_early(f"pump {part.node_id} ({part.host})", commit_ts, part.until_ts)
         if message.payloads:
             yield message.SerializeToString()
     finally:

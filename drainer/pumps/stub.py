@@ -15,28 +15,45 @@ from binlog.pb import pump_pb2, pump_pb2_grpc
 
 from drainer.pumps.cut import Place, cut
 from drainer.pumps.mark import Limits
+from drainer.pumps.parts import cut_into_parts
 
 
 class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
-    """Serves on a port of 127.0.0.1 from construction until `stop`. `extension` False: a Go pump.
+    """Serves on a port of `address` from construction until `stop`. `extension` False: a Go pump.
 
     `put` stores a merged binlog; `resolve` says up to where everything is final; `failing_pulls` is how many pulls
-    break off in the middle before one is served whole.
+    break off in the middle before one is served whole. Of `unserved` (commit_ts) it tells in its plans, and does not
+    serve them; `ends_pulls` False: one of ours from before rule 22, which neither counts nor ends its pulls; `parts`
+    False: one from before large binlogs came in parts.
     """
 
-    def __init__(self, *, extension: bool = True, cluster_id: int = 1, threads: int = 8, port: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        extension: bool = True,
+        cluster_id: int = 1,
+        threads: int = 8,
+        port: int = 0,
+        address: str = "127.0.0.1",
+    ) -> None:
         self._stored: list[tuple[int, bytes]] = []
         self._changed = threading.Condition()
         self._cluster_id = cluster_id
         self.resolved_ts = 0
         self.purged_ts = 0
         self.failing_pulls = 0
+        self.unserved: set[int] = set()
+        self.ends_pulls = True
+        self.extension = extension
+        self.streaming = threading.Event()  # a PullBinlogs has brought all there is
+        self.parts = True
         self.pulls: list[tuple[int, int]] = []
+        self.streams: list[int] = []  # where each PullBinlogs began
         self._server = grpc.server(futures.ThreadPoolExecutor(threads))
         if extension:
             ext_grpc.add_PumpExtServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         pump_pb2_grpc.add_PumpServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self.host = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        self.host = f"{address}:{self._server.add_insecure_port(f'{address}:{port}')}"
         self._stopping = False
         self._server.start()
 
@@ -49,21 +66,29 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
     def resolve(self, ts: int) -> None:
         self.resolved_ts = ts
 
-    def stop(self) -> None:
+    def end_streams(self) -> None:
+        """Every PullBinlogs ends as if there were nothing more, as a Go pump ends them when it stops."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+
+    def stop(self) -> None:
+        self.end_streams()
         self._server.stop(None).wait()
 
     def Watermark(self, request: ext.WatermarkReq, context: grpc.ServicerContext) -> ext.WatermarkResp:
         self._check(request.cluster_id, context)
         resolved_ts = self.resolved_ts
         limits = Limits(
-            request.batch_bytes_max, request.batch_count_max, request.stop_at_schema, request.schema_version
+            request.batch_bytes_max,
+            request.batch_count_max,
+            request.stop_at_schema,
+            request.schema_version,
+            request.large_bytes_min if self.parts else 0,
         )
-        places = (_place(ts, payload) for ts, payload in self._between(request.after_ts, resolved_ts))
+        places = self._places(request.after_ts, resolved_ts)
         mark = cut(places, limits, node_id="", host="", resolved_ts=resolved_ts)
-        return ext.WatermarkResp(
+        answer = ext.WatermarkResp(
             resolved_ts=resolved_ts,
             batch_end_ts=mark.end_ts,
             batch_bytes=mark.batch_bytes,
@@ -73,28 +98,54 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
             split_ts=mark.split_ts,
             state="online",
             purged_ts=self.purged_ts,
+            stop_bytes=mark.stop_bytes,
         )
+        if self.ends_pulls:
+            answer.ends_pulls = answer.bytes_exact = True
+            answer.last_ts = mark.last_ts
+            answer.split_count.extend(part.count for part in mark.splits)
+            answer.split_bytes.extend(part.size or 0 for part in mark.splits)
+        return answer
+
+    def Count(self, request: ext.CountReq, context: grpc.ServicerContext) -> ext.CountResp:
+        self._check(request.cluster_id, context)
+        if not self.ends_pulls:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "a pump of before")
+        self._check_range(request.after_ts, request.until_ts, context)
+        sizes = [place.size for place in self._places(request.after_ts, request.until_ts)]
+        return ext.CountResp(count=len(sizes), bytes=sum(sizes), bytes_exact=True)
 
     def PullRange(self, request: ext.PullRangeReq, context: grpc.ServicerContext) -> Iterator[ext.PullRangeResp]:
         self._check(request.cluster_id, context)
-        if request.after_ts < self.purged_ts:
-            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"purged up to {self.purged_ts}")
-        if request.until_ts > self.resolved_ts:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"resolved is {self.resolved_ts}")
+        self._check_range(request.after_ts, request.until_ts, context)
         self.pulls.append((request.after_ts, request.until_ts))
-        message, size = ext.PullRangeResp(), 0
+        message, size, end = ext.PullRangeResp(), 0, ext.PullEnd()
         for ts, payload in self._between(request.after_ts, request.until_ts):
+            if ts in self.unserved or envelope.scan(payload).is_fake:
+                continue
+            if self.parts and request.part_bytes_max and len(payload) > request.part_bytes_max:
+                if size:
+                    yield message
+                yield from cut_into_parts(payload, ts, request.part_bytes_max)
+                end.count += 1
+                end.bytes += len(payload)
+                message, size = ext.PullRangeResp(), 0
+                continue
             if size and size + len(payload) > (request.message_bytes_max or 1 << 20):
                 yield message
                 message, size = ext.PullRangeResp(), 0
             message.payloads.append(payload)
             message.last_ts = ts
             size += len(payload)
+            end.count += 1
+            end.bytes += len(payload)
             if self.failing_pulls:
                 self.failing_pulls -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "the pump was killed")
         if size:
             yield message
+        if self.ends_pulls:
+            yield ext.PullRangeResp(end=end)
 
     def Inspect(self, request: ext.InspectReq, context: grpc.ServicerContext) -> ext.InspectResp:
         return ext.InspectResp(resolved_ts=self.resolved_ts)
@@ -103,24 +154,34 @@ class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):
         self, request: pump_pb2.PullBinlogReq, context: grpc.ServicerContext
     ) -> Iterator[pump_pb2.PullBinlogResp]:
         last = request.startFrom.offset
+        self.streams.append(last)
         while context.is_active() and not self._stopping:
             with self._changed:
                 found = self._between(last, 1 << 62)
                 if not found:
+                    self.streaming.set()
                     self._changed.wait(0.1)
             for ts, payload in found:
-                yield pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=payload))
                 last = ts
+                if ts not in self.unserved:
+                    yield pump_pb2.PullBinlogResp(entity=pump_pb2.Entity(payload=payload))
 
     def _between(self, after_ts: int, until_ts: int) -> list[tuple[int, bytes]]:
         return [(ts, payload) for ts, payload in list(self._stored) if after_ts < ts <= until_ts]
+
+    def _places(self, after_ts: int, until_ts: int) -> Iterator[Place]:
+        for ts, payload in self._between(after_ts, until_ts):
+            found = envelope.scan(payload)
+            if not found.is_fake:
+                yield Place(ts, len(payload), bool(found.ddl_job_id), found.schema_version)
+
+    def _check_range(self, after_ts: int, until_ts: int, context: grpc.ServicerContext) -> None:
+        if after_ts < self.purged_ts:
+            context.abort(grpc.StatusCode.OUT_OF_RANGE, f"purged up to {self.purged_ts}")
+        if until_ts > self.resolved_ts:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"resolved is {self.resolved_ts}")
 
     def _check(self, cluster_id: int, context: grpc.ServicerContext) -> None:
         if cluster_id != self._cluster_id:
             text = f"cluster ID are mismatch, {cluster_id} vs {self._cluster_id}"
             context.abort(grpc.StatusCode.UNKNOWN, text)
-
-
-def _place(ts: int, payload: bytes) -> Place:
-    found = envelope.scan(payload)
-    return Place(ts, len(payload), bool(found.ddl_job_id), found.schema_version)

@@ -14,10 +14,11 @@ from binlog.security import Security
 
 from drainer.pumps.books import Books
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
+from drainer.pumps.count import Counted
 from drainer.pumps.counting import Listed, counts, unchanged
-from drainer.pumps.go import GoPump
-from drainer.pumps.mark import Limits, PumpMark, Watermark, watermark_of
-from drainer.pumps.view import COMPLAIN_EVERY_S, HeldBack, PumpView, report_late, report_pending
+from drainer.pumps.go import SILENCE_MAX_S, GoPump
+from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark, watermark_of
+from drainer.pumps.view import HeldBack, PumpView, report_late, report_pending
 
 ATTEMPTS_MAX = 8
 PROBE_EVERY_S = 1.0
@@ -67,6 +68,18 @@ class PumpSet:
             return watermark_of(marks, floor_ts=after_ts)
         raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while they were asked")
 
+    async def count(self, part: PumpRange) -> Counted | None:
+        """What a pull of `part` must bring, as its pump tells; None where it cannot. Raises HeldBack."""
+        client = self._clients.get((part.node_id, part.host))
+        if client is None or client.extension is not part.extension:
+            raise HeldBack(part.node_id, "it has changed since it was asked")
+        try:
+            return await client.count(after_ts=part.after_ts, until_ts=part.until_ts)
+        except BinlogError as error:
+            if isinstance(error, ClusterMismatch | PurgedPosition):
+                raise
+            raise HeldBack(part.node_id, str(error)) from error
+
     async def inspect(self) -> None:
         """Refresh what operators look at: pending prewrites and late commits. A pump that fails keeps its last."""
 
@@ -102,10 +115,12 @@ class PumpSet:
             view.left_ts = self._books.left_ts(pump.node_id) if self._books is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
+                view.away.over("a pump that did not answer does not count any more", pump=pump.node_id)
         here = {pump.node_id for pump in pumps}
         for view in self.views.values():
             if view.node_id not in here:  # nothing of ours removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
+                view.away.over("a pump that did not answer has no record any more", pump=view.node_id)
         await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
         return pumps
 
@@ -150,23 +165,14 @@ class PumpSet:
     def _believe(self, pump: Listed, answer: PumpMark | BaseException) -> PumpMark:
         view = self.views[pump.node_id]
         if isinstance(answer, PumpMark):
-            if view.down_since is not None:
-                _log.info("pump answers again", pump=pump.node_id, down_s=round(time.time() - view.down_since, 1))
+            view.away.over(pump=pump.node_id)
             view.resolved_ts, view.error, view.down_since = answer.resolved_ts, "", None
             return answer
         if isinstance(answer, ClusterMismatch | PurgedPosition) or not isinstance(answer, BinlogError):
             raise answer
         view.error = str(answer)
         view.down_since = view.down_since or time.time()
-        if time.monotonic() - view.complained_at >= COMPLAIN_EVERY_S:
-            view.complained_at = time.monotonic()
-            _log.warning(
-                "a pump holds everything back",
-                pump=pump.node_id,
-                state=pump.state,
-                error=view.error,
-                since_s=round(time.time() - view.down_since, 1),
-            )
+        view.away.failed(pump=pump.node_id, state=pump.state, error=view.error)
         why = f"{pump.state}, does not answer: {answer}" if isinstance(answer, PumpUnavailable) else str(answer)
         raise HeldBack(pump.node_id, why) from answer
 
@@ -184,12 +190,12 @@ def listed(record: NodeRecord) -> Listed:
     )
 
 
-def dial_with(cluster_id: int, security: Security) -> Dial:
-    """Clients of this cluster's pumps."""
+def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:
+    """Clients of this cluster's pumps. `silence_max_s`: see go.py."""
 
     def dial(node_id: str, host: str, extension: bool) -> PumpClient:
         if extension:
             return ExtensionPump(node_id, host, cluster_id=cluster_id, security=security)
-        return GoPump(node_id, host, cluster_id=cluster_id, security=security)
+        return GoPump(node_id, host, cluster_id=cluster_id, security=security, silence_max_s=silence_max_s)
 
     return dial

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 from binlog.node import State
+from binlog.outage import Outage
 
 from drainer.pumps.client import Inspection
 from drainer.pumps.left import Missed
+from drainer.pumps.mark import Pending, Watermark
 
-COMPLAIN_EVERY_S = 10.0
+# A pump that is away for a moment is no reason to get up at night.
+AWAY_WARN_S = 3.0
 # A transaction may take long; one that takes this long is worth a line, and another every so often.
 PENDING_WARN_MS = 30_000
+HOLDS_MS = 5_000  # a prewrite that has waited this long is what an operator sees behind a lag
 PENDING_EVERY_S = 60.0
 
 _log = get_logger(__name__)
+
+
+def _away() -> Outage:
+    return Outage(
+        _log,
+        "a pump holds everything back",
+        "pump answers again",
+        quiet_s=AWAY_WARN_S,
+        first="a pump does not answer",
+    )
+
+
+def _pending() -> Outage:
+    return Outage(
+        _log,
+        "a prewrite waits for its commit and holds everything back; `binlogctl settle` ends it",
+        "no prewrite waits for long any more",
+        every_s=PENDING_EVERY_S,
+    )
 
 
 class HeldBack(BinlogError):
@@ -30,6 +52,27 @@ class HeldBack(BinlogError):
 
     def __str__(self) -> str:
         return f"held back by pump {self.node_id}: {self.why}" if self.node_id else self.why
+
+
+def held_by_prewrite(watermark: Watermark) -> tuple[HeldBack, float] | None:
+    """What keeps the watermark where it is although every pump answers, and for how many seconds; None: nothing yet."""
+    lowest = min(watermark.marks, key=lambda mark: mark.resolved_ts, default=None)
+    if lowest is None or lowest.holding is None or lowest.holding.age_ms < HOLDS_MS:
+        return None
+    return HeldBack(lowest.node_id, _waits(lowest.holding)), lowest.holding.age_ms / 1000
+
+
+def _waits(pending: Pending) -> str:
+    job = f" of DDL job {pending.ddl_job_id}" if pending.ddl_job_id else ""
+    if pending.writer:
+        return (
+            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump ends it "
+            "by itself when that writer's lease in etcd has ended"
+        )
+    return (
+        f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if it is gone, "
+        "`binlogctl settle` ends the prewrite"
+    )
 
 
 @dataclass(slots=True)
@@ -48,8 +91,8 @@ class PumpView:
     inspection: Inspection | None = None
     left_ts: int | None = None
     missed: Missed = field(default_factory=Missed)
-    complained_at: float = field(default=-COMPLAIN_EVERY_S, repr=False)
-    pending_told_at: float = field(default=-PENDING_EVERY_S, repr=False)
+    away: Outage = field(default_factory=_away, repr=False)
+    pending_long: Outage = field(default_factory=_pending, repr=False)
 
 
 def report_late(view: PumpView, found: Inspection) -> None:
@@ -67,14 +110,13 @@ def report_pending(view: PumpView, found: Inspection) -> None:
     """A prewrite without its commit holds everything back at its start_ts; its writer may be gone."""
     oldest = found.pending[0] if found.pending else None
     if oldest is None or oldest.age_ms < PENDING_WARN_MS:
+        view.pending_long.over(pump=view.node_id)
         return
-    if time.monotonic() - view.pending_told_at >= PENDING_EVERY_S:
-        view.pending_told_at = time.monotonic()
-        _log.warning(
-            "a prewrite waits for its commit and holds everything back; `binlogctl settle` ends it",
-            pump=view.node_id,
-            start_ts=oldest.start_ts,
-            age_s=oldest.age_ms // 1000,
-            ddl_job_id=oldest.ddl_job_id,
-            pending=found.pending_count,
-        )
+    view.pending_long.failed(
+        pump=view.node_id,
+        start_ts=oldest.start_ts,
+        writer=oldest.writer,
+        age_s=oldest.age_ms // 1000,
+        ddl_job_id=oldest.ddl_job_id,
+        pending=found.pending_count,
+    )

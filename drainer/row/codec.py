@@ -46,7 +46,8 @@ def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, Fol
     if any(target.heir_of for target in layout.targets):
         return layout, reader, _NO_FOLD, _NO_CELLS
     if layout.key.columns:
-        return layout, reader, fold_programs(layout), _NO_CELLS
+        # Where there are other unique keys, whole rows are read, too (order/claims.py).
+        return layout, reader, fold_programs(layout), cell_programs(layout) if layout.key.others else _NO_CELLS
     return layout, reader, _NO_FOLD, cell_programs(layout)
 
 
@@ -168,7 +169,23 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         why_ordered=layout.key.why,
         secondary_unique=layout.key.others,
         match=tuple(_match(t.form) for t in layout.targets),
+        collations=tuple(_collation(t.form) for t in layout.targets),
+        upserts=at.current.upserts,
+        row_key=layout.key.row_key,
+        unique=layout.key.unique,
+        fractions=tuple(_fraction(t.form) for t in layout.targets),
     )
+
+
+def _fraction(form: Form) -> int:
+    has_one = form.family in (Family.DECIMAL, Family.DATETIME, Family.TIME)
+    return max(form.kind.decimal, 0) if has_one else 0
+
+
+def _collation(form: Form) -> str:
+    if form.family is Family.BYTES:
+        return "binary"
+    return form.kind.collate if form.family is Family.TEXT else ""
 
 
 def _match(form: Form) -> Match:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
@@ -28,6 +29,7 @@ class FoldKey:
     """`columns`: places in the destination's row, empty when the table must stay in order, then `why` says why.
 
     `imaged`: two keys may be the same and yet be written differently, so what was written must be remembered.
+    `row_key` and `unique`: as of TableShape.
     """
 
     name: str
@@ -35,6 +37,8 @@ class FoldKey:
     same: tuple[Same, ...]
     why: str
     others: tuple[str, ...]
+    row_key: tuple[int, ...] = ()
+    unique: tuple[tuple[int, ...], ...] = ()
 
     @property
     def imaged(self) -> bool:
@@ -42,9 +46,49 @@ class FoldKey:
 
 
 def choose_key(table: TableInfo) -> FoldKey:
-    """The primary key if it will do, else the first unique key that does."""
+    """The primary key if it will do, else the first unique key that does. A table that upserts folds by its only unique
+    key: with two of them a row may take away the row of another key, and a fold would hide what was there in between.
+    """
+    found = _fold_key(table)
+    if not table.upserts:
+        return found
+    unique = tuple(_places(table))
+    if found.columns and not found.others:
+        return replace(found, unique=unique)
+    why = found.why or f"{', '.join(found.others)} beside {found.name}, and nobody checks them upstream"
+    names = tuple(index.name for index in table.unique_indexes())
+    return FoldKey("", (), (), why, names, _row_key(table), unique)
+
+
+def _places(table: TableInfo) -> Iterator[tuple[int, ...]]:
+    """Of every unique key whose columns all stand whole in the destination's row."""
+    place = _place(table)
+    for index in table.unique_indexes():
+        parts = table.index_columns(index)
+        whole = all(part.length == UNSPECIFIED for part in index.columns)
+        if whole and all(column.id in place for column in parts):
+            yield tuple(place[column.id] for column in parts)
+
+
+def _row_key(table: TableInfo) -> tuple[int, ...]:
+    """The primary key, or the first unique key without NULLs; empty where there is none."""
+    place = _place(table)
+    for index in table.unique_indexes():
+        parts = table.index_columns(index)
+        whole = all(part.length == UNSPECIFIED for part in index.columns)
+        if whole and all(c.id in place and (c.is_not_null or index.primary) for c in parts):
+            return tuple(place[c.id] for c in parts)
+    return ()
+
+
+def _place(table: TableInfo) -> dict[int, int]:
+    """Column id → place in the destination's row."""
     columns = sorted((c for c in table.columns if c.is_public and not c.is_generated), key=lambda c: c.offset)
-    place = {c.id: n for n, c in enumerate(columns)}
+    return {c.id: n for n, c in enumerate(columns)}
+
+
+def _fold_key(table: TableInfo) -> FoldKey:
+    place = _place(table)
     indexes = table.unique_indexes()
     reasons = []
     for index in indexes:

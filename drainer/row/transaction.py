@@ -122,7 +122,7 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
     """(schema_version, table_id, kind, row) of a transaction in its order (W-02): table by table, rows by `sequence`.
 
     While REORGANIZE PARTITION runs TiDB writes a row to the old and to the new partition, and tells of each: an update
-    or a delete that follows its like, rowid and all, is left out. (Where there is a key, the fold does it.)
+    or a delete that follows its like in its table, rowid and all, is left out. Where there is a key, the fold does it.
 
     DecodeError naming the commit_ts where the PrewriteValue is damaged.
     """
@@ -138,9 +138,9 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
         what = f"binlog of commit_ts {commit_ts}: {err.what}"
         raise DecodeError(what, offset=err.offset, detail=err.detail) from None
     version = prewrite.schema_version
-    last = b""
+    last, of = b"", 0  # rowids are counted in each table: another one's row may look the same
     for number, kind, row in prewrite.rows():
-        if row == last and kind != mutation.INSERT and _ROWID in row[-_ROWID_BYTES_MAX:]:
+        if row == last and number == of and kind != mutation.INSERT and _ROWID in row[-_ROWID_BYTES_MAX:]:
             continue
-        last = row
+        last, of = row, number
         yield version, number, _KINDS[kind], row

@@ -83,7 +83,7 @@ def coming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, 
             continue
         if guessed(job):
             known = before[info.id].columns_by_id
-            heirs = dict(retyped(before[info.id], info, one_changed=False))
+            heirs = dict(retyped(before[info.id], info, one_changed=False, query=job.query))
             for column in info.public_columns:
                 if column.id not in known:
                     found[info.id, column.id] = Coming(_default(column), heirs.get(column.id, 0))

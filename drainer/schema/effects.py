@@ -206,7 +206,8 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
         catalog.renumber(old_id, info.id)
         catalog.renumbered[old_id] = info.id
     one_changed = job.type == ActionType.MODIFY_COLUMN
-    catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info, one_changed=one_changed)
+    known = catalog.tables[info.id]
+    catalog.tables[info.id] = known.add(job.schema_version, info, one_changed=one_changed, query=job.query)
     return (TableChange(before, catalog.locate(info.id)),)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.tidb.table import TableInfo
 
 from drainer.batch import Batch
@@ -33,6 +35,14 @@ class TableSource(Protocol):
     async def table(self, table_id: int) -> TableInfo | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """`tables`: names of the replicated tables of a moment; `first_ts`: when the first known DDL finished, 0: none."""
+
+    tables: tuple[tuple[str, str], ...]
+    first_ts: int
+
+
 class SchemaKeeper:
     """Opens a schema at a destination's position, then reads the sources again whenever a batch needs more.
 
@@ -44,6 +54,8 @@ class SchemaKeeper:
         self._sources = tuple(sources)
         self._policy = policy
         self._history = JobHistory()
+        self._told: list[JobSource] = []
+        self._away = Outage(_log, "DDL history is not there now", "DDL history is there again")
         self.schema = Schema.open(self._history, position_ts=0, policy=policy)
 
     @property
@@ -60,10 +72,7 @@ class SchemaKeeper:
         first_start: bool = False,
     ) -> Schema:
         """Read every source and open the schema at a position (see Schema.open). Raises what a source raises."""
-        for source in self._sources:
-            jobs = await source.refresh()
-            self._history.add(jobs)
-            _log.info("DDL history read", source=source.describe(), jobs=len(jobs))
+        await self._read()
         self.schema = Schema.open(
             self._history,
             position_ts=position_ts,
@@ -74,6 +83,23 @@ class SchemaKeeper:
             complete=self.complete,
         )
         return self.schema
+
+    async def known(self, at_ts: int) -> Known:
+        """What the sources tell, for a destination that may have no position yet. Raises what a source raises."""
+        await self._read()
+        schema = Schema.open(self._history, position_ts=at_ts, policy=self._policy)
+        tables, _ = schema.catalog.replicated(self._policy.filter.allows)
+        names = sorted({(table.schema, table.name) for table in tables.values()})
+        finished = [job.finished_ts for job in self._history if job.finished_ts]
+        return Known(tuple(names), min(finished, default=0))
+
+    async def _read(self) -> None:
+        for source in self._sources:
+            jobs = await source.refresh()
+            self._history.add(jobs)
+            if jobs or source not in self._told:
+                _log.info("DDL history read", source=source.describe(), jobs=len(jobs))
+                self._told.append(source)
 
     async def prepare(self, batch: Batch) -> None:
         """Read the sources again if the batch names a job or a version that is not known yet. A source that does not
@@ -88,7 +114,7 @@ class SchemaKeeper:
                 if self.schema.job(job_id) is None:
                     await self._refresh(job_id)
         except HistoryUnavailable as error:
-            _log.warning("DDL history is not there now", error=str(error))
+            self._away.failed(error=str(error))
             return
         self.schema.settle(version)
 
@@ -99,7 +125,7 @@ class SchemaKeeper:
             try:
                 await self._refresh(None)
             except HistoryUnavailable as error:
-                _log.warning("DDL history is not there now", error=str(error))
+                self._away.failed(error=str(error))
                 return False
             self.schema.settle(version)
         return True
@@ -112,7 +138,7 @@ class SchemaKeeper:
         try:
             await self._refresh(error.job_id)
         except HistoryUnavailable as unavailable:
-            _log.warning("DDL history is not there now", error=str(unavailable))
+            self._away.failed(error=str(unavailable))
             return False
         if error.version is not None:
             self.schema.settle(error.version)
@@ -131,7 +157,7 @@ class SchemaKeeper:
             if await self._refresh(None):
                 return True
         except HistoryUnavailable as unavailable:
-            _log.warning("DDL history is not there now", error=str(unavailable))
+            self._away.failed(error=str(unavailable))
             return False
         schema = self.schema
         job = schema.publisher(error.table_id, error.column_id)
@@ -152,7 +178,7 @@ class SchemaKeeper:
             shown = [(table_id, await self._shown_if_told(table_id)) for table_id in error.table_ids]
             found = await self._refresh(None)
         except HistoryUnavailable as unavailable:
-            _log.warning("DDL history is not there now", error=str(unavailable))
+            self._away.failed(error=str(unavailable))
             return False
         ahead = []
         for table_id, fresh in shown:
@@ -186,6 +212,7 @@ class SchemaKeeper:
         found = 0
         for source in self._sources:
             found += self.schema.learn(await source.refresh(wanted))
+        self._away.over()
         self.schema.settle(self._history.greatest_version)
         if found:
             _log.info("DDL jobs learned", jobs=found, greatest_version=self._history.greatest_version)

@@ -15,7 +15,7 @@ def paired(before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], query: str
     old = {column.id: column for column in before}
     pairs = {column.id: old.pop(column.id) for column in after if column.id in old}
     by_name = {column.name.lower(): column for column in old.values()}
-    renamed = {new.lower(): was.lower() for was, new in _changed_names(query)}
+    renamed = {new.lower(): was.lower() for was, new in changed_names(query)}
     for column in after:
         name = column.name.lower()
         was = by_name.get(renamed.get(name, name))
@@ -24,7 +24,7 @@ def paired(before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], query: str
     return pairs
 
 
-def _changed_names(query: str) -> list[tuple[str, str]]:
+def changed_names(query: str) -> list[tuple[str, str]]:
     """(old, new) of each CHANGE [COLUMN] [IF EXISTS] old new …"""
     words = list(tokens(query))
     found = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from binlog.errors import DecodeError, EtcdError
 from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
@@ -18,7 +20,7 @@ class JobStore(Protocol):
 
 class PublishedSource:
     """Complete: a writer publishes a job before any row that needs it, so a read that begins after a row was seen
-    finds it."""
+    finds it. Its tables are written without a look at what is there (TableInfo.upserts, rule 21)."""
 
     complete = True
 
@@ -40,8 +42,22 @@ class PublishedSource:
             if version in self._known:
                 continue
             try:
-                jobs.append(Job.from_json(document))
+                jobs.append(_upserting(Job.from_json(document)))
             except DecodeError as error:
                 raise HistoryBroken(f"in etcd, schema version {version}", str(error)) from error
             self._known.add(version)
         return jobs
+
+
+def _upserting(job: Job) -> Job:
+    """The job with its tables marked."""
+    info = job.table_info
+    return replace(
+        job,
+        table_info=None if info is None else _marked(info),
+        multiple_table_infos=tuple(_marked(one) for one in job.multiple_table_infos),
+    )
+
+
+def _marked(info: TableInfo) -> TableInfo:
+    return replace(info, upserts=True)

@@ -15,12 +15,15 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import TableUnknown
+from drainer.schema.pairs import changed_names
 
 # Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables (spec 3.4 D-CO-06, row format 4.1).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
 
 # Versions kept per table. TiDB lets at most two adjacent versions of one table be in use, so a row can lag one
-# job behind (28 rows of the capture `ddl` do); the rest is room for jobs that change nothing a row shows.
+# job behind (28 rows of the capture `ddl` do); the rest is room for jobs that change nothing a row shows. A service
+# that embeds the SDK may write through a handle of any age: the newer TableInfo reads such rows too, except those from
+# before a change of type, so what stood before one is kept for longer.
 VERSIONS_KEPT = 4
 INHERITED_KEPT = 16
 
@@ -59,31 +62,54 @@ class TableVersions:
         """Index of the newest TableInfo not newer than `schema_version`; the oldest kept for older rows."""
         return max(bisect_right(self.versions, schema_version) - 1, 0)
 
-    def add(self, version: int, info: TableInfo, *, one_changed: bool = False) -> TableVersions:
+    def add(self, version: int, info: TableInfo, *, one_changed: bool = False, query: str = "") -> TableVersions:
         """With one more TableInfo in its place by version (jobs on one table come in order; ties replace).
-        `one_changed`: of a job that changed one column, perhaps in name and type."""
+        `one_changed`: of a job that changed one column, perhaps in name and type. `query`: the job's text."""
         keep = [(v, i) for v, i in zip(self.versions, self.infos, strict=True) if v != version]
         keep.append((version, info))
         keep.sort(key=lambda pair: pair[0])
-        keep = keep[-VERSIONS_KEPT:]
+        keep = _trimmed(keep)
         inherited = self.inherited
         if version > self.versions[-1]:
-            inherited = (*inherited, *retyped(self.current, info, one_changed=one_changed))[-INHERITED_KEPT:]
+            found = retyped(self.current, info, one_changed=one_changed, query=query)
+            inherited = (*inherited, *found)[-INHERITED_KEPT:]
         return replace(self, versions=tuple(v for v, _ in keep), infos=tuple(i for _, i in keep), inherited=inherited)
 
     def moved(self, schema: str, schema_id: int) -> TableVersions:
         return replace(self, schema=schema, schema_id=schema_id)
 
 
-def retyped(before: TableInfo, after: TableInfo, *, one_changed: bool) -> tuple[tuple[int, int], ...]:
+def _trimmed(keep: list[tuple[int, TableInfo]]) -> list[tuple[int, TableInfo]]:
+    """The last VERSIONS_KEPT, and before them those whose columns the next one gave new ids. One that goes leaves its
+    version to the next, which reads its rows as well."""
+    kept: list[tuple[int, TableInfo]] = []
+    begins = 0
+    recent = len(keep) - VERSIONS_KEPT
+    for at, (version, info) in enumerate(keep):
+        begins = begins or version
+        if at >= recent or _ids_changed(info, keep[at + 1][1]):
+            kept.append((begins if kept else version, info))
+            begins = 0
+    return kept[-(VERSIONS_KEPT + INHERITED_KEPT) :]
+
+
+def _ids_changed(before: TableInfo, after: TableInfo) -> bool:
+    old, new = before.columns_by_id.keys(), after.columns_by_id.keys()
+    return bool(old - new and new - old)
+
+
+def retyped(before: TableInfo, after: TableInfo, *, one_changed: bool, query: str = "") -> tuple[tuple[int, int], ...]:
     """(id after, id before) of the columns to which one DDL gave a new id with another type. TiDB touches a column but
-    once in a statement, so the name tells; where it was renamed too, it is the one that came for the one that went."""
+    once in a statement, so the name tells, or the CHANGE in the job's text; where a job changed but one column, it is
+    the one that came for the one that went."""
     old, new = before.columns_by_id, after.columns_by_id
     gone = {c.name.lower(): c.id for c in before.public_columns if c.id not in new and not c.is_generated}
     come = {c.name.lower(): c.id for c in after.public_columns if c.id not in old and not c.is_generated}
     if one_changed and len(gone) == len(come) == 1:
         return tuple(zip(come.values(), gone.values(), strict=True))
-    return tuple((column_id, gone[name]) for name, column_id in come.items() if name in gone)
+    was = {new.lower(): old.lower() for old, new in changed_names(query)} if gone and come else {}
+    named = {column_id: was.get(name, name) for name, column_id in come.items()}
+    return tuple((column_id, gone[name]) for column_id, name in named.items() if name in gone)
 
 
 @dataclass(frozen=True, slots=True)

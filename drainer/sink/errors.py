@@ -29,6 +29,10 @@ class PositionMoved(DestinationError):
     """The destination's position is neither the start nor the end of what was to be applied."""
 
 
+class CommitRefused(DestinationError):
+    """The destination took every statement of a transaction and refused its COMMIT; nothing of it is written."""
+
+
 class DdlFailed(DestinationError):
     """The destination refused a DDL. `job_id` and `commit_ts` say which."""
 
@@ -47,12 +51,24 @@ class DdlUndecided(DestinationError):
 
 
 class DataError(DestinationError):
-    """A row could not be written as it is. `schema` and `table` say where."""
+    """A row could not be written as it is. `schema` and `table` say where, `commit_ts` in which transaction (0: that is
+    not known yet)."""
 
     def __init__(self, message: str, *, schema: str, table: str) -> None:
         super().__init__(message)
         self.schema = schema
         self.table = table
+        self.commit_ts = 0
+
+    def name_transaction(self, commit_ts: int, start_ts: int, keys: str) -> None:
+        """Add which transaction it is, and the way past it. `keys`: of its rows in this table."""
+        self.commit_ts = commit_ts
+        rows = f", rows {keys}" if keys else ""
+        self.args = (
+            f"{self}. It is the transaction of commit_ts {commit_ts}, start_ts {start_ts}, table "
+            f"{self.schema}.{self.table}{rows}; everything before it is applied. To pass over the whole transaction, "
+            f"put {commit_ts} into syncer.ignore-txn-commit-ts and start again",
+        )
 
 
 class UniqueConflict(DataError):

@@ -6,24 +6,26 @@ test can drop a destination in the middle and open the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from drainer.plan import Change, Kind, Literals, SegmentWork
+from drainer.order.upsert import upsert
+from drainer.plan import Change, Kind, Literals, Pieces, SegmentWork
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.protocol import (
+    NO_QUESTION,
     Applied,
     Dialect,
+    FirstStart,
     Identity,
     Intent,
     Phase,
     Position,
     SlotResult,
     SpreadTarget,
+    TableName,
 )
 from drainer.step import Ddl
-
-TableName = tuple[str, str]
 
 
 @dataclass
@@ -43,11 +45,14 @@ class Store:
 
     def write(self, work: SegmentWork) -> int:
         """All rows of one work, at once; none of them when one is refused."""
+        return self.write_all((work,))
+
+    def write_all(self, works: Iterable[SegmentWork]) -> int:
         rows = {name: dict(table) for name, table in self.rows.items()}
         bags = {name: list(bag) for name, bag in self.bags.items()}
         try:
-            return self._write(work)
-        except RowMissing:
+            return sum(self._write(work) for work in works)
+        except BaseException:
             self.rows, self.bags = rows, bags
             raise
 
@@ -65,6 +70,9 @@ class Store:
 
     def _one(self, change: Change) -> None:
         bag = self.bags.setdefault((change.shape.schema, change.shape.table), [])
+        if change.shape.upserts:
+            _upsert(bag, change)
+            return
         if change.kind is not Kind.INSERT:
             if change.old not in bag:
                 raise RowMissing(
@@ -75,6 +83,23 @@ class Store:
             bag.remove(change.old)
         if change.new is not None:
             bag.append(change.new)
+
+
+def _upsert(bag: list[Literals], change: Change) -> None:
+    """Rule 21: a row to take away may be missing, and one that comes takes away what is in its way."""
+    shape = change.shape
+    gone, put = upsert(change)
+    if gone is not None:
+        if shape.row_key:
+            bag[:] = [row for row in bag if any(row[at] != gone[at] for at in shape.row_key)]
+        elif gone in bag:
+            bag.remove(gone)
+    if put is not None:
+        null = (None, b"NULL")
+        for key in shape.unique:
+            if not any(put[at] in null for at in key):
+                bag[:] = [row for row in bag if any(row[at] != put[at] for at in key)]
+        bag.append(put)
 
 
 @dataclass
@@ -121,20 +146,29 @@ class MemoryDestination:
     def commit_ts(self) -> int:
         return self.store.commit_ts or 0
 
-    def open(self, identity: Identity, initial_ts: int) -> Position:
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         store = self.store
         fresh = store.commit_ts is None
+        missing: tuple[TableName, ...] = ()
         if store.commit_ts is None:
-            store.commit_ts = initial_ts
+            missing = first.missing({*store.rows, *store.bags})
+            store.commit_ts = first.begin_ts(initial_ts, missing)
         store.epoch += 1
         self._epoch = store.epoch
-        return Position(store.commit_ts, store.schema_version, store.intent, fresh)
+        return Position(store.commit_ts, store.schema_version, store.intent, fresh, missing=missing)
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
         self._check(work.after_ts)
         rows = self.store.write(work)
         self._move(work.after_ts, work.until_ts, schema_version)
         self.store.log.append(("rows", work.after_ts, work.until_ts))
+        return Applied(rows, rows)
+
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+        self._check(pieces.after_ts)
+        rows = self.store.write_all(pieces.works())
+        self._move(pieces.after_ts, pieces.until_ts, schema_version)
+        self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
 
     def begin(self, intent: Intent) -> SpreadTarget:

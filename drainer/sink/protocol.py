@@ -21,16 +21,17 @@ A loop over phases is all a caller of the spread way needs:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from drainer.plan import SegmentWork
+    from drainer.plan import Pieces, SegmentWork
     from drainer.step import Ddl
 
 Dialect = Literal["mysql", "sqlite"]
+TableName = tuple[str, str]  # database, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class Identity:
 class Intent:
     """What a spread batch is about to apply, and how it is cut (rule 16): (after_ts, until_ts] in `slots` slots by
     the stable hash `hash_version`, at most `chunk_rows` rows a transaction, rows chosen by the filters whose
-    digest is `digest`, from `pumps`, which are those that hold rows of it (empty: any). A batch that goes on after a
-    crash uses these, not today's configuration: with other rows the chunks that are done would be others."""
+    digest is `digest`, from `pumps`, which are those that hold rows of it (empty: any), each of them as many binlogs as
+    `counts` says in its place (-1, or nothing there: not known). A batch that goes on after a crash uses these, not
+    today's configuration: with other rows the chunks that are done would be others."""
 
     after_ts: int
     until_ts: int
@@ -57,18 +59,42 @@ class Intent:
     hash_version: int
     digest: str
     pumps: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStart:
+    """Of a destination without a position: it is asked which of `tables` it holds. Where it holds none of them it
+    begins at `empty_ts`, if that is given."""
+
+    tables: tuple[TableName, ...] = ()
+    empty_ts: int | None = None
+
+    def begin_ts(self, initial_ts: int, missing: Sequence[TableName]) -> int:
+        """Where to begin, when `missing` of the tables are not there."""
+        return initial_ts if self.empty_ts is None or len(missing) < len(self.tables) else self.empty_ts
+
+    def missing(self, there: Collection[TableName]) -> tuple[TableName, ...]:
+        """Those that are not among `there`; names ignore case, as they do upstream."""
+        lowered = {(schema.lower(), table.lower()) for schema, table in there}
+        return tuple(name for name in self.tables if (name[0].lower(), name[1].lower()) not in lowered)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the destination stands. `fresh`: it had no position of ours before this `open`; `settled`: ids of DDL
-    jobs that a crash had left half-way and `open` found to be done (their position is already included)."""
+    """Where the destination stands. `fresh`: it had no position of ours before this `open`, and `missing` of the
+    tables that it was asked for; `settled`: ids of DDL jobs that a crash had left half-way and `open` found to be done
+    (their position is already included)."""
 
     commit_ts: int
     schema_version: int
     intent: Intent | None
     fresh: bool
     settled: tuple[int, ...] = ()
+    missing: tuple[TableName, ...] = ()
+
+
+NO_QUESTION = FirstStart()
 
 
 class Phase(StrEnum):
@@ -139,9 +165,9 @@ class Destination(Protocol):
         """The position, as of the last thing this destination did."""
         ...
 
-    def open(self, identity: Identity, initial_ts: int) -> Position:
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         """Take the destination for this changefeed, fence off whoever had it, settle a crashed DDL, and say where
-        it stands; `initial_ts` is used only where no position is found (rule 17).
+        it stands; `initial_ts` and `first` are used only where no position is found (rule 17).
 
         Raises LockHeld, DdlUndecided, DestinationDown, DestinationRefused."""
         ...
@@ -150,6 +176,12 @@ class Destination(Protocol):
         """Write (after_ts, until_ts] in ONE transaction that also moves the position from after_ts to until_ts.
 
         Raises Fenced, PositionMoved, UniqueConflict, RowMissing, ValueChanged, DestinationDown."""
+        ...
+
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+        """As `apply`, of a transaction too large to be one value: one piece after another, all in ONE transaction.
+
+        Raises what `apply` raises, and what `pieces.works` raises while it gives them; then nothing was written."""
         ...
 
     def begin(self, intent: Intent) -> SpreadTarget:

@@ -21,8 +21,9 @@ from drainer.sink.protocol import Identity
 SCHEMA: Final = "tidb_binlog"  # beside our other tables: a destination has one schema that upstream has not
 KEEP_MS_DEFAULT: Final = 3_600_000
 
-_NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$new)?")
+_NAME: Final = re.compile(r"([0-9a-f]{8})_(\d+)_(\d+)_(\d+)_([a-z0-9_]*)(\$(?:new)?)?")  # `$new` was its end once
 _NAME_LENGTH_MAX: Final = 64
+_FRESH: Final = "$"  # ids of TiDB have up to 15 digits: there is room for no more
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,12 +48,12 @@ def tag(identity: Identity) -> str:
 def name_for(owner: str, *, commit_ts: int, job_id: int, table_id: int, table: str) -> str:
     """The name of a table that `job_id` takes away."""
     head = f"{owner}_{commit_ts}_{job_id}_{table_id}_"
-    room = _NAME_LENGTH_MAX - len(head) - len("$new")
+    room = _NAME_LENGTH_MAX - len(head) - len(_FRESH)
     return head + re.sub(r"[^a-z0-9]", "_", table.lower())[: max(room, 0)]
 
 
 def fresh_name(name: str) -> str:
-    return name + "$new"
+    return name + _FRESH
 
 
 def kept(owner: str, names: Iterable[str]) -> list[Kept]:

@@ -70,7 +70,8 @@ def _exercise(session: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    from drainer.spark.session import SparkUnavailable, check_java
+    from drainer.spark.errors import SparkUnavailable
+    from drainer.spark.session import check_java
 
     try:
         sys.stdout.write(f"{make(check_java())}\n")

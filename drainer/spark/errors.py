@@ -1,10 +1,22 @@
-"""Errors on their way through Spark: ours out of its text, and its own as one line."""
+"""Errors on their way through Spark: ours out of its text, and its own as one line.
+
+Spark hands the driver text, and that text also quotes names and values of databases. An error of ours therefore travels
+as JSON with a message authentication code under a secret that only the driver and its tasks know: what anybody else
+wrote into the text is never taken for one. Even then it can only become an instance of an error class that is loaded
+here, with plain values in its fields; nothing is called.
+"""
 
 from __future__ import annotations
 
 import base64
-import pickle
+import binascii
+import hashlib
+import hmac
+import json
+import os
 import re
+from dataclasses import dataclass, field
+from typing import Any
 
 from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -12,7 +24,7 @@ from pyspark.errors import PySparkException
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
-_MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/=]+)>")
+_MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
 
@@ -21,28 +33,102 @@ class SparkFailed(BinlogError):
     """Spark gave up on a job or on the query; the text is the innermost reason found, more is in spark.log."""
 
 
+class SparkUnavailable(BinlogError):
+    """Spark cannot be started; the text says what is missing."""
+
+
 class ErrorInTask(Exception):
-    """Carries an error of ours out of a task. Spark turns it into text, `unwrap` turns it back."""
-
-    def __init__(self, error: BinlogError) -> None:
-        # Its parts, not the error: many take keyword arguments, which an exception's own pickle forgets.
-        parts = (type(error), error.args, {k: v for k, v in vars(error).items() if not k.startswith("__")})
-        text = base64.b64encode(pickle.dumps(parts)).decode()
-        super().__init__(f"{error} <binlog-error:{text}>")
+    """Carries an error of ours out of a task. Spark turns it into text, ErrorSeal.unwrap turns it back."""
 
 
-def unwrap(error: BaseException) -> BinlogError:
-    """The error of ours that a task raised, else SparkFailed."""
-    text = str(error)
-    found = _MARK.search(text)
-    if found is None:
+@dataclass(frozen=True, slots=True)
+class ErrorSeal:
+    """What the driver and its tasks share. Without a secret (the data source on its own, whose caller reads texts) an
+    error is its text alone."""
+
+    secret: str = field(default="", repr=False)
+
+    @classmethod
+    def new(cls) -> ErrorSeal:
+        return cls(os.urandom(32).hex())
+
+    def carry(self, error: BinlogError) -> ErrorInTask:
+        """What a task raises in place of `error`."""
+        if not self.secret:
+            return ErrorInTask(f"{type(error).__name__}: {error}")
+        fields = {name: _packed(value) for name, value in vars(error).items() if not name.startswith("__")}
+        parts = {"class": _name(type(error)), "args": [_packed(value) for value in error.args], "fields": fields}
+        text = base64.b64encode(json.dumps(parts).encode()).decode()
+        return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
+
+    def unwrap(self, error: BaseException) -> BinlogError:
+        """The error of ours that a task raised, else SparkFailed."""
+        text = str(error)
+        for found in _MARK.finditer(text):
+            if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
+                ours = _read(found[1])
+                if ours is not None:
+                    return ours
         return SparkFailed(reason_of(text))
-    kind, args, state = pickle.loads(base64.b64decode(found.group(1)))  # noqa: S301  written by our own task
+
+    def _code(self, text: str) -> str:
+        return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _name(kind: type[BinlogError]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _read(text: str) -> BinlogError | None:
+    """None for what an executor with another version of this package may send: a class or a form not known here."""
+    try:
+        parts = json.loads(base64.b64decode(text, validate=True))
+        kind = _known(BinlogError).get(parts["class"])
+        args = tuple(_unpacked(value) for value in parts["args"])
+        fields = {str(name): _unpacked(value) for name, value in parts["fields"].items()}
+    except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if kind is None:
+        return None
+    # Not by calling the class: many take keyword arguments, which an exception does not keep.
     ours = kind.__new__(kind)
-    assert isinstance(ours, BinlogError)
     ours.args = args
-    vars(ours).update(state)
+    vars(ours).update(fields)
     return ours
+
+
+def _known(root: type[BinlogError]) -> dict[str, type[BinlogError]]:
+    found = {_name(root): root}
+    for kind in root.__subclasses__():
+        found.update(_known(kind))
+    return found
+
+
+def _packed(value: object) -> object:
+    """As JSON, which tells neither tuples nor bytes: those as {"kind": …}."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode()}
+    if isinstance(value, tuple | list):
+        return {"tuple" if isinstance(value, tuple) else "list": [_packed(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_packed(name), _packed(item)] for name, item in value.items()]}
+    return str(value)  # for people: no code decides by it
+
+
+def _unpacked(value: Any) -> object:
+    if not isinstance(value, dict):
+        return value
+    ((kind, packed),) = value.items()
+    if kind == "bytes":
+        return base64.b64decode(packed, validate=True)
+    if kind == "dict":
+        return {_unpacked(name): _unpacked(item) for name, item in packed}
+    if kind not in ("tuple", "list"):
+        raise ValueError(kind)
+    items = [_unpacked(item) for item in packed]
+    return tuple(items) if kind == "tuple" else items
 
 
 def reason_of(text: str) -> str:

@@ -6,12 +6,16 @@
     ("tasks", start, until) ──►
                             ◄──     the tasks of that batch, and what they shall do with it
 
-A local socket, authenticated with a key made anew at every start (multiprocessing.connection). Here is the reader's
-end; it imports little, because Spark starts that process anew for every query.
+A local socket in a folder that only this user may enter; each end proves that it knows a key made anew at every start
+before anything is read (multiprocessing.connection). Questions are JSON: nothing the reader says is unpickled in the
+driver. The driver's answers are pickled, as is everything else that Spark hands on from the driver to its Python
+processes: tasks hold a schema. Here is the reader's end; it imports little, because Spark starts that process anew for
+every query.
 """
 
 from __future__ import annotations
 
+import json
 from multiprocessing.connection import Client, Connection
 from typing import cast
 
@@ -49,7 +53,7 @@ class PlannerLine:
         try:
             if self._connection is None:
                 self._connection = Client(self._address, family="AF_UNIX", authkey=self._key.encode())
-            self._connection.send((question, start_ts, until_ts))
+            self._connection.send_bytes(json.dumps([question, start_ts, until_ts]).encode())
             verdict, answer = self._connection.recv()
         except (EOFError, OSError) as error:
             raise PlannerGone(f"the drainer's coordinator does not answer: {error}") from error

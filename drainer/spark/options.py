@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
-from binlog.errors import ConfigError
+from binlog.errors import BinlogError, ConfigError
 from binlog.security import Security
 
 BATCH_BYTES_MAX = 32 << 20
@@ -14,7 +17,7 @@ BATCH_BYTES_MAX = 32 << 20
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Picklable. `planner`: the address and key of the drainer's own coordinator (drainer.spark.planner), which
-    then decides every batch; empty where the source is used on its own."""
+    then decides every batch; `error_secret`: of its ErrorSeal. All empty where the source is used on its own."""
 
     pd_urls: tuple[str, ...]
     cluster_id: int = 0
@@ -25,7 +28,8 @@ class SourceOptions:
     batch_bytes_max: int = BATCH_BYTES_MAX
     packed: bool = False
     planner: str = ""
-    planner_key: str = ""
+    planner_key: str = field(default="", repr=False)
+    error_secret: str = field(default="", repr=False)
     security: Security = field(default_factory=Security)
 
     @classmethod
@@ -49,14 +53,37 @@ class SourceOptions:
             packed=_truth(given, "packed"),
             planner=given.get("planner", ""),
             planner_key=given.get("planner-key", ""),
+            error_secret=given.get("error-secret", ""),
             security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
         )
 
 
 _KNOWN = {
     "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
-    "planner", "planner-key", "ssl-ca", "ssl-cert", "ssl-key",
+    "planner", "planner-key", "error-secret", "ssl-ca", "ssl-cert", "ssl-key",
 }  # fmt: skip
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """For methods that Spark calls in a Python process of its own: errors of ours reach the user as their text alone.
+
+    Spark puts the whole traceback into its exception, unless this variable of its own is set when it reports one. The
+    process ends with the report, so nobody else's traceback is hidden.
+    """
+
+    @functools.wraps(method)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except BinlogError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return told
 
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.pumps.mark import PumpRange
 from drainer.reading import FoldOrder
+from drainer.spark.errors import ErrorSeal
 from drainer.spark.line import PlannerLine
 from drainer.spark.options import SourceOptions
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Offset = dict[str, int]
+UNSEALED = ErrorSeal()
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
     security: Security
     packed: bool
     fold: FoldOrder | None = None
+    errors: ErrorSeal = UNSEALED
 
 
 class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
@@ -55,7 +58,8 @@ class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does 
             return []
         tasks, fold = self._planner().tasks(start["commit_ts"], end["commit_ts"])
         options = self._options
-        return [PullTask(task, options.cluster_id, options.security, options.packed, fold) for task in tasks]
+        errors = ErrorSeal(options.error_secret)
+        return [PullTask(task, options.cluster_id, options.security, options.packed, fold, errors) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PullTask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import socket
 import tempfile
@@ -12,11 +13,18 @@ from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Protocol
 
+from binlog.errors import BinlogError
 from binlog.log import get_logger
 
 from drainer.spark.line import Tasks
 
+QUESTION_BYTES_MAX = 1024
+
 _log = get_logger(__name__)
+
+
+class QuestionUnreadable(BinlogError):
+    """What came from the stream reader is no question of drainer.spark.line."""
 
 
 class Planner(Protocol):
@@ -65,9 +73,9 @@ class PlannerServer:
     def _serve(self, connection: Connection) -> None:
         with connection, contextlib.suppress(EOFError, OSError):
             while not self._closing:
-                question, *numbers = connection.recv()
+                asked = connection.recv_bytes(QUESTION_BYTES_MAX)
                 try:
-                    answer = self._answer(question, *numbers)
+                    answer = self._answer(*question_of(asked))
                 except Exception as error:  # noqa: BLE001  whatever it is, the daemon must hear of it and stop
                     self._on_error(error)
                     connection.send(("error", f"{type(error).__name__}: {error}"))
@@ -78,3 +86,14 @@ class PlannerServer:
         if question == "next":
             return self._planner.next_until(start_ts)
         return self._planner.tasks(start_ts, until_ts)
+
+
+def question_of(asked: bytes) -> tuple[str, int, int]:
+    """(question, start_ts, until_ts). Raises QuestionUnreadable."""
+    try:
+        question, start_ts, until_ts = json.loads(asked)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question: {error}") from None
+    if question not in ("next", "tasks") or type(start_ts) is not int or type(until_ts) is not int:
+        raise QuestionUnreadable(f"stream reader: {asked[:100]!r} is no question")
+    return question, start_ts, until_ts

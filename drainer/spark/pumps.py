@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from binlog.cluster import cluster_id
@@ -12,7 +13,7 @@ from binlog.config import UpstreamSection
 from binlog.etcd import connect_etcd
 from binlog.registry import Registry
 
-from drainer.pumps.mark import Limits, Watermark
+from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.view import HeldBack
 from drainer.spark.options import SourceOptions
@@ -34,6 +35,12 @@ class Pumps:
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
         """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
         return self._run(self._patiently(after_ts, limits))
+
+    def counted(self, part: PumpRange) -> PumpRange:
+        """With what its pull must bring (rule 22), of a pump that answered the last survey. Raises HeldBack."""
+        if part.planned is not None or (part.extension and not part.ends_pulls):
+            return part
+        return replace(part, planned=self._run(self._set.count(part)))
 
     def close(self) -> None:
         self._run(self._set.close())

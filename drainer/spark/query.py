@@ -10,12 +10,13 @@ from pathlib import Path
 
 from binlog.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from drainer.feed import SpreadJob
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import SlotResult
 from drainer.spark import spread
-from drainer.spark.errors import SPARK_ERRORS, unwrap
+from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
 _log = get_logger(__name__)
 
@@ -23,22 +24,23 @@ _log = get_logger(__name__)
 class SparkFeed:
     """One micro-batch of packed rows (drainer.pipeline.Feed)."""
 
-    def __init__(self, packed: DataFrame) -> None:
+    def __init__(self, packed: DataFrame, errors: ErrorSeal) -> None:
         self._packed = packed
+        self._errors = errors
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
             table = self._packed.select("pump", "blob").toArrow()
         except SPARK_ERRORS as error:
-            raise unwrap(error) from error
+            raise self._errors.unwrap(error) from error
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
     def check(self, order: FoldOrder) -> None:
-        spread.check(self._packed, order)
+        spread.check_rows(self._packed, order, self._errors)
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
-        return spread.spread(self._packed, job)
+        return spread.spread(self._packed, job, self._errors)
 
 
 class Query:
@@ -47,7 +49,9 @@ class Query:
 
     def __init__(self, session: SparkSession, *, options: dict[str, str]) -> None:
         self._session = session
-        self._options = options
+        self._errors = ErrorSeal.new()
+        self._options = {**options, "error-secret": self._errors.secret}
+        self._query: StreamingQuery | None = None
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
     def start(self, batch: Callable[[SparkFeed], None], ended: Callable[[BaseException | None], None]) -> None:
@@ -55,23 +59,26 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkFeed(packed))
+            batch(SparkFeed(packed, self._errors))
 
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(self._checkpoint))
-        self._query = writer.queryName("drainer").start()
+        query = self._query = writer.queryName("drainer").start()
 
         def wait() -> None:
             failure: BaseException | None = None
             try:
-                self._query.awaitTermination()
+                query.awaitTermination()
             except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM is gone
-                failure = unwrap(error)
+                failure = self._errors.unwrap(error)
             shutil.rmtree(self._checkpoint, ignore_errors=True)
             ended(failure)
 
         threading.Thread(target=wait, name="query", daemon=True).start()
 
     def stop(self) -> None:
+        """Nothing where `start` has not come so far; who calls it must then look whether it was to stop."""
+        if self._query is None:
+            return
         try:
             self._query.stop()
         except SPARK_ERRORS as error:

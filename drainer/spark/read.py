@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 from binlog import envelope
 from binlog.errors import BinlogError
 
+from drainer.order.blob import with_totals
+from drainer.order.carry import PIECE_BYTES_MAX, cut_blob
 from drainer.order.fold import FoldBuilder
-from drainer.pumps.pull import payloads, pull
+from drainer.pumps.parts import PartJoiner
+from drainer.pumps.pull import pull
 from drainer.reading import FoldOrder
 from drainer.row.decode import Decoder
-from drainer.spark.errors import ErrorInTask
 from drainer.spark.planned import PullTask
 
 PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
@@ -29,16 +31,27 @@ COLUMNS = pa.schema(
 )
 
 
+PAYLOAD_BYTES_MAX = 64 << 20  # of the column `payload`: one value, which Spark copies several times
+
+
+class PayloadTooLarge(BinlogError):
+    """The data source on its own has one row for a transaction, and this one does not fit into it."""
+
+
 def read_task(task: PullTask) -> Iterator[pa.RecordBatch]:
     """The record batches of one task: one for each message of a pull, or one of slots."""
     try:
         if task.fold is not None:
             yield from _folded(task, task.fold)
             return
+        joiner = PartJoiner()
         for pump, seq, message in _messages(task):
-            yield packed(pump, [seq], [message]) if task.packed else _columns(pump, payloads(message))
+            if task.packed:
+                yield packed(pump, [seq], [message])
+            elif binlogs := joiner.add(message):
+                yield _columns(pump, binlogs)
     except BinlogError as error:
-        raise ErrorInTask(error) from error
+        raise task.errors.carry(error) from error
 
 
 def packed(pump: str, numbers: list[int], blobs: list[bytes]) -> pa.RecordBatch:
@@ -54,13 +67,34 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 
 def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
     builder = FoldBuilder(decoder_for(order))
-    # A range is served in order; what is to be kept apart is looked at twice.
-    add = builder.add_in_order if len(task.ranges) == 1 and not order.apart else builder.add_all
+    # A range is served in order.
+    add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
+    count = size = 0
+    joiner = PartJoiner()
     for _, _, message in _messages(task):
-        add(payloads(message))
-    slots = builder.slots(order.slots, order.apart)
-    if slots:
-        yield packed("", list(slots), list(slots.values()))
+        found = joiner.add(message)
+        count += len(found)
+        size += sum(map(len, found))
+        add(found)
+    joiner.end()
+    yield from slotted(with_totals(builder.slots(order.slots), order.slots, count=count, size=size))
+
+
+def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
+    """Slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.order.carry)."""
+    numbers: list[int] = []
+    pieces: list[bytes] = []
+    size = 0
+    for slot, blob in slots.items():
+        for piece in cut_blob(blob):
+            numbers.append(slot)
+            pieces.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES_MAX:
+                yield packed("", numbers, pieces)
+                numbers, pieces, size = [], [], 0
+    if pieces:
+        yield packed("", numbers, pieces)
 
 
 _decoders: dict[str, Decoder] = {}
@@ -84,6 +118,12 @@ def _columns(pump: str, binlogs: list[bytes]) -> pa.RecordBatch:
         found = envelope.scan(payload)
         if found.is_fake:
             continue
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"binlog of commit_ts {found.commit_ts} from pump {pump} has {len(payload)} bytes, and a row "
+                f"of the source holds at most {PAYLOAD_BYTES_MAX}: read around it with start-ts and end-ts, or let the "
+                f"drainer apply it"
+            )
         query = payload[found.query_at : found.query_end].decode() if found.ddl_job_id else None
         rows.append((found.commit_ts, found.start_ts, pump, found.ddl_job_id, query, payload))
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)

@@ -10,18 +10,25 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO, Any
 
 import pyspark
 from binlog.errors import BinlogError
+from binlog.log import get_logger
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from drainer.progress import Stopped
 from drainer.spark import register
 from drainer.spark.archive import archive_of
+from drainer.spark.errors import SPARK_ERRORS, SparkUnavailable, reason_of
+from drainer.spark.launch import end, killed_when, launch
+from drainer.spark.master import check_master
+
+_log = get_logger(__name__)
 
 JAVA_MAJOR_MIN = 17
 JVM_EXIT_S = 10
@@ -75,10 +82,6 @@ logger.dag.level = error
 """
 
 
-class SparkUnavailable(BinlogError):
-    """Spark cannot be started; the text says what is missing."""
-
-
 def check_java() -> str:
     """The version of the Java that Spark will use. Raises SparkUnavailable, saying what to install, where there is no
     usable one."""
@@ -108,37 +111,34 @@ def java_of(java: Path) -> tuple[str, str]:
     return version, modules
 
 
-@contextlib.contextmanager
-def _for_the_jvm() -> Iterator[None]:
-    """Variables that only the JVM's start shall see.
+def _for_the_jvm() -> dict[str, str]:
+    """Variables for the JVM's start.
 
     A Python of the driver that is not there keeps Spark from looking for data sources in every installed package, which
     takes two processes and a second of CPU; ours is registered by hand. SPARK_HOME and the launcher's options spare a
     Python and half of a first, short-lived JVM.
     """
-    given = {
+    return {
         "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",
         "SPARK_HOME": os.environ.get("SPARK_HOME", str(Path(pyspark.__file__).parent)),
         "SPARK_LAUNCHER_OPTS": f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} {JAVA_OPTIONS}".strip(),
     }
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
-def start_session(*, master: str, output: Path, conf: Mapping[str, str], archive: bool = True) -> SparkSession:
+def start_session(
+    *,
+    master: str,
+    output: Path,
+    conf: Mapping[str, str],
+    archive: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
+) -> SparkSession:
     """A session with the source "binlog" registered. What the JVM and its workers print goes to `output`.
 
     `conf` adds to SETTINGS or overrides them; `archive`: use the classes of drainer.spark.archive where they are.
-    Raises SparkUnavailable.
+    Raises SparkUnavailable, and Stopped soon after `stopping` says so, at whatever moment of the start.
     """
+    check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
     # Nothing of ours goes through pandas; pyspark only checks that it is there.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
@@ -154,21 +154,35 @@ def start_session(*, master: str, output: Path, conf: Mapping[str, str], archive
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
     settings.update(conf)
+    if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
+        _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes if archive else None, more)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     with output.open("ab") as sink:
-        try:
-            # A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise
-            # take the JVM away under the batch in flight. It ends when its standard input does, also after a SIGKILL.
-            with _for_the_jvm():
-                gateway = launch_gateway(spark_conf, {"stdout": sink, "stderr": sink, "start_new_session": True})
-            context = SparkContext(conf=spark_conf, gateway=gateway)
-        except PySparkException as error:
-            raise SparkUnavailable(f"Spark did not start, see {output}: {error}") from error
-    session = SparkSession(context)
-    register(session)
-    return session
+        return _started(spark_conf, sink, output, stopping)
+
+
+def _started(conf: SparkConf, sink: IO[bytes], output: Path, stopping: Callable[[], bool]) -> SparkSession:
+    gateway = None
+    try:
+        gateway = launch(conf, _for_the_jvm(), sink, stopping)
+        with killed_when(stopping, getattr(gateway, "proc", None)):
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            register(session)
+            return session
+    except Stopped:
+        raise
+    except Exception as error:  # pyspark fails in many ways when its JVM does not do what it expects
+        _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
+        if stopping():
+            raise Stopped("Spark was about to start") from error
+        raise SparkUnavailable(f"Spark did not start, see {output}: {reason_of(_text(error))}") from error
+
+
+def _text(error: Exception) -> str:
+    """Errors of Spark and ours speak for themselves, others need their class."""
+    return str(error) if isinstance(error, (*SPARK_ERRORS, BinlogError)) else f"{type(error).__name__}: {error}"
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:
@@ -193,13 +207,14 @@ def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
     """Stop Spark and let its JVM end, for which it has `exit_s`."""
     gateway = session.sparkContext._gateway
     session.stop()
+    _end_jvm(gateway, exit_s)
+
+
+def _end_jvm(gateway: Any, exit_s: float) -> None:
     if gateway is not None:
-        gateway.shutdown()
+        with contextlib.suppress(OSError, Py4JError):  # it may be gone already
+            gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None:
-            process.stdin.close()
-            try:
-                process.wait(exit_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end(process, exit_s)
     SparkContext._gateway = SparkContext._jvm = None

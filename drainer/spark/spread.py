@@ -7,9 +7,8 @@ A slot is one partition and is applied by one task, so its chunks come in order.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import pyarrow as pa
 from binlog.crashpoint import crash_point
@@ -17,29 +16,41 @@ from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
 from drainer.feed import SpreadJob
-from drainer.order.blob import merge_slot
+from drainer.order.blob import merge_slot, split_totals, with_totals
+from drainer.order.carry import join_blobs
 from drainer.order.fold import FoldBuilder
-from drainer.pumps.pull import payloads
+from drainer.pumps.count import Counted, RangeDiffers, check
+from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
-from drainer.spark.errors import SPARK_ERRORS, ErrorInTask, unwrap
-from drainer.spark.read import decoder_for
+from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+from drainer.spark.read import decoder_for, slotted
 
 Batches = Iterator[pa.RecordBatch]
 
 SLOTTED = pa.schema([("slot", pa.int32()), ("blob", pa.binary())])
 SLOTTED_DDL = "slot int, blob binary"
-RESULT_DDL = "result binary"
+# The fields of a SlotResult.
+RESULT = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("row_count", pa.int64()),
+        ("chunks", pa.int32()),
+        ("skipped", pa.int32()),
+        ("surprise", pa.string()),
+    ]
+)
+RESULT_DDL = "slot int, row_count long, chunks int, skipped int, surprise string"
 
 
-def _carried(work: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+def _carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
     """Lets errors of ours through to the driver as values."""
 
     def carried(batches: Batches) -> Batches:
         try:
             yield from work(batches)
         except BinlogError as error:
-            raise ErrorInTask(error) from error
+            raise errors.carry(error) from error
 
     return carried
 
@@ -51,23 +62,28 @@ class Fold:
     order: FoldOrder
 
     def __call__(self, batches: Batches) -> Batches:
-        builder = FoldBuilder(decoder_for(self.order))
+        builder, joiner = FoldBuilder(decoder_for(self.order)), PartJoiner()
+        count = size = 0
         for batch in batches:
             for message in batch.column("blob"):
-                builder.add_all(payloads(message.as_py()))
-        slots = builder.slots(self.order.slots, self.order.apart)
-        if slots:
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(list(slots), pa.int32()), pa.array(list(slots.values()), pa.binary())], schema=SLOTTED
-            )
+                found = joiner.add(message.as_py())
+                count += len(found)
+                size += sum(map(len, found))
+                builder.add_all(found)
+        joiner.end()
+        slots = with_totals(builder.slots(self.order.slots), self.order.slots, count=count, size=size)
+        for batch in slotted(slots):
+            yield batch.select(["seq", "blob"]).rename_columns(SLOTTED.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Task: the blobs of one slot in, its result out."""
+    """Task: the blobs of one slot in, its result out. Every part of the batch has one in every slot, with the part's
+    totals; unless together they are `planned` nothing of the slot is applied (rule 22)."""
 
     intent: Intent
     target: SpreadTarget
+    planned: Counted | None = None
 
     def __call__(self, batches: Batches) -> Batches:
         found: dict[int, list[bytes]] = {}
@@ -76,34 +92,61 @@ class Apply:
                 found.setdefault(slot.as_py(), []).append(blob.as_py())
         intent = self.intent
         results = []
-        for slot, blobs in sorted(found.items()):
-            work = merge_slot(blobs, intent.after_ts, intent.until_ts, slot=slot)
-            results.append(pickle.dumps(self.target.apply(slot, work)))
+        for slot, pieces in sorted(found.items()):
+            blobs = self._complete(slot, join_blobs(pieces))
+            if not blobs:
+                results.append(astuple(SlotResult(slot, 0, 0, 0)))
+                continue
+            work = merge_slot(blobs, intent.after_ts, intent.until_ts)
+            results.append(astuple(self.target.apply(slot, work)))
             crash_point("drainer.mid_spread")
         if results:
-            yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], names=["result"])
+            columns = zip(*results, strict=True)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, kind.type) for column, kind in zip(columns, RESULT, strict=True)], schema=RESULT
+            )
+
+    def _complete(self, slot: int, marked: list[bytes]) -> list[bytes]:
+        """The blobs of a slot that all parts have reached."""
+        parts = [split_totals(one) for one in marked]
+        arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
+        after_ts, until_ts = self.intent.after_ts, self.intent.until_ts
+        where = f"through Spark to slot {slot}"
+        check(self.planned, arrived, who="all pumps", after_ts=after_ts, until_ts=until_ts, where=where)
+        return [blob for _, _, blob in parts if blob]
 
 
-def check(packed: DataFrame, order: FoldOrder) -> None:
+def check_rows(packed: DataFrame, order: FoldOrder, errors: ErrorSeal) -> None:
     """Raises what decoding a row of the batch raises; writes nothing."""
     try:
-        packed.mapInArrow(_carried(Fold(order)), SLOTTED_DDL).count()
+        packed.mapInArrow(_carried(Fold(order), errors), SLOTTED_DDL).count()
     except SPARK_ERRORS as error:
-        raise unwrap(error) from error
+        raise errors.unwrap(error) from error
 
 
-def spread(packed: DataFrame, job: SpreadJob) -> Sequence[SlotResult]:
-    """Run the whole job; one result for each slot that had rows."""
+def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[SlotResult]:
+    """Run the whole job; one result for each slot that had rows. RangeDiffers where a slot has not been heard of."""
     slotted = (
         packed.selectExpr("seq AS slot", "blob")
         if job.folded
-        else packed.mapInArrow(_carried(Fold(job.order)), SLOTTED_DDL)
+        else packed.mapInArrow(_carried(Fold(job.order), errors), SLOTTED_DDL)
     )
     results = slotted.repartitionById(job.intent.slots, "slot").mapInArrow(
-        _carried(Apply(job.intent, job.target)), RESULT_DDL
+        _carried(Apply(job.intent, job.target, job.planned), errors), RESULT_DDL
     )
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:
-        raise unwrap(error) from error
-    return [pickle.loads(result.as_py()) for result in table.column("result")]  # noqa: S301  from our own tasks
+        raise errors.unwrap(error) from error
+    found = [SlotResult(*fields) for fields in zip(*table.to_pydict().values(), strict=True)]
+    return of_all_slots(found, job.intent, job.planned)
+
+
+def of_all_slots(found: Sequence[SlotResult], intent: Intent, planned: Counted | None = None) -> list[SlotResult]:
+    """Those that had rows. RangeDiffers where a slot has not reported, for each has heard at least of the totals; but
+    where nothing was `planned` no task may have read: an open batch whose pumps have all been given up."""
+    silent = set(range(intent.slots)) - {result.slot for result in found}
+    if silent and planned != Counted():
+        batch = f"({intent.after_ts}, {intent.until_ts}]"
+        raise RangeDiffers(f"Spark ran no task for slots {sorted(silent)} of the batch {batch}; it is not finished")
+    return [result for result in found if result.chunks or result.surprise]

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from drainer.pumps.mark import Limits, Watermark, ranges_of
-from drainer.spark.options import SourceOptions
+from drainer.spark.options import SourceOptions, one_line_errors
 from drainer.spark.planned import Offset, PullTask
 from drainer.spark.pumps import Pumps
 from drainer.spark.read import read_task
@@ -25,12 +25,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._pumps: Pumps | None = None
         self._target_ts: int | None = None
 
+    @one_line_errors
     def initialOffset(self) -> Offset:
         return {"commit_ts": self._options.start_ts}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._options.batch_bytes_max)
 
+    @one_line_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         after_ts = start["commit_ts"]
         watermark = self._connected().survey(after_ts, _limits(limit))
@@ -39,9 +41,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             until_ts = min(until_ts, self._target_ts)
         return {"commit_ts": max(after_ts, until_ts)}
 
+    @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._target_ts = self._connected().survey(self._options.start_ts, Limits(1)).ts
 
+    @one_line_errors
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         after_ts, until_ts = start["commit_ts"], end["commit_ts"]
         if until_ts <= after_ts:
@@ -51,8 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return _tasks(watermark, pumps, self._options, after_ts, until_ts)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PullTask)
-        return read_task(partition)
+        return _read(partition)
 
     def stop(self) -> None:
         if self._pumps is not None:
@@ -70,6 +73,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @one_line_errors
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
         pumps = Pumps(options)
@@ -83,8 +87,12 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not foll
             pumps.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, PullTask)
-        return read_task(partition)
+        return _read(partition)
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """For a range without partitions Spark asks once all the same, with a partition of its own that names nothing."""
+    return read_task(partition) if isinstance(partition, PullTask) else iter(())
 
 
 def _limits(limit: ReadLimit) -> Limits:
@@ -97,7 +105,7 @@ def _tasks(
     watermark: Watermark, pumps: Pumps, options: SourceOptions, after_ts: int, until_ts: int
 ) -> list[InputPartition]:
     return [
-        PullTask((part,), pumps.cluster_id, options.security, options.packed)
+        PullTask((pumps.counted(part),), pumps.cluster_id, options.security, options.packed)
         for mark in watermark.marks
         for part in ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=PIECES)
     ]

@@ -108,6 +108,13 @@ class _Gathered:
         at[path[-1]] = value
         self.sources[path] = source
 
+    def value(self, path: tuple[str, ...]) -> object:
+        """What was given there; None where nothing was."""
+        at: object = self.values
+        for part in path:
+            at = at.get(part) if isinstance(at, dict) else None
+        return at
+
     def source_of(self, path: tuple[str, ...]) -> str | None:
         for length in range(len(path), 0, -1):
             if path[:length] in self.sources:
@@ -231,10 +238,13 @@ def _explained(error: ValidationError, model: type[BaseModel], component: str, g
     unknown = sorted({tuple(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden"})
     if unknown:
         known = [".".join(path) for path, _ in settings(model)]
+        sections = sorted({key.rpartition(".")[0] for key in known if "." in key})
         keys = [".".join(path) for path in unknown]
         at = sorted({line for path in unknown if (line := line_of(gathered.text, path))})
         hints = [f"line {', '.join(map(str, at))}"] if at else []
-        hints += [f"{key}: did you mean {close}?" for key in keys if (close := _closest(key, known))]
+        for path, key in zip(unknown, keys, strict=True):
+            close = _closest(key, sections if isinstance(gathered.value(path), dict) else known)
+            hints += [f"{key}: did you mean {close}?"] if close else []
         return ConfigError(
             f"component {component}'s config file {gathered.file} contained unknown configuration options: "
             f"{', '.join(keys)}" + (f" ({'; '.join(hints)})" if hints else "")
@@ -276,8 +286,12 @@ def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
 def _closest(name: str, known: Sequence[str]) -> str:
     """What is known and close to what was written, or nothing."""
     last = {key.rpartition(".")[2]: key for key in known}
-    close = difflib.get_close_matches(name.replace("_", "-"), [*known, *last], n=1, cutoff=0.75)
-    return last.get(close[0], close[0]) if close else ""
+    wanted = name.replace("_", "-")
+    for among in (known, list(last)):  # a whole path that is close says more than a last part that is
+        close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
+        if close:
+            return last.get(close[0], close[0])
+    return ""
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")

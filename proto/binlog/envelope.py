@@ -16,8 +16,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from binlog.errors import DecodeError
-
-WHAT = "binlog"
+from binlog.wire import I64_SIGN, U64, WHAT, signed, signed32, skip, tag, varint, within
 
 
 class BinlogType(IntEnum):
@@ -35,6 +34,7 @@ class Envelope(NamedTuple):
 
     `body_offset` is where field 4 starts, or what follows it: everything after the three leading scalars. It is 0
     where the fields are not in canonical order or a scalar is missing. `schema_version` is 0 without field 5.
+    `writer_at` is where the WRITER_BYTES of the writer's id begin, 0 where the binlog names none.
     """
 
     tp: int
@@ -50,6 +50,7 @@ class Envelope(NamedTuple):
     value_end: int
     query_at: int
     query_end: int
+    writer_at: int = 0
 
     @property
     def is_fake(self) -> bool:
@@ -62,12 +63,16 @@ class Envelope(NamedTuple):
         return self.start_ts == 0 and self.commit_ts == 0
 
 
+# Our writers name themselves in field 100 of a prewrite, which programs of upstream skip (docs/formats.md). It stands
+# between the three leading scalars and field 4, so that a merged binlog, whose head is the commit's, is without it.
+WRITER_FIELD = 100
+WRITER_BYTES = 16
+_WRITER_TAG = b"\xa2\x06\x10"  # field 100, bytes, sixteen of them
+
 _HEAD = Struct("<BBBQBB")  # tag 1, tp, tag 2, eight bytes of start_ts, its ninth, tag 3
 _TSO = Struct("<QB")
 _NO_DDL = b"\x38\x00\x40\x00"  # ddl_job_id and ddl_schema_state, both 0: how a binlog of rows ends
 _MORE = 0x8080808080808080  # the continuation bits of eight varint bytes
-_U64 = (1 << 64) - 1
-_I64_SIGN = 1 << 63
 
 
 def _packed(eight: int, ninth: int) -> int:
@@ -99,27 +104,33 @@ def scan(payload: bytes) -> Envelope:
 
 def _scan_body(payload: bytes, at: int, tp: int, start_ts: int, commit_ts: int) -> Envelope | None:
     """Fields 4 to 8 in canonical order; None at anything unusual, which `_scan_any` then judges."""
-    body = at
-    key_at = key_end = value_at = value_end = query_at = query_end = version = 0
+    key_at = key_end = value_at = value_end = query_at = query_end = version = writer_at = 0
     try:
         tag = payload[at]
+        if tag == 0xA2:
+            if payload[at : at + 3] != _WRITER_TAG:
+                return None
+            writer_at = at + 3
+            at = writer_at + WRITER_BYTES
+            tag = payload[at]
+        body = at
         if tag == 0x22:
             size = payload[at + 1]
             key_at = at + 2
             if size >= 128:
-                size, key_at = _varint(payload, at + 1)
+                size, key_at = varint(payload, at + 1)
             at = key_end = key_at + size
             tag = payload[at]
         if tag == 0x2A:
             size = payload[at + 1]
             value_at = at + 2
             if size >= 128:
-                size, value_at = _varint(payload, at + 1)
+                size, value_at = varint(payload, at + 1)
             at = value_end = value_at + size
             tag = payload[at]
             version = _schema_version(payload, value_at, value_end)
         if tag == 0x32:
-            size, query_at = _varint(payload, at + 1)
+            size, query_at = varint(payload, at + 1)
             at = query_end = query_at + size
             tag = payload[at]
         if tag != 0x38:
@@ -127,44 +138,18 @@ def _scan_body(payload: bytes, at: int, tp: int, start_ts: int, commit_ts: int) 
         job = payload[at + 1]
         at += 2
         if job >= 128:
-            job, at = _varint(payload, at - 1)
+            job, at = varint(payload, at - 1)
         if payload[at] != 0x40 or at + 2 != len(payload) or payload[at + 1] >= 128:
             return None
         state = payload[at + 1]
     except (IndexError, DecodeError):
         return None
-    if job & _I64_SIGN:
+    if job & I64_SIGN:
         job -= 1 << 64
     return Envelope(
-        tp, start_ts, commit_ts, job, state, version, body, key_at, key_end, value_at, value_end, query_at, query_end
-    )
-
-
-def _varint(data: bytes, at: int, end: int | None = None) -> tuple[int, int]:
-    """An unsigned 64-bit varint at `at`: (value, offset after it). At most ten bytes; bits above 64 are dropped."""
-    value = shift = 0
-    limit = len(data) if end is None else end
-    start = at
-    while at < limit:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & _U64, at
-        shift += 7
-        if shift >= 70:
-            raise DecodeError(WHAT, offset=start, detail="varint longer than 10 bytes")
-    raise DecodeError(WHAT, offset=limit, detail="unexpected EOF in a varint")
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value & _I64_SIGN else value
-
-
-def _signed32(value: int) -> int:
-    """An int32 or enum: the low 32 bits, as Go reads them."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value & 0x80000000 else value
+        tp, start_ts, commit_ts, job, state, version, body, key_at, key_end, value_at, value_end, query_at, query_end,
+        writer_at,
+    )  # fmt: skip
 
 
 def _schema_version(payload: bytes, at: int, end: int) -> int:
@@ -175,61 +160,15 @@ def _schema_version(payload: bytes, at: int, end: int) -> int:
         return payload[at + 1]
     version = 0
     while at < end:
-        number, wire, at = _tag(payload, at, end)
+        number, wire, at = tag(payload, at, end)
         if number == 1 and wire == 0:
-            value, at = _varint(payload, at, end)
-            version = _signed(value)
+            value, at = varint(payload, at, end)
+            version = signed(value)
             if at < end and payload[at] == 0x12:
                 return version  # rows follow; a second field 1 behind them is not looked for, or all would be walked
         else:
-            at = _skip(payload, at, end, number, wire)
+            at = skip(payload, at, end, number, wire)
     return version
-
-
-def _tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """(field number, wire type, offset after the tag)."""
-    key, after = _varint(data, at, end)
-    number = (key >> 3) & 0xFFFFFFFF
-    if number == 0 or number >= 1 << 29:
-        raise DecodeError(WHAT, offset=at, detail=f"illegal field number {number}")
-    return number, key & 7, after
-
-
-def _skip(data: bytes, at: int, end: int, number: int, wire: int) -> int:
-    """The offset after an unknown field's value."""
-    if wire == 0:
-        return _varint(data, at, end)[1]
-    if wire == 1:
-        return _within(at + 8, end)
-    if wire == 2:
-        size, after = _varint(data, at, end)
-        return _within(after + size, end)
-    if wire == 5:
-        return _within(at + 4, end)
-    if wire == 3:
-        return _skip_group(data, at, end, number)
-    raise DecodeError(WHAT, offset=at, detail=f"field {number} has wire type {wire}")
-
-
-def _skip_group(data: bytes, at: int, end: int, number: int) -> int:
-    """The offset after a group's end tag. Groups may nest; a stack instead of recursion bounds what input can cost."""
-    open_groups = [number]
-    while open_groups:
-        inner, wire, at = _tag(data, at, end)
-        if wire == 3:
-            open_groups.append(inner)
-        elif wire == 4:
-            if open_groups.pop() != inner:
-                raise DecodeError(WHAT, offset=at, detail=f"end of group {inner} without its start")
-        else:
-            at = _skip(data, at, end, inner, wire)
-    return at
-
-
-def _within(at: int, end: int) -> int:
-    if at > end:
-        raise DecodeError(WHAT, offset=end, detail="unexpected EOF in a field")
-    return at
 
 
 _NAMES = {
@@ -249,10 +188,16 @@ def _scan_any(payload: bytes) -> Envelope:
     scalars = {1: 0, 2: 0, 3: 0, 7: 0, 8: 0}
     spans = {4: (0, 0), 5: (0, 0), 6: (0, 0)}
     at, end = 0, len(payload)
-    ascending, before, body, seen = True, 0, 0, 0
+    ascending, before, body, seen, writer_at = True, 0, 0, 0, 0
     while at < end:
         field_at = at
-        number, wire, at = _tag(payload, at, end)
+        number, wire, at = tag(payload, at, end)
+        if number == WRITER_FIELD and wire == 2:
+            size, begin = varint(payload, at, end)
+            at = within(begin + size, end)
+            ascending = ascending and before == 3 and size == WRITER_BYTES and not writer_at
+            writer_at = begin if size == WRITER_BYTES else 0
+            continue
         ascending = ascending and number > before and number <= 8
         before = number
         seen |= 1 << number if number <= 8 else 0
@@ -260,15 +205,15 @@ def _scan_any(payload: bytes) -> Envelope:
             body = field_at
         if number in scalars:
             _expect(payload, field_at, number, wire, 0)
-            value, at = _varint(payload, at, end)
-            scalars[number] = _signed32(value) if number in (1, 8) else _signed(value)
+            value, at = varint(payload, at, end)
+            scalars[number] = signed32(value) if number in (1, 8) else signed(value)
         elif number in spans:
             _expect(payload, field_at, number, wire, 2)
-            size, begin = _varint(payload, at, end)
-            at = _within(begin + size, end)
+            size, begin = varint(payload, at, end)
+            at = within(begin + size, end)
             spans[number] = (begin, at)
         else:
-            at = _skip(payload, at, end, number, wire)
+            at = skip(payload, at, end, number, wire)
     canonical = ascending and seen == 0b110001110 | (seen & 0b001110000)
     return Envelope(
         scalars[1],
@@ -281,7 +226,13 @@ def _scan_any(payload: bytes) -> Envelope:
         *spans[4],
         *spans[5],
         *spans[6],
+        writer_at,
     )
+
+
+def writer_of(payload: bytes, found: Envelope) -> bytes:
+    """The id of the writer that a prewrite names, b"" where it names none. `found` is what `scan` says of it."""
+    return payload[found.writer_at : found.writer_at + WRITER_BYTES] if found.writer_at else b""
 
 
 def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> None:
@@ -292,7 +243,7 @@ def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> Non
 
 def encode_varint(value: int) -> bytes:
     """A protobuf varint; a negative int64 takes ten bytes."""
-    value &= _U64
+    value &= U64
     if value < 128:
         return bytes((value,))
     out = bytearray()
@@ -313,12 +264,19 @@ def encode_binlog(
     ddl_query: bytes | None = None,
     ddl_job_id: int = 0,
     ddl_schema_state: int = 0,
+    writer: bytes | None = None,
 ) -> bytes:
-    """A Binlog byte for byte as TiDB's encoder writes it: scalars even when 0, bytes unless None (`W-01`)."""
+    """A Binlog byte for byte as TiDB's encoder writes it: scalars even when 0, bytes unless None (`W-01`).
+
+    `writer`: the WRITER_BYTES of one of our own writers' ids, which TiDB's do not have.
+    """
     parts = [b"\x08", encode_varint(tp), b"\x10", encode_varint(start_ts), b"\x18", encode_varint(commit_ts)]
-    for tag, value in ((b"\x22", prewrite_key), (b"\x2a", prewrite_value), (b"\x32", ddl_query)):
+    if writer:
+        assert len(writer) == WRITER_BYTES, f"a writer's id has {WRITER_BYTES} bytes, not {len(writer)}"
+        parts += (_WRITER_TAG, writer)
+    for field_tag, value in ((b"\x22", prewrite_key), (b"\x2a", prewrite_value), (b"\x32", ddl_query)):
         if value is not None:
-            parts += (tag, encode_varint(len(value)), value)
+            parts += (field_tag, encode_varint(len(value)), value)
     parts += (b"\x38", encode_varint(ddl_job_id), b"\x40", encode_varint(ddl_schema_state))
     return b"".join(parts)
 
@@ -347,7 +305,7 @@ def _merge_rows(prewrite: bytes, commit: bytes) -> bytes | None:
         size = prewrite[key_end + 1]
         at = key_end + 2
         if size >= 128:
-            size, at = _varint(prewrite, key_end + 1)
+            size, at = varint(prewrite, key_end + 1)
         commit_key_end = 24 + commit[23]
     except (IndexError, DecodeError, StructError):
         return None

@@ -20,7 +20,7 @@ import grpc
 from aetcd import rpc
 from grpc import aio
 
-from binlog.channel import open_channel
+from binlog.channel import keepalive, open_channel
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
 from binlog.kv import KV, Compare, Etcd, Event, EventKind, Lease, Put
 from binlog.security import Security
@@ -31,9 +31,7 @@ REQUEST_TIMEOUT_S = 5.0  # R-06
 MESSAGE_BYTES_MAX = 64 << 20
 
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.http2.max_pings_without_data", 0),
+    *keepalive(timeout_s=5),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

@@ -1,7 +1,8 @@
 """Structured logs in the text form TiDB's tools know (`K-08`): `[time] [LEVEL] [file:line] [message] [key=value]…`.
 
-One call to `setup` per process; libraries and tests may log before it and get structlog's defaults. A log file is
-rotated at 300 MB and old ones are kept, as upstream does.
+A program calls `setup` once. In a process that does not, the SDK in somebody's service, lines go to the application's
+own logging: to structlog where the application has configured it, else to Python's `logging`, as
+`tidb_binlog.<component>`; never to stdout. A log file is rotated at 300 MB and old ones are kept, as upstream does.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ LEVELS = {
     "fatal": logging.CRITICAL,
 }
 _SHOWN = {"warning": "WARN", "critical": "FATAL", "exception": "ERROR"}
+LIBRARY_LOGGER = "tidb_binlog"
+# A library says nothing unless the application wants to hear it.
+logging.getLogger(LIBRARY_LOGGER).addHandler(logging.NullHandler())
 _PLAIN = re.compile(r'[^\s"=\[\]\\]+')
 
 Logger = structlog.typing.FilteringBoundLogger
@@ -122,4 +126,38 @@ def setup(level: str = "info", file: str = "", *, json: bool = False, stdout: bo
 
 def get_logger(name: str) -> Logger:
     """A logger whose lines carry `component=name`."""
-    return cast(Logger, structlog.get_logger(component=name))
+    return cast(Logger, _Lazy(name))
+
+
+class _Lazy:
+    """Loggers are made when modules are imported, which is before anybody configures anything: where lines go is
+    decided at each line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._library = structlog.wrap_logger(
+            logging.getLogger(f"{LIBRARY_LOGGER}.{name}"),
+            processors=[structlog.stdlib.filter_by_level, _library_line],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            context_class=dict,
+        )
+
+    def __getattr__(self, method: str) -> Any:
+        if structlog.is_configured():
+            return getattr(structlog.get_logger(component=self._name), method)
+        return getattr(self._library, method)
+
+
+def _library_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    """`message key=value …` for Python's logging, as of the caller's file and line."""
+    options = {"stacklevel": _frames_of_structlog(), "exc_info": event.pop("exc_info", None)}
+    message = str(event.pop("event", ""))
+    return (" ".join([message, *(f"{key}={quote(value)}" for key, value in event.items())]),), options
+
+
+def _frames_of_structlog() -> int:
+    """How many calls lie between Python's logging and the caller: the methods of a logger differ in that."""
+    frame, count = sys._getframe(3), 1  # the function of structlog that will call logging
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("structlog."):
+        frame, count = frame.f_back, count + 1
+    return count

@@ -11,6 +11,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import REGISTRY
 
 from binlog.log import get_logger
+from binlog.outage import Outage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "binlog_"
@@ -56,6 +57,7 @@ def render() -> bytes:
 
 async def push(gateway: str, instance: str, *, interval_s: float) -> None:
     """Add everything to a Pushgateway (`K-10`: job `binlog`) every so often, until cancelled; failures are logged."""
+    outage = Outage(_log, "metrics could not be pushed", "metrics are pushed again")
     while True:
         await asyncio.sleep(interval_s)
         try:
@@ -67,5 +69,6 @@ async def push(gateway: str, instance: str, *, interval_s: float) -> None:
                 grouping_key={"instance": instance},
                 timeout=interval_s,
             )
+            outage.over(gateway=gateway)
         except OSError as error:
-            _log.warning("metrics could not be pushed", gateway=gateway, error=error)
+            outage.failed(gateway=gateway, error=error)

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from binlog.channel import open_channel
+from binlog.channel import keepalive, open_channel
 from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
 from binlog.security import Security
@@ -23,8 +23,7 @@ REQUEST_TIMEOUT_S = 3.0
 COUNT_MAX = 1 << (LOGICAL_BITS - 1)
 
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
+    *keepalive(timeout_s=5),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
@@ -82,6 +81,26 @@ async def ask_first(urls: Sequence[str], security: Security | None = None) -> Al
         if isinstance(failure, NotPD):
             raise failure
     raise failures[-1] if failures else TimestampUnavailable("no address to ask for PD")
+
+
+async def gc_safepoint(leader: Allocator, security: Security | None = None) -> int:
+    """Up to which ts TiKV may have removed what it kept of transactions; 0: nothing was ever removed.
+
+    TimestampUnavailable if PD does not tell.
+    """
+    channel = open_channel(leader.address, security, _OPTIONS)
+    try:
+        stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
+        header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
+        request = pdpb_pb2.GetGCSafePointRequest(header=header)
+        response = await stub.GetGCSafePoint(request, timeout=REQUEST_TIMEOUT_S)
+    except aio.AioRpcError as error:
+        where = f"the GC safepoint of PD at {leader.address}"
+        raise TimestampUnavailable(f"{where}: {error.code().name}: {error.details()}") from error
+    finally:
+        await channel.close()
+    _check_header(leader.address, response.header)
+    return int(response.safe_point)
 
 
 def _check_header(address: str, header: Any) -> None:

@@ -22,6 +22,7 @@ from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
 from binlog.fields import UpstreamSection
 from binlog.kv import Etcd
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.pd import COUNT_MAX, Allocator, PDClient, TsoClient
 from binlog.security import Security
 from binlog.upstream import LEADER_KEY, choose_source, pd_addresses
@@ -76,8 +77,8 @@ class BatchingSource:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._reason = ""  # of the last failure, until a request succeeds
-        self._failing_s = 0.0  # since when
-        self._told = ""  # what the log says of it
+        # An election takes a moment, which is not worth a line.
+        self._outage = Outage(_log, "timestamps cannot be had", "timestamps can be had again", quiet_s=WORTH_A_LINE_S)
 
     async def get(self) -> int:
         return (await self.batch(1))[0]
@@ -143,9 +144,8 @@ class BatchingSource:
         except Exception as error:  # noqa: BLE001  a mistake in the origin must reach the callers, not leave them waiting
             _fail(served, error)
             return
-        if self._told:
-            _log.info("timestamps can be had again", after_s=round(loop.time() - self._failing_s, 1))
-        self._reason = self._told = ""
+        self._outage.over()
+        self._reason = ""
         at = 0
         for caller in served:
             if not caller.answer.done():
@@ -155,13 +155,8 @@ class BatchingSource:
     def _retry(self, served: list[_Caller], now: float, error: Exception) -> None:
         """Put back those who have time left; fail the others with the reason that lies behind it."""
         reason = str(error) or self._reason or "no answer"
-        if not self._reason:
-            self._failing_s = now
         self._reason = reason
-        # An election takes a moment, which is not worth a line; and no reason is worth two.
-        if reason != self._told and now - self._failing_s >= WORTH_A_LINE_S:
-            self._told = reason
-            _log.warning("timestamps cannot be had", error=reason, waiting=len(served))
+        self._outage.failed(error=reason, waiting=len(served))
         for caller in reversed(served):
             if caller.answer.done():
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from datetime import UTC, datetime
 from importlib import metadata
@@ -19,13 +20,25 @@ def release() -> str:
 
 
 def commit_hash() -> str:
-    """The commit of the work tree this runs from; `unknown` where it is installed from a wheel."""
-    git = Path(__file__).resolve().parents[2] / ".git"
+    """The commit a wheel was built from, or that of the work tree this runs from; `unknown` where neither is told."""
+    package = Path(__file__).resolve().parent
+    with contextlib.suppress(OSError):
+        return (package / "COMMIT").read_text().strip()
+    return checked_out(package.parents[1]) or "unknown"
+
+
+def checked_out(tree: Path) -> str:
+    """The commit that HEAD of the checkout at `tree` names; empty where there is none."""
+    git = tree / ".git"
     try:
+        if git.is_file():  # a linked work tree: the file names its folder, which names the one with the refs
+            git = tree / git.read_text().removeprefix("gitdir: ").strip()
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return head
         name = head.removeprefix("ref: ")
+        if (git / "commondir").exists():
+            git = git / (git / "commondir").read_text().strip()
         if (git / name).exists():
             return (git / name).read_text().strip()
         for line in (git / "packed-refs").read_text().splitlines():
@@ -33,7 +46,7 @@ def commit_hash() -> str:
                 return line.split(" ", 1)[0]
     except (OSError, UnicodeDecodeError):
         pass
-    return "unknown"
+    return ""
 
 
 def version_text() -> str:

@@ -10,8 +10,9 @@ from binlog.errors import BinlogError
 from binlog.log import get_logger, setup
 from binlog.version import version_text
 
-from pumpclient.ctl import leave, meta, nodes, settle
+from pumpclient.ctl import bound, leave, meta, nodes, settle
 from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage
+from pumpclient.ctl.output import LogOutput, open_output
 from pumpclient.ctl.session import CommandError, Session, open_session
 
 Command = Callable[[Session], Awaitable[None]]
@@ -31,6 +32,7 @@ COMMANDS: Mapping[str, Command] = {
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,
+    "reset-tso-bound": bound.reset,
 }
 
 
@@ -61,7 +63,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         asyncio.run(run(options))
     except BinlogError as error:
-        log.critical("fail to execute command", cmd=options.cmd, error=str(error))
+        if isinstance(open_output(options.output), LogOutput):
+            log.critical("fail to execute command", cmd=options.cmd, error=str(error))
+        else:
+            sys.stderr.write(f"binlogctl {options.cmd}: {error}\n")
         raise SystemExit(1) from None
 
 

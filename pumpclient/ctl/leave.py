@@ -6,17 +6,13 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from binlog.errors import NodeNotFound
 from binlog.http import NoAnswer, put
-from binlog.log import get_logger
 from binlog.node import STATUS_LABEL, NodeStatus
-from binlog.registry import Kind, key_of
+from binlog.registry import Kind
 
 from pumpclient.ctl.session import CommandError, Session
 
 OK = 200  # inside the JSON; the HTTP status is always 200
-
-log = get_logger("binlogctl")
 
 
 async def ask(session: Session, kind: Kind, action: str) -> None:
@@ -24,10 +20,8 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
 
     CommandError when it does not answer, or answers that it will not, which upstream's tool passes over.
     """
-    node_id = session.options.node_id
-    record = await session.registry.get(kind, node_id) if node_id else None
-    if record is None:
-        raise NodeNotFound(key_of(kind, node_id))
+    record = await session.record(kind)
+    node_id = record.status.node_id
     what = kind.removesuffix("s")
     place = place_of(record.status)
     try:
@@ -40,7 +34,7 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
     code, message = _verdict(body)
     if code != OK:
         raise CommandError(f"{what} {node_id} at {place}: {message}")
-    log.info("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
+    session.out.done("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
 
 
 def place_of(status: NodeStatus) -> str:

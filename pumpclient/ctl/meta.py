@@ -11,13 +11,10 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from binlog.log import get_logger
 from binlog.timestamp import connect_timestamps
 from binlog.tso import physical_ms
 
 from pumpclient.ctl.session import CommandError, Session
-
-log = get_logger("binlogctl")
 
 SAVEPOINT = "savepoint"
 
@@ -63,4 +60,4 @@ async def generate_meta(session: Session) -> None:
         await timestamps.close()
     text = savepoint_text(commit_ts, zone)
     path = await asyncio.to_thread(write_savepoint, Path(session.options.data_dir), text)
-    log.info("save meta", meta=f"commitTS: {commit_ts}", path=str(path))
+    session.out.done("save meta", meta=f"commitTS: {commit_ts}", path=str(path))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
-from binlog.errors import NodeNotFound
-from binlog.log import get_logger
 from binlog.node import NodeStatus, State
-from binlog.registry import Kind, key_of
-from binlog.tso import format_local
+from binlog.registry import Kind
+from binlog.tso import format_local, physical_ms
 
+from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandError, Session
 
-log = get_logger("binlogctl")
+# Pumps write their record every 2 s, drainers every second (`R-07`).
+HEARTBEAT_OLD_S = 15.0
+_LIVING = (State.ONLINE, State.PAUSING, State.CLOSING)
+_COLUMNS = {
+    "node_id": "NODE ID",
+    "addr": "ADDRESS",
+    "shown_state": "STATE",
+    "heartbeat": "LAST HEARTBEAT",
+    "max_commit_time": "POSITION",
+}
 
 
 def describe(status: NodeStatus) -> str:
@@ -23,17 +33,41 @@ def describe(status: NodeStatus) -> str:
     )
 
 
+def facts_of(status: NodeStatus, kind: Kind, *, now_s: float) -> dict[str, Any]:
+    """One node for every output. Its heartbeat's age is counted by this machine's clock; a state that a process must
+    keep up is shown as doubtful once the heartbeat is older than HEARTBEAT_OLD_S."""
+    age_s = max(0.0, round(now_s - physical_ms(status.update_ts) / 1000, 1)) if status.update_ts else None
+    missing = status.state in _LIVING and (age_s is None or age_s > HEARTBEAT_OLD_S)
+    return {
+        "type": kind.removesuffix("s"),
+        "node": describe(status),
+        "node_id": status.node_id,
+        "addr": status.host,
+        "state": status.state.value,
+        "heartbeat_missing": missing,
+        "heartbeat_age_s": age_s,
+        "max_commit_ts": status.max_commit_ts,
+        "max_commit_time": format_local(status.max_commit_ts) if status.max_commit_ts else None,
+        "update_ts": status.update_ts,
+        "labels": dict(status.label or {}),
+        "shown_state": f"{status.state.value}, but no heartbeat" if missing else status.state.value,
+        "heartbeat": None if age_s is None else f"{_span(age_s)} ago",
+    }
+
+
 async def query(session: Session, kind: Kind) -> None:
-    """One line a node; offline ones only when asked for."""
+    """One row a node; offline ones only when asked for."""
     listing = await session.registry.list(kind)
     all_of_them = session.options.show_offline_nodes
     shown = [r.status for r in listing.nodes if all_of_them or r.status.state is not State.OFFLINE]
-    for status in shown:
-        log.info("query node", type=kind.removesuffix("s"), node=describe(status))
-    if not shown:
-        log.info(f"no {kind} to list", registered=len(listing.nodes), offline=len(listing.nodes) - len(shown))
+    now_s = time.time()
+    rows = [facts_of(status, kind, now_s=now_s) for status in shown]
+    session.out.rows(Listing(kind, _COLUMNS, "query node", ("type", "node")), rows)
+    hidden = len(listing.nodes) - len(shown)
+    if not shown and hidden:
+        session.out.problem(f"offline {kind} are not listed; -show-offline-nodes lists them", offline=hidden)
     for key in listing.unreadable:
-        log.warning("a record cannot be read", key=key)
+        session.out.problem("a record cannot be read", key=key)
 
 
 async def update(session: Session, kind: Kind) -> None:
@@ -42,11 +76,21 @@ async def update(session: Session, kind: Kind) -> None:
     Compares with the record as read, so that a node that is alive after all is not overwritten unseen.
     """
     options = session.options
-    if options.state not in [state.value for state in State]:
-        raise CommandError(f"state {options.state} is illegal")
-    record = await session.registry.get(kind, options.node_id) if options.node_id else None
-    if record is None:
-        raise NodeNotFound(key_of(kind, options.node_id))
+    states = [state.value for state in State]
+    if options.state not in states:
+        given = f"-state {options.state} is illegal" if options.state else "which state? give -state"
+        raise CommandError(f"{given}: one of {', '.join(states)}")
+    record = await session.record(kind)
     changed = replace(record.status, state=State(options.state))
     await session.registry.update(kind, changed, mod_revision=record.mod_revision)
-    log.info("update node state", type=kind.removesuffix("s"), before=record.status.state.value, node=describe(changed))
+    session.out.done(
+        "update node state", type=kind.removesuffix("s"), before=record.status.state.value, node=describe(changed)
+    )
+
+
+def _span(seconds: float) -> str:
+    """`3 s`, `12 min`, `5 h`, `3 days`."""
+    for limit, unit_s, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from binlog.errors import BinlogError
 
+FORMATS = ("auto", "table", "json", "log")
+
 
 class UsageError(BinlogError):
     """The command line cannot be read: exit code 2 (K-03)."""
@@ -33,9 +35,13 @@ class Options:
     start_ts: int = 0
     commit_ts: int = 0
     rollback: bool = False
+    all: bool = False
+    older_than: str = "60s"
     force: bool = False
     yes: bool = False
+    dry_run: bool = False
     pending_max: int = 20
+    output: str = "auto"
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
@@ -57,16 +63,21 @@ HELP = {
     "start_ts": "settle: which pending prewrite, by its TSO",
     "commit_ts": "settle: commit it at this TSO",
     "rollback": "settle: roll it back",
-    "force": "settle: against what the published DDL job says",
-    "yes": "settle: do not ask",
+    "all": "settle -rollback: every prewrite older than -older-than, of -node-id or of all pumps. DDLs whose job is "
+    "published are committed instead; those of a service whose lease in etcd lives are left alone (-force: neither)",
+    "older_than": "settle -all: how long a prewrite must have been pending: 90s, 5m, 1h, or seconds",
+    "force": "settle: against what the published DDL job says; reset-tso-bound: although higher timestamps were used",
+    "yes": "settle, reset-tso-bound: do not ask; needed where there is no terminal to ask at",
+    "dry_run": "settle, reset-tso-bound: say what it would do, and do nothing",
     "pending_max": "settle, inspect: how many pending prewrites of each pump to list at most",
+    "output": "table, json, log (the original's lines), or auto: table at a terminal, log elsewhere",
     "ssl_ca": "CA file; TLS is on only when it is set",
     "ssl_cert": "certificate file",
     "ssl_key": "key file",
     "version": "print the version and exit",
     "help": "print this and exit",
 }
-_SHORT = {"V": "version", "h": "help"}
+_SHORT = {"V": "version", "h": "help", "o": "output"}
 _KINDS: dict[str, type] = {name: type(getattr(Options(), name)) for name in HELP}
 _TRUE, _FALSE = ("true", "1", "t", "T", "TRUE", "True"), ("false", "0", "f", "F", "FALSE", "False")
 
@@ -93,6 +104,8 @@ def parse(argv: Sequence[str]) -> Options:
             meant = f" (did you mean -{close[0]}?)" if close else ""
             raise UsageError(f"flag provided but not defined: -{name}{meant}")
         found[field] = _value(field, value if given else _next(field, rest), word)
+    if found.get("output", "auto") not in FORMATS:
+        raise UsageError(f"invalid value {found['output']!r} for -output: one of {', '.join(FORMATS)}")
     return Options(**found)  # type: ignore[arg-type]  # _value gives each field its kind
 
 
@@ -119,11 +132,26 @@ def _value(field: str, text: str, word: str) -> str | int | bool:
     return text
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds_of(text: str) -> float:
+    """90, 90s, 5m or 1h. UsageError for anything else."""
+    unit = _UNITS.get(text[-1:])
+    number = text[:-1] if unit else text
+    if not number.isdigit():
+        raise UsageError(f"invalid value {text!r} for -older-than: 90s, 5m, 1h, or seconds")
+    return float(int(number) * (unit or 1))
+
+
 COMMANDS: Mapping[str, str] = {
     "pumps": "list the pumps: address, state, how far they are",
     "drainers": "list the drainers",
     "inspect": "ask every pump, or -node-id: resolved ts, pending prewrites, late commits",
-    "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback",
+    "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback; with -all "
+    "-rollback end all old ones. Rolling back is safe when the writer has ended for good and its transaction was not "
+    "committed: a service's is not unless a pump serves its commit; of a TiDB's, TiKV knows, and pumps ask it",
+    "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run says what it would do",
     "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
     "pause-drainer": "the same for a drainer, after the batch in flight",
     "offline-pump": "ask the pump -node-id to leave for good, once every drainer has read what it holds",
@@ -137,8 +165,10 @@ NOT_YET: Mapping[str, str] = {
 }
 EXAMPLES = (
     "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
+    "binlogctl pumps -o json",
     "binlogctl inspect -pd-urls 10.0.0.9:2379",
     "binlogctl settle -node-id pump-1 -start-ts 470613165340622850 -rollback",
+    "binlogctl settle -rollback -all -older-than 5m -dry-run",
     "binlogctl pause-pump -node-id pump-1",
     "binlogctl update-pump -node-id pump-1 -state offline",
 )

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 from binlog.channel import open_channel
 from binlog.cluster import cluster_id
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, NodeNotFound
 from binlog.etcd import connect_etcd
-from binlog.fields import UpstreamSection
+from binlog.fields import UpstreamSection, parse_loose_urls
 from binlog.kv import Etcd
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
-from binlog.registry import Registry
+from binlog.registry import Kind, NodeRecord, Registry, key_of
 from binlog.security import Security
 
 from pumpclient.ctl.options import Options
+from pumpclient.ctl.output import LogOutput, Output, open_output
 from pumpclient.options import upstream
 
 RPC_TIMEOUT_S = 10.0
+SETTLED_AT_ONCE_MAX = 256
 
 
 class CommandError(BinlogError):
@@ -32,16 +35,27 @@ class CommandError(BinlogError):
 
 @dataclass(slots=True)
 class Session:
-    """One run of binlogctl against one cluster."""
+    """One run of binlogctl against one cluster. `out` takes its answer."""
 
     options: Options
     section: UpstreamSection
     etcd: Etcd
     registry: Registry
     security: Security | None
+    out: Output = field(default_factory=LogOutput)
 
     async def cluster_id(self) -> int:
         return await cluster_id(self.etcd, self.section, self.security)
+
+    async def record(self, kind: Kind) -> NodeRecord:
+        """The record of -node-id. CommandError when the flag is missing, NodeNotFound when there is no such node."""
+        node_id, what = self.options.node_id, kind.removesuffix("s")
+        if not node_id:
+            raise CommandError(f"which {what}? give -node-id; `binlogctl {kind} -show-offline-nodes` lists them")
+        record = await self.registry.get(kind, node_id)
+        if record is None:
+            raise NodeNotFound(key_of(kind, node_id))
+        return record
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
         """CommandError when the pump does not answer, or is a Go pump."""
@@ -51,6 +65,29 @@ class Session:
     async def settle(self, host: str, start_ts: int, commit_ts: int) -> pb.SettleResp:
         request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
         return await self._call(host, "Settle", request)  # type: ignore[no-any-return]
+
+    async def settle_many(self, host: str, ends: Sequence[tuple[int, int]]) -> list[str]:
+        """As `settle` for each (start_ts, commit_ts), many at once over one connection; "" or what went wrong.
+
+        One that is not pending any more has ended by itself, and nothing is wrong.
+        """
+        cluster = await self.cluster_id()
+        slots = asyncio.Semaphore(SETTLED_AT_ONCE_MAX)
+        async with open_channel(host, self.security) as channel:
+            stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+            async def one(start_ts: int, commit_ts: int) -> str:
+                async with slots:
+                    request = pb.SettleReq(cluster_id=cluster, start_ts=start_ts, commit_ts=commit_ts)
+                    try:
+                        await stub.Settle(request, timeout=RPC_TIMEOUT_S)
+                    except grpc.aio.AioRpcError as error:
+                        if error.code() is grpc.StatusCode.NOT_FOUND:
+                            return ""
+                        return f"{error.code().name}: {error.details()}"
+                    return ""
+
+            return list(await asyncio.gather(*(one(*end) for end in ends)))
 
     async def outcome(self, host: str, start_ts: Sequence[int]) -> Sequence[int]:
         """The commit_ts under which the pump serves each, 0 for those it does not serve."""
@@ -75,9 +112,12 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
     if security is not None:
         security.verify()
+    parse_loose_urls(options.pd_urls)  # names the flag, where `upstream` names the argument of a call
     section = upstream(options.pd_urls, tso_source=options.tso_source, pd_addr=options.pd_addr)
     etcd = connect_etcd(section.pd_urls, security)
+    out = open_output(options.output)
     try:
-        yield Session(options, section, etcd, Registry(etcd), security)
+        yield Session(options, section, etcd, Registry(etcd), security, out)
     finally:
+        out.end()
         await etcd.close()

@@ -11,16 +11,42 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-from binlog.log import get_logger
 from binlog.node import NodeStatus, State
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 from binlog.tso import format_local
 
+from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.settle_all import settle_all
 
-log = get_logger("binlogctl")
+_PUMPS = Listing(
+    "pumps",
+    {
+        "node_id": "NODE ID",
+        "state": "STATE",
+        "resolved": "RESOLVED",
+        "pending": "PENDING",
+        "late_commits": "LATE COMMITS",
+        "version": "VERSION",
+    },
+    "inspect",
+)
+_PENDING = Listing(
+    "pending prewrites",
+    {
+        "node_id": "NODE ID",
+        "start_ts": "START TS",
+        "started": "STARTED",
+        "age_s": "AGE (S)",
+        "bytes": "BYTES",
+        "ddl_job_id": "DDL JOB",
+        "writer": "WRITER",
+        "settle_with": "SETTLE WITH",
+    },
+    "pending prewrite",
+)
 
 
 async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
@@ -51,15 +77,20 @@ async def inspect(session: Session) -> None:
         try:
             answer = await session.inspect(status.host, session.options.pending_max)
         except CommandError as error:
-            log.error("pump does not answer", node_id=status.node_id, state=status.state.value, error=str(error))
+            session.out.problem(
+                "pump does not answer", node_id=status.node_id, state=status.state.value, error=str(error)
+            )
             silent.append(status.node_id)
             continue
         answers[status.host] = answer
-        log.info("inspect", **_facts(answer))
+    session.out.rows(_PUMPS, [_facts(answer) for answer in answers.values()])
+    found: list[dict[str, object]] = []
     for host, answer in answers.items():
         elsewhere = await _committed_elsewhere(session, answer, [other for other in answers if other != host])
         for pending in answer.pending:
-            await _show(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0))
+            found.append(await _pending(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0)))
+    if found:
+        session.out.rows(_PENDING, found)
     if silent:
         raise CommandError(f"no answer from {', '.join(silent)}")
 
@@ -90,7 +121,10 @@ async def _committed_elsewhere(session: Session, answer: pb.InspectResp, others:
     return found
 
 
-async def _show(session: Session, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0) -> None:
+async def _pending(
+    session: Session, node_id: str, pending: pb.PendingPrewrite, elsewhere: int = 0
+) -> dict[str, object]:
+    """One pending prewrite, with advice where there is any."""
     key: bytes = pending.prewrite_key  # the stub types allow None, the wire does not
     facts: dict[str, object] = {
         "node_id": node_id,
@@ -100,6 +134,9 @@ async def _show(session: Session, node_id: str, pending: pb.PendingPrewrite, els
         "bytes": pending.bytes,
         "key": key.hex(),
     }
+    writer: bytes = pending.writer
+    if writer:
+        facts["writer"] = writer.hex()
     if pending.ddl_job_id:
         commit_ts = await published_commit_ts(session, pending.ddl_job_id)
         facts["ddl_job_id"] = pending.ddl_job_id
@@ -108,15 +145,18 @@ async def _show(session: Session, node_id: str, pending: pb.PendingPrewrite, els
         )
     if elsewhere:
         facts["settle_with"] = f"-rollback (another pump has its commit at {elsewhere})"
-    log.info("pending prewrite", **facts)
+    return facts
 
 
 async def settle(session: Session) -> None:
-    """With -start-ts: end that prewrite on -node-id. Without: list what is pending."""
+    """With -start-ts: end that prewrite on -node-id. With -all: every old one. With neither: list what is pending."""
     options = session.options
+    if options.all:
+        await settle_all(session, await _pumps(session))
+        return
     if not options.start_ts:
         if options.commit_ts or options.rollback:
-            raise CommandError("which prewrite? give -start-ts")
+            raise CommandError("which prewrite? give -start-ts, or -all")
         await inspect(session)
         return
     _check_decision(session)
@@ -125,10 +165,13 @@ async def settle(session: Session) -> None:
     status = (await _pumps(session))[0]
     pending = await _find(session, status)
     await _check_published(session, pending)
+    if options.dry_run:
+        session.out.rows(_PENDING, [await _pending(session, status.node_id, pending)])
+        return
     await _confirm(session, pending)
     await session.settle(status.host, options.start_ts, options.commit_ts)
     how = f"committed at {options.commit_ts}" if options.commit_ts else "rolled back"
-    log.info("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
+    session.out.done("settled", node_id=status.node_id, start_ts=options.start_ts, how=how)
 
 
 def _check_decision(session: Session) -> None:
@@ -167,7 +210,8 @@ async def _confirm(session: Session, pending: pb.PendingPrewrite) -> None:
         return
     if not sys.stdin.isatty():
         raise CommandError("settling decides a transaction for good: say -yes")
-    await _show(session, options.node_id, pending)
+    facts = await _pending(session, options.node_id, pending)
+    sys.stderr.write("".join(f"{name}: {value}\n" for name, value in facts.items()))
     sys.stderr.write(f"This cannot be undone. Type {options.start_ts} to go on: ")
     sys.stderr.flush()
     typed = await asyncio.to_thread(sys.stdin.readline)

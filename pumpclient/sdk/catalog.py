@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
+from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.errors import SchemaConflict, SchemaExists, SchemaNotFound
 from pumpclient.sdk.table import Bound, Table, bound_table
 
@@ -80,6 +81,7 @@ class Catalog:
     # --- asking ---------------------------------------------------------------------------------------------
 
     def database(self, name: str) -> Database:
+        of_kind("database name", name, str)
         found = self._databases.get(name.lower())
         if found is None:
             raise SchemaNotFound(f"there is no database {name}")
@@ -92,7 +94,7 @@ class Catalog:
         return tuple(sorted(bound.info.name for bound in self.database(schema).tables.values()))
 
     def bound(self, schema: str, name: str) -> Bound:
-        found = self.database(schema).tables.get(name.lower())
+        found = self.database(schema).tables.get(of_kind("table name", name, str).lower())
         if found is None:
             raise SchemaNotFound(f"there is no table {schema}.{name}")
         return found

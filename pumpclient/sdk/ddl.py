@@ -11,6 +11,7 @@ and C leaves a pending prewrite whose commit_ts is the job's FinishedTS: settle 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
@@ -29,7 +30,9 @@ from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
+from pumpclient.sdk.lease import Writer, WriterLease
 from pumpclient.sdk.lock import DdlLock, ddl_lock
+from pumpclient.sdk.underway import UnderWay
 
 log = get_logger(__name__)
 
@@ -83,58 +86,82 @@ class DdlRunner:
     catalog: Catalog
     refresh: Callable[[], Awaitable[None]]
     owner: str
+    lease: WriterLease
+    under_way: UnderWay
     _own: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _under_way: set[asyncio.Future[Job]] = field(default_factory=set)
+    _rests: set[asyncio.Future[Job]] = field(default_factory=set)
 
     async def run(self, plan: Plan) -> Job:
         """The job as published. Whatever `plan` raises; DdlLockTimeout, DdlLockLost, DdlUndecided, pump errors."""
-        async with self._own, ddl_lock(self.etcd, self.owner) as lock:
-            await self.refresh()
-            start_ts = await self.timestamps.get()
-            statement = await plan(Planning(self.catalog, start_ts, self._next_id))
-            job_id = await self._next_id()
-            version = await self.jobs.next_schema_version()
-            job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
-            if len(job.dump()) + 64 > JOB_BYTES_MAX:
-                raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd takes")
-            ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
-            await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl)
-            crash_point("sdk.ddl_after_prewrite")
+        async with contextlib.AsyncExitStack() as held:
+            with self.under_way.entered("a DDL statement"):
+                await held.enter_async_context(self._own)
+                lock = await held.enter_async_context(ddl_lock(self.etcd, self.owner))
+                rest = asyncio.ensure_future(self._publish_and_commit(*await self._prewrite(plan, lock)))
             # From here on a cancelled caller changes nothing: the statement is carried through, or rolled back.
-            rest = asyncio.ensure_future(self._publish_and_commit(job, lock, ddl))
-            self._under_way.add(rest)
-            rest.add_done_callback(self._under_way.discard)
-            return await asyncio.shield(rest)
+            self._rests.add(rest)
+            rest.add_done_callback(self._rests.discard)
+            try:
+                with self.under_way.deciding():
+                    return await asyncio.shield(rest)
+            except asyncio.CancelledError:
+                if not rest.cancelled():
+                    raise
+                raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _publish_and_commit(self, job: Job, lock: DdlLock, ddl: DdlFields) -> Job:
+    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Writer, DdlFields]:
+        await self.refresh()
+        start_ts = await self.timestamps.get()
+        statement = await plan(Planning(self.catalog, start_ts, self._next_id))
+        job_id = await self._next_id()
+        version = await self.jobs.next_schema_version()
+        job = _job(statement, job_id=job_id, version=version, start_ts=start_ts)
+        if len(job.dump()) + 64 > JOB_BYTES_MAX:
+            raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd takes")
+        ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
+        writer = await self.lease.current()
+        await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=writer.id)
+        crash_point("sdk.ddl_after_prewrite")
+        return job, lock, writer, ddl
+
+    async def _publish_and_commit(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields) -> Job:
         try:
             commit_ts = await self.timestamps.get()
-            job = replace(job, finished_ts=commit_ts)
-            published = await self._publish(job, lock)
-        except DdlUndecided:
-            raise
         except BaseException:
             await self.client.rollback(job.start_ts)
             raise
-        if not published:
+        job = replace(job, finished_ts=commit_ts)
+        # Once that is begun nothing but its answer ends the statement: without one the pumps decide, by the job.
+        if not await self._publish(job, lock, writer):
             await self.client.rollback(job.start_ts)
-            raise DdlLockLost(f"the DDL lock was lost before job {job.id} was published: {job.query}")
+            raise DdlLockLost(
+                f"the DDL lock, or this writer's lease, was lost before job {job.id} was published: {job.query}"
+            )
         crash_point("sdk.ddl_after_publish")
         await self.client.commit(job.start_ts, commit_ts, ddl)
         self.catalog.apply(job)
         log.info("DDL done", job=job.id, version=job.schema_version, commit_ts=commit_ts, query=job.query)
         return job
 
-    async def _publish(self, job: Job, lock: DdlLock) -> bool:
+    async def abandon(self) -> None:
+        """Stop statements that are being published; the pumps decide, by the job, when the writer's lease has ended."""
+        rests = list(self._rests)
+        for rest in rests:
+            rest.cancel()
+        await asyncio.gather(*rests, return_exceptions=True)
+
+    async def _publish(self, job: Job, lock: DdlLock, writer: Writer) -> bool:
         key, text = key_of_version(job.schema_version), job.dump()
+        # A writer whose lease has ended publishes nothing, whatever it believes: the pumps may have rolled it back.
+        conditions = [lock.condition, writer.condition, Compare(key, mod_revision=0)]
         try:
-            return await self.etcd.txn([lock.condition, Compare(key, mod_revision=0)], [Put(key, text)]) is not None
+            return await self.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:
             log.warning("publishing a job: no answer, looking whether it is there", job=job.id, error=str(error))
         for _ in range(CONFIRM_TRIES):
             try:
                 # Repeating the transaction is safe: it can only succeed once, and its key says by whom.
-                if await self.etcd.txn([lock.condition, Compare(key, mod_revision=0)], [Put(key, text)]) is not None:
+                if await self.etcd.txn(conditions, [Put(key, text)]) is not None:
                     return True
                 there = await self.etcd.get(key)
                 return there is not None and there.value == text
@@ -142,7 +169,8 @@ class DdlRunner:
                 await asyncio.sleep(CONFIRM_PAUSE_S)
         raise DdlUndecided(
             f"etcd did not say whether job {job.id} (version {job.schema_version}) is published; its prewrite "
-            f"{job.start_ts} is pending: commit it at {job.finished_ts} if the job is there, else roll it back"
+            f"{job.start_ts} is pending: the pumps commit it at {job.finished_ts} if the job is there, else roll it "
+            "back, when this service has ended"
         )
 
     async def _next_id(self) -> int:

@@ -48,10 +48,11 @@ def default_info(table: str, column: Column) -> DefaultInfo:
         datum = encoder(kind)(value)
     except ValueError as error:
         raise ValueRejected(table, column.name, value, f"as default: {error}") from None
-    return _literal(kind, datum)
+    return literal_info(kind, datum)
 
 
-def _literal(kind: FieldType, datum: Datum) -> DefaultInfo:
+def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
+    """Of a value that is no NULL."""
     if kind.tp is Tp.BIT:
         assert isinstance(datum, int)
         data = datum.to_bytes((kind.flen + 7) // 8, "big")

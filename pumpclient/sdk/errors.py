@@ -38,6 +38,10 @@ class SchemaExists(SdkError):
     """The database, table, column or index is there already."""
 
 
+class SchemaDiffers(SchemaExists):
+    """What is there already is not what is declared (`if_not_exists`); the text names the difference."""
+
+
 class SchemaConflict(SdkError):
     """One transaction uses tables as of schema versions that never stood together."""
 
@@ -51,4 +55,5 @@ class DdlLockLost(SdkError):
 
 
 class DdlUndecided(SdkError):
-    """It is not known whether the job was published. Its prewrite stays pending; `binlogctl settle` ends it."""
+    """It is not known whether the job was published. Its prewrite stays pending until this service ends, when the pumps
+    commit it if its job is there and roll it back if not; `binlogctl settle` does so earlier."""

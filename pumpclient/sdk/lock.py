@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from binlog.errors import BinlogError
 from binlog.kv import Compare, Etcd, EventKind, Lease
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.registry import ROOT
 
 from pumpclient.sdk.errors import SdkError
@@ -77,9 +78,11 @@ async def _deleted(etcd: Etcd, revision: int) -> None:
 
 
 async def _renew(lease: Lease) -> None:
+    outage = Outage(log, "the DDL lock's lease was not renewed", "the DDL lock's lease is renewed again")
     while True:
         await asyncio.sleep(lease.ttl_s / 3)
         try:
             await lease.keep_alive()
+            outage.over()
         except BinlogError as error:
-            log.warning("the DDL lock's lease was not renewed", error=str(error))
+            outage.failed(error=str(error))

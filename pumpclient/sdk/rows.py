@@ -1,13 +1,15 @@
 """Rows of Python values to rows of bytes, with a bound table's TableInfo of its version. Pure.
 
-An insert fills a column that the row leaves out with its default, or NULL; an update and a delete must give every
-column, for both carry the whole row and this SDK reads nothing back.
+An insert fills a column that the row leaves out with its default, or NULL, and tells the whole row as it is stored.
+An update and a delete must give every column of the old row, for both carry it and this SDK reads nothing back; what
+the new row of an update leaves out keeps its old value.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from binlog.tidb.column import ColumnInfo
@@ -18,10 +20,26 @@ from binlog.tidb.table import TableInfo
 
 from pumpclient.sdk.defaults import CURRENT_TIMESTAMP, now_datum, stored_default
 from pumpclient.sdk.errors import RowRejected, ValueRejected
+from pumpclient.sdk.stored import Decode, decoder
 from pumpclient.sdk.values import Encoder, encoder
 
 RowValues = Mapping[str, object]
+StoredRow = dict[str, object]
 Datums = dict[int, Datum]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An encoded update. Where it `moves` the clustered key TiDB writes a delete and an insert (row format 2.2), and
+    the handle's key goes with the inserted row."""
+
+    changed: bytes = b""
+    deleted: bytes = b""
+    inserted: bytes = b""
+
+    @property
+    def moves(self) -> bool:
+        return not self.changed
 
 
 class RowCodec:
@@ -31,16 +49,18 @@ class RowCodec:
         self.info = info
         self._where = f"{schema}.{info.name}"
         self._columns: dict[str, tuple[ColumnInfo, Encoder]] = {}
+        self._decoders: dict[str, tuple[int, Decode]] = {}
         self._generated = frozenset(c.name for c in info.public_columns if c.is_generated)
         for column in info.public_columns:
             if column.hidden or column.is_generated:
                 continue
             try:
                 self._columns[column.name] = (column, encoder(column.type))
+                self._decoders[column.name] = (column.id, decoder(column.type))
             except ValueError as error:
                 raise RowRejected(f"{self._where}.{column.name}: {error}") from None
         self._clustered = frozenset(
-            part.name
+            info.columns[part.offset].id
             for index in (info.primary_index(),)
             if index is not None and (info.pk_is_handle or info.is_common_handle)
             for part in index.columns
@@ -48,17 +68,24 @@ class RowCodec:
         self.needs_rowid = not info.pk_is_handle and not info.is_common_handle
 
     def insert(self, row: RowValues, *, rowid: int) -> bytes:
+        return self.insert_stored(row, rowid=rowid)[0]
+
+    def insert_stored(self, row: RowValues, *, rowid: int) -> tuple[bytes, StoredRow]:
+        """The encoded row, and every column with the value it is stored with."""
         values = self._values(row, fill=True)
-        return encode_insert(self.info, values, rowid=rowid if self.needs_rowid else None)
+        encoded = encode_insert(self.info, values, rowid=rowid if self.needs_rowid else None)
+        return encoded, self._stored(values)
 
-    def update(self, old: RowValues, new: RowValues) -> bytes | None:
-        """None when nothing changes (X-12)."""
-        before, after = self._values(old, fill=False), self._values(new, fill=False)
-        return None if before == after else encode_update(self.info, before, after)
-
-    def moves(self, old: RowValues, new: RowValues) -> bool:
-        """The clustered key changes: TiDB then writes a delete and an insert (row format 2.2)."""
-        return any(old.get(name) != new.get(name) for name in self._clustered)
+    def update(self, old: RowValues, new: RowValues) -> Update | None:
+        """None when nothing changes (X-12). `new` may leave columns out: they keep their old value."""
+        before = self._values(old, fill=False)
+        after = before | self._given(new)
+        if before == after:
+            return None
+        if any(before.get(column_id) != after.get(column_id) for column_id in self._clustered):
+            inserted = encode_insert(self.info, after, rowid=None)
+            return Update(deleted=encode_delete(self.info, before), inserted=inserted)
+        return Update(changed=encode_update(self.info, before, after))
 
     def delete(self, row: RowValues) -> bytes:
         return encode_delete(self.info, self._values(row, fill=False))
@@ -73,19 +100,34 @@ class RowCodec:
         return record_key(self.info.id, number)
 
     def _values(self, row: RowValues, *, fill: bool) -> Datums:
-        for name in row:
-            if name not in self._columns:
+        """Every column. `fill`: with its default, where the row leaves it out."""
+        values = self._given(row)
+        for name, (column, _) in self._columns.items():
+            if name in row:
+                continue
+            if not fill:
+                raise RowRejected(f"{self._where}.{name}: missing; the old row and a deleted one give every column")
+            values[column.id] = self._default(column)
+        return values
+
+    def _given(self, row: RowValues) -> Datums:
+        """The columns that the row gives."""
+        if not isinstance(row, Mapping):
+            raise RowRejected(f"{self._where}: a row is a mapping of column names to values, not {row!r:.80}")
+        values: Datums = {}
+        for name, value in row.items():
+            found = self._columns.get(name)
+            if found is None:
                 why = "is generated, it cannot be written" if name in self._generated else "no such column"
                 raise RowRejected(f"{self._where}.{name}: {why}")
-        values: Datums = {}
-        for name, (column, encode) in self._columns.items():
-            if name in row:
-                values[column.id] = self._value(column, encode, row[name])
-            elif fill:
-                values[column.id] = self._default(column)
-            else:
-                raise RowRejected(f"{self._where}.{name}: missing; an update or delete gives every column")
+            values[found[0].id] = self._value(*found, value)
         return values
+
+    def _stored(self, values: Datums) -> StoredRow:
+        return {
+            name: None if (datum := values[column_id]) is None else decode(datum)
+            for name, (column_id, decode) in self._decoders.items()
+        }
 
     def _value(self, column: ColumnInfo, encode: Encoder, value: object) -> Datum:
         if value is None:

@@ -20,7 +20,7 @@ _KEY_FLAGS = int(Flag.UNIQUE_KEY | Flag.MULTIPLE_KEY)
 def build_table(table: Table, *, table_id: int, start_ts: int) -> TableInfo:
     """What TiDB would store for this CREATE TABLE."""
     key = table.primary_key.columns
-    columns = tuple(_column(table.name, c, column_id=n + 1, offset=n) for n, c in enumerate(table.columns))
+    columns = tuple(column_info(table.name, c, column_id=n + 1, offset=n) for n, c in enumerate(table.columns))
     by_name = {c.name: c for c in columns}
     is_handle = (
         table.clustered and len(key) == 1 and key[0][1] == -1 and by_name[key[0][0]].type.tp in INTEGERS - {Tp.YEAR}
@@ -46,10 +46,10 @@ def build_table(table: Table, *, table_id: int, start_ts: int) -> TableInfo:
         max_index_id=len(indexes),
         update_timestamp=start_ts,
     )
-    return _with_key_flags(info)
+    return with_key_flags(info)
 
 
-def _column(table: str, column: Column, *, column_id: int, offset: int) -> ColumnInfo:
+def column_info(table: str, column: Column, *, column_id: int, offset: int) -> ColumnInfo:
     flag = column.type.flag
     if column.primary_key:
         flag |= Flag.PRI_KEY | Flag.NOT_NULL
@@ -79,7 +79,7 @@ def _index(key: Index, columns: Sequence[ColumnInfo], *, index_id: int) -> Index
     return IndexInfo(id=index_id, name=key.name, columns=tuple(parts), unique=key.unique, primary=key.name == "PRIMARY")
 
 
-def _with_key_flags(info: TableInfo) -> TableInfo:
+def with_key_flags(info: TableInfo) -> TableInfo:
     """UNIQUE on a column that is a unique key alone, MULTIPLE on the first column of any other key."""
     flags = {c.offset: c.type.flag & ~_KEY_FLAGS for c in info.columns}
     for index in info.indexes:
@@ -98,7 +98,7 @@ def add_column(info: TableInfo, column: Column, *, after: str | None = None, fir
         raise BadDeclaration(f"{info.name}.{column.name}: a column of the primary key cannot be added")
     if _find(info, column.name) is not None:
         raise SchemaExists(f"{info.name}: column {column.name} is there already")
-    made = _column(info.name, column, column_id=info.max_column_id + 1, offset=0)
+    made = column_info(info.name, column, column_id=info.max_column_id + 1, offset=0)
     if default_info(info.name, column).is_now:
         raise BadDeclaration(f"{info.name}.{column.name}: an added column cannot default to the current time here")
     made = replace(made, origin_default=made.default, origin_default_bit=made.default_bit)
@@ -132,7 +132,7 @@ def _replaced(info: TableInfo, columns: Sequence[ColumnInfo]) -> TableInfo:
         replace(index, columns=tuple(replace(part, offset=offset_of[part.name]) for part in index.columns))
         for index in info.indexes
     )
-    return _with_key_flags(replace(info, columns=moved, indexes=indexes))
+    return with_key_flags(replace(info, columns=moved, indexes=indexes))
 
 
 def add_index(info: TableInfo, key: Index) -> TableInfo:
@@ -143,14 +143,14 @@ def add_index(info: TableInfo, key: Index) -> TableInfo:
         raise SchemaExists(f"{info.name}: key {key.name} is there already")
     check_index(info.name, key, {c.name: c.type for c in info.columns})
     made = _index(key, info.columns, index_id=info.max_index_id + 1)
-    return _with_key_flags(replace(info, indexes=(*info.indexes, made), max_index_id=made.id))
+    return with_key_flags(replace(info, indexes=(*info.indexes, made), max_index_id=made.id))
 
 
 def drop_index(info: TableInfo, name: str) -> TableInfo:
     kept = tuple(index for index in info.indexes if index.name.lower() != name.lower() or index.primary)
     if len(kept) == len(info.indexes):
         raise SchemaNotFound(f"{info.name}: there is no key {name}")
-    return _with_key_flags(replace(info, indexes=kept))
+    return with_key_flags(replace(info, indexes=kept))
 
 
 def dropped(info: TableInfo) -> TableInfo:

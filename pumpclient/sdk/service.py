@@ -16,40 +16,60 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from binlog.errors import BinlogError
 from binlog.etcd import connect_etcd
+from binlog.keepalive import keep_in_thread
 from binlog.kv import Etcd
 from binlog.log import get_logger
+from binlog.outage import Outage
 from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 from binlog.timestamp import TimestampSource, connect_timestamps
 
 from pumpclient.client import PumpsClient
-from pumpclient.options import ConnectOptions, PdUrls, upstream_of
-from pumpclient.sdk import statements
+from pumpclient.options import ConnectOptions, PdUrls, check_strategy, upstream_of
+from pumpclient.sdk import compare, statements
+from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.ddl import DdlRunner, Plan
-from pumpclient.sdk.errors import BadDeclaration
+from pumpclient.sdk.errors import BadDeclaration, SchemaExists
+from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
 from pumpclient.sdk.rowids import RowIds
-from pumpclient.sdk.statements import Alteration
+from pumpclient.sdk.statements import NO_CHANGE, NO_RENAME
 from pumpclient.sdk.table import Column, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
+from pumpclient.sdk.underway import UnderWay
 
 log = get_logger(__name__)
 
 RELOAD_S = 1.0
+CLOSE_WAIT_S = 5.0
+CLOSE_DRAIN_S = 1.0  # for what is cancelled, to tell the pumps
 
 
 class Service:
     """Connected from `connect` until `close`. One event loop."""
 
-    def __init__(self, *, etcd: Etcd, client: PumpsClient, timestamps: TimestampSource, rowids: RowIds) -> None:
-        """From parts already made; `open` loads the schema. Most callers want `connect`."""
+    def __init__(
+        self,
+        *,
+        etcd: Etcd,
+        client: PumpsClient,
+        timestamps: TimestampSource,
+        rowids: RowIds,
+        lease: WriterLease | None = None,
+    ) -> None:
+        """From parts already made; `open` loads the schema. Most callers want `connect`.
+
+        `lease`: by default one that is renewed in this event loop.
+        """
+        self._lease = lease or WriterLease(etcd)
+        self._under_way = UnderWay()
         self._etcd = etcd
         self.client = client
         self._timestamps = timestamps
@@ -64,16 +84,25 @@ class Service:
             catalog=self.catalog,
             refresh=self.refresh,
             owner=f"{socket.gethostname()}:{os.getpid()}",
+            lease=self._lease,
+            under_way=self._under_way,
         )
         self._revision = 0
         self._follower: asyncio.Task[None] | None = None
 
     @classmethod
-    async def connect(cls, pd_urls: PdUrls, *, strategy: str = "range", **options: Unpack[ConnectOptions]) -> Service:
+    async def connect(
+        cls, pd_urls: PdUrls, *, strategy: str = "range", lease_ttl_s: int = TTL_S, **options: Unpack[ConnectOptions]
+    ) -> Service:
         """Reach etcd (or PD), at least one pump and the source of timestamps, and load the published schema.
 
-        NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing.
+        `lease_ttl_s`: when this process has ended, or stood still or been without etcd for that many seconds, the pumps
+        roll back what it has not committed. A thread of its own renews the lease, so a busy event loop does not end it.
+
+        NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing; ConfigError and
+        TypeError name an argument that cannot be.
         """
+        check_strategy(strategy)
         section, security = upstream_of(pd_urls, options), options.get("security")
         async with contextlib.AsyncExitStack() as made:
             etcd = connect_etcd(section.pd_urls, security)
@@ -82,14 +111,18 @@ class Service:
             made.push_async_callback(client.close)
             timestamps = await connect_timestamps(etcd, section, security)
             made.push_async_callback(timestamps.close)
-            service = cls(etcd=etcd, client=client, timestamps=timestamps, rowids=RowIds(await timestamps.get()))
+            lease = WriterLease(etcd, ttl_s=lease_ttl_s, keep=keep_in_thread(section.pd_urls, security))
+            made.push_async_callback(lease.close)
+            rowids = RowIds(await timestamps.get())
+            service = cls(etcd=etcd, client=client, timestamps=timestamps, rowids=rowids, lease=lease)
             await service.open()
             made.pop_all()
             return service
 
     async def open(self) -> None:
-        """Load the published jobs and follow those of other services."""
+        """Load the published jobs, follow those of other services, and be known to the pumps."""
         await self.refresh()
+        await self._lease.current()
         self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
 
     async def refresh(self) -> None:
@@ -103,22 +136,25 @@ class Service:
                 self.catalog.apply(Job.from_json(text))
 
     async def _follow(self) -> None:
+        outage = Outage(log, "published jobs cannot be read", "published jobs are read again")
         while True:
             try:
                 async for jobs in self._jobs.watch(self._revision):
                     self._apply(jobs)
             except BinlogError as error:
-                log.warning("watch of published jobs broke", error=str(error))
+                outage.failed(error=str(error))
             await asyncio.sleep(RELOAD_S)
             try:
                 await self.refresh()
+                outage.over()
             except BinlogError as error:
-                log.warning("published jobs cannot be read", error=str(error))
+                outage.failed(error=str(error))
 
     # --- rows -----------------------------------------------------------------------------------------------
 
     async def begin(self) -> Transaction:
-        """An open transaction with its start_ts."""
+        """An open transaction with its start_ts. ClientClosed once the service is closed."""
+        self._under_way.check("a transaction")
         return self._transaction(await self._timestamps.get())
 
     def transaction(self) -> Opening:
@@ -132,6 +168,8 @@ class Service:
             timestamps=self._timestamps,
             catalog=self.catalog,
             rowids=self._rowids,
+            lease=self._lease,
+            under_way=self._under_way,
         )
 
     # --- schema ---------------------------------------------------------------------------------------------
@@ -142,26 +180,55 @@ class Service:
         return self.catalog.table(schema, name)
 
     async def databases(self) -> tuple[str, ...]:
+        """Names of the databases that are published by now, whoever made them."""
         await self.refresh()
         return self.catalog.databases()
 
     async def tables(self, schema: str) -> tuple[str, ...]:
+        """Names of a database's tables that are published by now. SchemaNotFound."""
         await self.refresh()
         return self.catalog.tables(schema)
 
-    async def create_database(self, schema: str, *, collate: str = "utf8mb4_bin") -> None:
-        """SchemaExists when it is there."""
-        await self._ddl.run(statements.create_database(schema, collate))
+    async def create_database(self, schema: str, *, collate: str = "utf8mb4_bin", if_not_exists: bool = False) -> None:
+        """SchemaExists when it is there. With `if_not_exists` that is as good, whoever made it; SchemaDiffers when it
+        has another collation."""
+        plan = statements.create_database(schema, collate)
+        if if_not_exists and schema.lower() in map(str.lower, await self.databases()):
+            compare.check_database(self.catalog.database(schema).info, collate)
+            return
+        try:
+            await self._ddl.run(plan)
+        except SchemaExists:
+            if not if_not_exists:
+                raise
+            compare.check_database(self.catalog.database(schema).info, collate)  # another service was faster
 
     async def drop_database(self, schema: str) -> None:
-        """And every table in it."""
+        """Drop it and every table in it. SchemaNotFound."""
         await self._ddl.run(statements.drop_database(schema))
 
-    async def create_table(self, schema: str, table: Table) -> Table:
-        """The handle to write through. SchemaExists, SchemaNotFound (no such database), BadDeclaration."""
-        return await self._run_for_table(statements.create_table(schema, table))
+    async def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
+        """The handle to write through. SchemaExists, SchemaNotFound (no such database), BadDeclaration.
+
+        With `if_not_exists` the handle of a table of that name that is there already, whoever made it; SchemaDiffers,
+        naming the difference, when that is not what `table` declares.
+        """
+        plan = statements.create_table(schema, table)
+        if if_not_exists and table.name.lower() in map(str.lower, await self.tables(schema)):
+            return self._as_declared(schema, table)
+        try:
+            return await self._run_for_table(plan)
+        except SchemaExists:
+            if not if_not_exists:
+                raise
+            return self._as_declared(schema, table)  # another service was faster
+
+    def _as_declared(self, schema: str, table: Table) -> Table:
+        compare.check_table(self.catalog.bound(schema, table.name), table)
+        return self.catalog.table(schema, table.name)
 
     async def drop_table(self, table: Table) -> None:
+        """Drop the table. SchemaNotFound."""
         await self._ddl.run(statements.drop_table(*_place(table)))
 
     async def truncate_table(self, table: Table) -> Table:
@@ -182,27 +249,38 @@ class Service:
         add_unique: Sequence[Index] = (),
         add_index: Sequence[Index] = (),
         drop_index: Sequence[str] = (),
+        modify: Sequence[Column] = (),
+        change: Mapping[str, Column] = NO_CHANGE,
+        rename: Mapping[str, str] = NO_RENAME,
         after: str | None = None,
         first: bool = False,
     ) -> Table:
         """One ALTER TABLE with all these changes; the new handle.
 
-        The old handle stays valid: rows written through it do not know added columns, which keep their default
-        downstream even where another writer has set them since. So let every writer change handles before any
-        gives such a column another value. `after` and `first` place the added columns.
+        `modify` declares columns anew, whole; `change` does so under another name, `rename` changes the name alone.
+        A type may become one that holds every value of the old (INT to BIGINT, VARCHAR(20) to VARCHAR(40) or TEXT,
+        DECIMAL with more digits, ENUM with more names, …); the type of a primary key's column stays as it is.
+        BadDeclaration says what cannot be.
+
+        The old handle stays valid: its rows keep arriving, under the columns' new names and types. They do not know
+        added columns, which keep their default downstream even where another writer has set them since. So let every
+        writer change handles before any gives such a column another value. `after` and `first` place added columns.
         """
-        change = Alteration(
-            tuple(add), tuple(drop), tuple(add_unique), tuple(add_index), tuple(drop_index), after, first
-        )
-        return await self._run_for_table(statements.alter_table(*_place(table), change))
+        change_of = statements.alteration(
+            add=add, drop=drop, add_unique=add_unique, add_index=add_index, drop_index=drop_index,
+            modify=modify, change=change, rename=rename, after=after, first=first,
+        )  # fmt: skip
+        return await self._run_for_table(statements.alter_table(*_place(table), change_of))
 
     async def create_index(
         self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
     ) -> Table:
+        """Add an index over columns, or over (column, prefix length); the new handle. SchemaExists, BadDeclaration."""
         key = Index.over(name, columns, unique=unique)
         return await self.alter_table(table, add_unique=[key] if unique else [], add_index=[] if unique else [key])
 
     async def drop_index(self, table: Table, name: str) -> Table:
+        """The new handle. SchemaNotFound."""
         return await self.alter_table(table, drop_index=[name])
 
     async def ddl(self, statement: str) -> Table | None:
@@ -226,13 +304,24 @@ class Service:
 
     # --- ending ---------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Stop following jobs, let deliveries under way end (see PumpsClient.close), and disconnect."""
+    async def close(self, *, wait_s: float = CLOSE_WAIT_S) -> None:
+        """Take nothing new, wait at most `wait_s` for what is under way, cancel the rest (0: at once), and disconnect.
+
+        A transaction that is cancelled ends with ClientClosed in its own caller and is rolled back. What the pumps
+        could not be told they roll back by themselves at once, for the writer's lease ends here.
+        """
+        self._under_way.shut()
+        if not await self._under_way.ended(wait_s):
+            cancelled = self._under_way.cancel()
+            log.warning("closed while transactions were under way", under_way=len(self._under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])
             self._follower = None
-        await self.client.close()
+        await self.client.close(drain_s=CLOSE_DRAIN_S)
+        await self._lease.close()
+        await self._ddl.abandon()
+        await self._under_way.ended(CLOSE_DRAIN_S)
         await self._timestamps.close()
         await self._etcd.close()
 
@@ -264,6 +353,7 @@ class Opening:
 
 
 def _place(table: Table) -> tuple[str, str]:
-    if table.bound is None:
+    bound = of_kind("table", table, Table).bound
+    if bound is None:
         raise BadDeclaration(f"table {table.name} is only declared: use what create_table or table() returns")
-    return table.bound.schema, table.bound.info.name
+    return bound.schema, bound.info.name

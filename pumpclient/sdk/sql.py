@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from binlog.tidb.types import INTEGERS, FieldType, Flag, Tp
+from binlog.tidb.types import INTEGERS, FieldType, Tp
 
 from pumpclient.sdk.defaults import default_info, quoted
 from pumpclient.sdk.table import Column, Index, Table
@@ -134,6 +134,18 @@ def add_column(table: str, column: Column, *, position: str = "") -> str:
     return f"{text} {position}" if position else text
 
 
+def modify_column(table: str, column: Column) -> str:
+    return f"MODIFY COLUMN {column_sql(table, column)}"
+
+
+def change_column(table: str, old: str, column: Column) -> str:
+    return f"CHANGE COLUMN {name(old)} {column_sql(table, column)}"
+
+
+def rename_column(old: str, new: str) -> str:
+    return f"RENAME COLUMN {name(old)} TO {name(new)}"
+
+
 def drop_column(column: str) -> str:
     return f"DROP COLUMN {name(column)}"
 
@@ -148,7 +160,3 @@ def drop_key(key: str) -> str:
 
 def alter_table(table: str, changes: Iterable[str]) -> str:
     return f"ALTER TABLE {name(table)} {', '.join(changes)};"
-
-
-def not_null_flag(column: Column) -> int:
-    return 0 if column.is_nullable else int(Flag.NOT_NULL)

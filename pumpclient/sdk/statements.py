@@ -5,22 +5,31 @@ Every function checks what it can at once and returns a plan; the runner calls i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
 
+from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
-from pumpclient.sdk import sql
+from pumpclient.sdk.arguments import list_of, mapping_of, of_kind
 from pumpclient.sdk.ddl import Plan, Planning, Statement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
+NO_CHANGE: Mapping[str, Column] = MappingProxyType({})
+NO_RENAME: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """The changes of one ALTER TABLE. Drops come first in the text, then columns, then keys."""
+    """The changes of one ALTER TABLE. Drops come first in the text, then changed columns, new ones, and keys.
+
+    `change`: pairs of a column's name and what it becomes; `rename`: pairs of an old and a new name.
+    """
 
     add: tuple[Column, ...] = ()
     drop: tuple[str, ...] = ()
@@ -29,10 +38,69 @@ class Alteration:
     drop_index: tuple[str, ...] = ()
     after: str | None = None
     first: bool = False
+    modify: tuple[Column, ...] = ()
+    change: tuple[tuple[str, Column], ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
 
     @property
     def count(self) -> int:
-        return sum(map(len, (self.add, self.drop, self.add_unique, self.add_index, self.drop_index)))
+        keys = len(self.add_unique) + len(self.add_index) + len(self.drop_index)
+        return keys + len(self.add) + len(self.drop) + self.changed_count
+
+    @property
+    def changed_count(self) -> int:
+        """Columns that get another name or declaration."""
+        return len(self.modify) + len(self.change) + len(self.rename)
+
+    def check(self, where: str) -> None:
+        """As TiDB has it: one statement touches a column once, and every name means the table before it."""
+        if not self.count:
+            raise BadDeclaration(f"{where} without a change")
+        touched: dict[str, str] = {}
+        for argument, names in (
+            ("drop", self.drop),
+            ("modify", [c.name for c in self.modify]),
+            ("change", [n for old, c in self.change for n in dict.fromkeys((old, c.name))]),
+            ("rename", [n for pair in self.rename for n in dict.fromkeys(pair)]),
+            ("add", [c.name for c in self.add]),
+        ):
+            for name in names:
+                if name.lower() in touched:
+                    raise BadDeclaration(
+                        f"{where}: {argument} and {touched[name.lower()]} both name column {name}; one statement "
+                        f"touches a column once"
+                    )
+                touched[name.lower()] = argument
+        if self.after is not None and touched.get(self.after.lower(), "add") != "add":
+            raise BadDeclaration(f"{where}: after={self.after!r} names a column that this statement changes")
+
+
+def alteration(
+    *,
+    add: object = (),
+    drop: object = (),
+    add_unique: object = (),
+    add_index: object = (),
+    drop_index: object = (),
+    modify: object = (),
+    change: object = NO_CHANGE,
+    rename: object = NO_RENAME,
+    after: str | None = None,
+    first: bool = False,
+) -> Alteration:
+    """From the arguments of `alter_table`; BadDeclaration names the one that is of another kind."""
+    return Alteration(
+        add=list_of("add", add, Column),
+        drop=list_of("drop", drop, str),
+        add_unique=list_of("add_unique", add_unique, Index),
+        add_index=list_of("add_index", add_index, Index),
+        drop_index=list_of("drop_index", drop_index, str),
+        modify=list_of("modify", modify, Column),
+        change=mapping_of("change", change, Column),
+        rename=mapping_of("rename", rename, str),
+        after=None if after is None else of_kind("after", after, str),
+        first=of_kind("first", first, bool),
+    )
 
 
 def create_database(schema: str, collate: str = "utf8mb4_bin") -> Plan:
@@ -57,7 +125,9 @@ def drop_database(schema: str) -> Plan:
 
 
 def create_table(schema: str, table: Table) -> Plan:
-    text = sql.create_table(table)  # an impossible default is found here, before anything is locked
+    text = sql.create_table(
+        of_kind("table", table, Table)
+    )  # an impossible default is found here, before anything is locked
 
     async def plan(at: Planning) -> Statement:
         database = at.catalog.must_be_free(schema, table.name).info
@@ -87,7 +157,7 @@ def truncate_table(schema: str, name: str) -> Plan:
 
 
 def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> Plan:
-    check_name("table", new_name)
+    check_name("new table", new_name)
 
     async def plan(at: Planning) -> Statement:
         old_database, info = _current(at, schema, name)
@@ -100,8 +170,7 @@ def rename_table(schema: str, name: str, new_schema: str, new_name: str) -> Plan
 
 
 def alter_table(schema: str, name: str, change: Alteration) -> Plan:
-    if not change.count:
-        raise BadDeclaration(f"ALTER TABLE {schema}.{name} without a change")
+    change.check(f"ALTER TABLE {schema}.{name}")
 
     async def plan(at: Planning) -> Statement:
         database, info = _current(at, schema, name)
@@ -120,6 +189,7 @@ def _altered(info: TableInfo, change: Alteration) -> tuple[TableInfo, list[str]]
     for column in change.drop:
         info = shape.drop_column(info, column)
         texts.append(sql.drop_column(column))
+    info = _changed(info, change, texts)
     after, first = change.after, change.first
     for added in change.add:
         info = shape.add_column(info, added, after=after, first=first)
@@ -134,6 +204,24 @@ def _altered(info: TableInfo, change: Alteration) -> tuple[TableInfo, list[str]]
     return info, texts
 
 
+def _changed(info: TableInfo, change: Alteration, texts: list[str]) -> TableInfo:
+    for modified in change.modify:
+        old = shape.column_of(info, modified.name)
+        modified = replace(modified, name=old.name, primary_key=modified.primary_key or old.is_primary)
+        info = modify.change_column(info, old.name, modified)
+        texts.append(sql.modify_column(info.name, modified))
+    for name, column in change.change:
+        old = shape.column_of(info, name)
+        column = replace(column, primary_key=column.primary_key or old.is_primary)
+        info = modify.change_column(info, old.name, column)
+        texts.append(sql.change_column(info.name, old.name, column))
+    for name, new_name in change.rename:
+        old = shape.column_of(info, name)
+        info = modify.rename_column(info, old.name, new_name)
+        texts.append(sql.rename_column(old.name, new_name))
+    return info
+
+
 def _position(after: str | None, first: bool) -> str:
     if first:
         return "FIRST"
@@ -143,6 +231,8 @@ def _position(after: str | None, first: bool) -> str:
 def _action(change: Alteration) -> ActionType:
     if change.count > 1:
         return ActionType.MULTI_SCHEMA_CHANGE
+    if change.changed_count:
+        return ActionType.MODIFY_COLUMN
     if change.add:
         return ActionType.ADD_COLUMN
     if change.drop:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
 from pumpclient.options import ConnectOptions, PdUrls
+from pumpclient.sdk.lease import TTL_S
 from pumpclient.sdk.rows import RowValues
-from pumpclient.sdk.service import Service
+from pumpclient.sdk.service import CLOSE_WAIT_S, Service
+from pumpclient.sdk.statements import NO_CHANGE, NO_RENAME
 from pumpclient.sdk.table import Column, Index, Table
-from pumpclient.sdk.transaction import Transaction
+from pumpclient.sdk.transaction import Stage, Transaction
 from pumpclient.sync import LoopThread
 
 
@@ -27,16 +29,30 @@ class SyncTransaction:
 
     @property
     def start_ts(self) -> int:
+        """As Transaction.start_ts."""
         return self._inner.start_ts
 
     @property
     def commit_ts(self) -> int | None:
+        """None until it is committed."""
         return self._inner.commit_ts
 
+    @property
+    def row_count(self) -> int:
+        """As Transaction.row_count."""
+        return self._inner.row_count
+
+    @property
+    def stage(self) -> Stage:
+        """Open, being committed, committed, rolled back or failed."""
+        return self._inner.stage
+
     def commit(self) -> int:
+        """As Transaction.commit."""
         return self._loop.run(self._inner.commit())
 
     def rollback(self) -> None:
+        """As Transaction.rollback."""
         self._loop.run(self._inner.rollback())
 
     def __enter__(self) -> Self:
@@ -56,16 +72,24 @@ class SyncService:
         self._loop = loop
 
     @classmethod
-    def connect(cls, pd_urls: PdUrls, *, strategy: str = "range", **options: Unpack[ConnectOptions]) -> SyncService:
+    def connect(
+        cls, pd_urls: PdUrls, *, strategy: str = "range", lease_ttl_s: int = TTL_S, **options: Unpack[ConnectOptions]
+    ) -> SyncService:
         """As Service.connect."""
         loop = LoopThread("sdk")
         try:
-            return cls(loop.run(Service.connect(pd_urls, strategy=strategy, **options)), loop)
+            made = Service.connect(pd_urls, strategy=strategy, lease_ttl_s=lease_ttl_s, **options)
+            return cls(loop.run(made), loop)
         except BaseException:
             loop.stop()
             raise
 
+    def refresh(self) -> None:
+        """As Service.refresh."""
+        self._loop.run(self._inner.refresh())
+
     def begin(self) -> SyncTransaction:
+        """As Service.begin."""
         return SyncTransaction(self._loop.run(self._inner.begin()), self._loop)
 
     def transaction(self) -> SyncTransaction:
@@ -73,30 +97,39 @@ class SyncService:
         return self.begin()
 
     def table(self, schema: str, name: str) -> Table:
+        """As Service.table."""
         return self._loop.run(self._inner.table(schema, name))
 
     def databases(self) -> tuple[str, ...]:
+        """As Service.databases."""
         return self._loop.run(self._inner.databases())
 
     def tables(self, schema: str) -> tuple[str, ...]:
+        """As Service.tables."""
         return self._loop.run(self._inner.tables(schema))
 
-    def create_database(self, schema: str, *, collate: str = "utf8mb4_bin") -> None:
-        self._loop.run(self._inner.create_database(schema, collate=collate))
+    def create_database(self, schema: str, *, collate: str = "utf8mb4_bin", if_not_exists: bool = False) -> None:
+        """As Service.create_database."""
+        self._loop.run(self._inner.create_database(schema, collate=collate, if_not_exists=if_not_exists))
 
     def drop_database(self, schema: str) -> None:
+        """As Service.drop_database."""
         self._loop.run(self._inner.drop_database(schema))
 
-    def create_table(self, schema: str, table: Table) -> Table:
-        return self._loop.run(self._inner.create_table(schema, table))
+    def create_table(self, schema: str, table: Table, *, if_not_exists: bool = False) -> Table:
+        """As Service.create_table."""
+        return self._loop.run(self._inner.create_table(schema, table, if_not_exists=if_not_exists))
 
     def drop_table(self, table: Table) -> None:
+        """As Service.drop_table."""
         self._loop.run(self._inner.drop_table(table))
 
     def truncate_table(self, table: Table) -> Table:
+        """As Service.truncate_table."""
         return self._loop.run(self._inner.truncate_table(table))
 
     def rename_table(self, table: Table, name: str, *, schema: str | None = None) -> Table:
+        """As Service.rename_table."""
         return self._loop.run(self._inner.rename_table(table, name, schema=schema))
 
     def alter_table(
@@ -108,9 +141,13 @@ class SyncService:
         add_unique: Sequence[Index] = (),
         add_index: Sequence[Index] = (),
         drop_index: Sequence[str] = (),
+        modify: Sequence[Column] = (),
+        change: Mapping[str, Column] = NO_CHANGE,
+        rename: Mapping[str, str] = NO_RENAME,
         after: str | None = None,
         first: bool = False,
     ) -> Table:
+        """As Service.alter_table."""
         return self._loop.run(
             self._inner.alter_table(
                 table,
@@ -119,12 +156,26 @@ class SyncService:
                 add_unique=add_unique,
                 add_index=add_index,
                 drop_index=drop_index,
+                modify=modify,
+                change=change,
+                rename=rename,
                 after=after,
                 first=first,
             )
         )
 
+    def create_index(
+        self, table: Table, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False
+    ) -> Table:
+        """As Service.create_index."""
+        return self._loop.run(self._inner.create_index(table, name, columns, unique=unique))
+
+    def drop_index(self, table: Table, name: str) -> Table:
+        """As Service.drop_index."""
+        return self._loop.run(self._inner.drop_index(table, name))
+
     def ddl(self, statement: str) -> Table | None:
+        """As Service.ddl."""
         return self._loop.run(self._inner.ddl(statement))
 
     def write(self, table: Table, rows: Sequence[RowValues]) -> int:
@@ -134,9 +185,10 @@ class SyncService:
         assert txn.commit_ts is not None
         return txn.commit_ts
 
-    def close(self) -> None:
+    def close(self, *, wait_s: float = CLOSE_WAIT_S) -> None:
+        """As Service.close."""
         try:
-            self._loop.run(self._inner.close())
+            self._loop.run(self._inner.close(wait_s=wait_s))
         finally:
             self._loop.stop()
 

@@ -14,6 +14,7 @@ from typing import Final
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag
 
+from pumpclient.sdk.arguments import list_of, of_kind, shown
 from pumpclient.sdk.errors import BadDeclaration
 
 NAME_CHARACTERS_MAX = 64
@@ -41,8 +42,17 @@ class Column:
     default: object = NO_DEFAULT
     comment: str = ""
 
+    def __post_init__(self) -> None:
+        name = of_kind("Column: name", self.name, str)
+        of_kind(f"Column {name!r}: type", self.type, FieldType)
+        of_kind(f"Column {name!r}: primary_key", self.primary_key, bool)
+        if self.nullable is not None:
+            of_kind(f"Column {name!r}: nullable", self.nullable, bool)
+        of_kind(f"Column {name!r}: comment", self.comment, str)
+
     @property
     def is_nullable(self) -> bool:
+        """What `nullable` says; where it is None, all but columns of the primary key."""
         return not self.primary_key if self.nullable is None else self.nullable
 
 
@@ -54,10 +64,26 @@ class Index:
     columns: tuple[tuple[str, int], ...]
     unique: bool = False
 
+    def __post_init__(self) -> None:
+        of_kind("Index: name", self.name, str)
+        object.__setattr__(self, "columns", _key_parts(f"Index {self.name!r}: columns", self.columns))
+
     @classmethod
     def over(cls, name: str, columns: Sequence[str | tuple[str, int]], *, unique: bool = False) -> Index:
-        parts = tuple((c, -1) if isinstance(c, str) else (c[0], c[1]) for c in columns)
-        return cls(name, parts, unique)
+        """From column names, or pairs of a name and the length of a prefix."""
+        return cls(name, columns, unique)  # type: ignore[arg-type]
+
+
+def _key_parts(where: str, columns: object) -> tuple[tuple[str, int], ...]:
+    parts: list[tuple[str, int]] = []
+    for part in list_of(where, columns, object):
+        if isinstance(part, str):
+            parts.append((part, -1))
+        elif isinstance(part, tuple) and [type(piece) for piece in part] == [str, int]:
+            parts.append((part[0], part[1]))
+        else:
+            raise BadDeclaration(f"{where}: a name, or (name, length of the prefix), not {shown(part)}")
+    return tuple(parts)
 
 
 Keys = Mapping[str, Sequence[str | tuple[str, int]]] | Sequence[Sequence[str | tuple[str, int]]]
@@ -93,13 +119,15 @@ class Table:
     ) -> None:
         """`primary_key` gives order or prefixes; without it the columns that say `primary_key=True`, in order."""
         self.name = check_name("table", name)
+        for n, column in enumerate(columns):
+            of_kind(f"Table {name!r}: column {n + 1}", column, Column)
         self.primary_key = Index.over("PRIMARY", primary_key or [c.name for c in columns if c.primary_key], unique=True)
         in_key = {part for part, _ in self.primary_key.columns}
         self.columns = tuple(replace(c, primary_key=c.name in in_key) for c in columns)
         self.keys = (*_indexes(unique, unique=True), *_indexes(indexes, unique=False))
-        self.clustered = clustered
-        self.collate = collate
-        self.comment = comment
+        self.clustered = of_kind(f"Table {name!r}: clustered", clustered, bool)
+        self.collate = of_kind(f"Table {name!r}: collate", collate, str)
+        self.comment = of_kind(f"Table {name!r}: comment", comment, str)
         self.bound = bound
         if bound is None:
             self._check()
@@ -117,6 +145,7 @@ class Table:
 
     @property
     def column_names(self) -> tuple[str, ...]:
+        """In the order of the declaration."""
         return tuple(c.name for c in self.columns)
 
     def __iter__(self) -> Iterator[Column]:
@@ -130,6 +159,7 @@ class Table:
 
 def check_name(what: str, name: str) -> str:
     """An identifier as MySQL takes it; BadDeclaration otherwise."""
+    of_kind(f"{what} name", name, str)
     if not name or len(name) > NAME_CHARACTERS_MAX or name.endswith(" ") or "\x00" in name:
         raise BadDeclaration(
             f"{what} name {name!r} must have 1 to {NAME_CHARACTERS_MAX} characters and no space at the end"
@@ -149,12 +179,14 @@ def check_column(table: str, column: Column) -> None:
 
 def check_index(table: str, key: Index, types: Mapping[str, FieldType]) -> None:
     """The columns exist, prefixes fit, blobs have one, JSON is in no key."""
+    if not key.columns and key.name != "PRIMARY":
+        raise BadDeclaration(f"{table}: key {key.name} names no column")
     _distinct(f"{table}: key {key.name}", "column", [name for name, _ in key.columns])
     for name, length in key.columns:
         where = f"{table}: key {key.name}, column {name}"
         kind = types.get(name)
         if kind is None:
-            raise BadDeclaration(f"{where}: there is no such column")
+            raise BadDeclaration(f"{where}: there is no such column; there are {', '.join(types)}")
         if kind.mysql_name == "json":
             raise BadDeclaration(f"{where}: JSON cannot be in a key")
         if length == 0 or length < -1 or (length > 0 and (not kind.is_string or length > kind.flen)):
@@ -176,15 +208,17 @@ def _indexes(keys: Keys, *, unique: bool) -> tuple[Index, ...]:
         return tuple(Index.over(check_name("index", name), parts, unique=unique) for name, parts in keys.items())
     made: list[Index] = []
     taken: set[str] = set()
-    for parts in keys:
-        if isinstance(parts, str) or not parts:
-            raise BadDeclaration(f"a key is a list of columns, not {parts!r}")
-        first = parts[0] if isinstance(parts[0], str) else parts[0][0]
+    argument = "unique" if unique else "indexes"
+    for parts in list_of(argument, keys, object):
+        columns = _key_parts(f"{argument}: a key", parts)
+        if not columns:
+            raise BadDeclaration(f"{argument}: a key names no column")
+        first = columns[0][0]
         name, number = first, 2
         while name.lower() in taken:
             name, number = f"{first}_{number}", number + 1
         taken.add(name.lower())
-        made.append(Index.over(name, parts, unique=unique))
+        made.append(Index(name, columns, unique))
     return tuple(made)
 
 

@@ -7,6 +7,7 @@ that sends nothing either (X-02).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -17,14 +18,19 @@ from binlog.tidb.mutation import PrewriteValue
 from binlog.timestamp import TimestampSource
 
 from pumpclient.client import PumpsClient
+from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
+from pumpclient.sdk.lease import WriterLease
 from pumpclient.sdk.rowids import RowIds
-from pumpclient.sdk.rows import RowCodec, RowValues, codec_for
+from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
+from pumpclient.sdk.underway import UnderWay
 
 
 class Stage(Enum):
+    """Where a transaction is. FAILED: `commit` raised, and its error says what that means for the rows."""
+
     OPEN = "open"
     COMMITTING = "being committed"
     COMMITTED = "committed"
@@ -43,7 +49,15 @@ class Transaction:
     """
 
     def __init__(
-        self, *, start_ts: int, client: PumpsClient, timestamps: TimestampSource, catalog: Catalog, rowids: RowIds
+        self,
+        *,
+        start_ts: int,
+        client: PumpsClient,
+        timestamps: TimestampSource,
+        catalog: Catalog,
+        rowids: RowIds,
+        lease: WriterLease,
+        under_way: UnderWay,
     ) -> None:
         self.start_ts = start_ts
         self.commit_ts: int | None = None
@@ -52,6 +66,8 @@ class Transaction:
         self._timestamps = timestamps
         self._catalog = catalog
         self._rowids = rowids
+        self._lease = lease
+        self._under_way = under_way
         self._opened_version = catalog.version
         self._used: dict[tuple[int, int], Bound] = {}
         self._value = PrewriteValue(0)
@@ -63,32 +79,39 @@ class Transaction:
         """Rows written so far; an update that moves the clustered key counts twice."""
         return self._rows
 
-    def insert(self, table: Table, row: RowValues) -> None:
-        """Add a row. Columns left out get their default, or NULL. ValueRejected, RowRejected."""
+    def insert(self, table: Table, row: RowValues) -> StoredRow:
+        """Add a row; the whole row as it is stored. Columns left out get their default, or NULL.
+
+        What it returns holds every column, `default=NOW` included, and can be given as the old row of an `update` or a
+        `delete`. ValueRejected, RowRejected.
+        """
         bound, codec = self._codec(table)
-        encoded = codec.insert(row, rowid=self._rowids.next() if codec.needs_rowid else 0)
+        encoded, stored = codec.insert_stored(row, rowid=self._rowids.next() if codec.needs_rowid else 0)
         self._take(bound, codec.key(encoded))
         self._value.insert(bound.info.id, encoded)
+        return stored
 
-    def insert_many(self, table: Table, rows: list[RowValues]) -> None:
-        for row in rows:
-            self.insert(table, row)
+    def insert_many(self, table: Table, rows: Iterable[RowValues]) -> list[StoredRow]:
+        """As `insert`, row by row; rows before one that is refused stay in the transaction."""
+        return [self.insert(table, row) for row in rows]
 
     def update(self, table: Table, *, old: RowValues, new: RowValues) -> None:
-        """Change a row from `old` to `new`, both with every column. Equal ones write nothing (X-12)."""
+        """Change a row. `old` gives every column, `new` those that change: the others keep their old value.
+
+        A row that stays as it is writes nothing (X-12). ValueRejected, RowRejected.
+        """
         bound, codec = self._codec(table)
-        encoded = codec.update(old, new)
-        if encoded is None:
+        update = codec.update(old, new)
+        if update is None:
             return
-        if codec.moves(old, new):
-            removed, inserted = codec.delete(old), codec.insert(new, rowid=0)
-            self._take(bound, codec.key(inserted))
-            self._value.delete(bound.info.id, removed)
+        if update.moves:
+            self._take(bound, codec.key(update.inserted))
+            self._value.delete(bound.info.id, update.deleted)
             self._take(bound, None)
-            self._value.insert(bound.info.id, inserted)
+            self._value.insert(bound.info.id, update.inserted)
             return
         self._take(bound, None)
-        self._value.update(bound.info.id, encoded)
+        self._value.update(bound.info.id, update.changed)
 
     def delete(self, table: Table, row: RowValues) -> None:
         """Remove a row, given with every column."""
@@ -100,7 +123,7 @@ class Transaction:
     def _codec(self, table: Table) -> tuple[Bound, RowCodec]:
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
-        bound = table.bound
+        bound = of_kind("table", table, Table).bound
         if bound is None:
             raise RowRejected(
                 f"table {table.name} is only declared: write through what create_table or table() returns"
@@ -121,8 +144,9 @@ class Transaction:
     async def commit(self) -> int:
         """Make it durable and visible; the commit_ts (start_ts when there was nothing to write).
 
-        When PrewriteFailed, NoPump or PayloadTooLarge is raised nothing will ever be visible. When
-        CommitUndelivered is raised it is committed at `commit_ts`, and a pump or an operator has yet to hear it.
+        It is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
+        TransactionRolledBack, ClientClosed, EtcdError or TimestampUnavailable nothing will ever be visible. After
+        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it: see there.
         """
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
@@ -133,10 +157,14 @@ class Transaction:
         self.stage = Stage.COMMITTING
         self._value.schema_version = self._catalog.version_for(self._used.values(), preferred=self._opened_version)
         try:
-            await self._client.write_prewrite(self.start_ts, self._key or b"", self._value.serialize())
-            crash_point("sdk.after_prewrite")
-            self.commit_ts = await self._commit_ts()
-            await self._client.commit(self.start_ts, self.commit_ts)
+            with self._under_way.entered(f"transaction {self.start_ts}"):
+                writer = await self._lease.current()
+                value = self._value.serialize()
+                await self._client.write_prewrite(self.start_ts, self._key or b"", value, writer=writer.id)
+                crash_point("sdk.after_prewrite")
+                self.commit_ts = await self._commit_ts()
+            with self._under_way.deciding():
+                await self._client.commit(self.start_ts, self.commit_ts)
         except BaseException:
             self.stage = Stage.FAILED
             raise

@@ -17,8 +17,8 @@ VARBINARY_BYTES_MAX = 65_535
 
 
 def _bounded(what: str, value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise BadDeclaration(f"{what} must be from {low} to {high}, not {value}")
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadDeclaration(f"{what} must be a whole number from {low} to {high}, not {value!r}")
     return value
 
 
@@ -27,22 +27,27 @@ def _integer(tp: Tp, unsigned: bool) -> FieldType:
 
 
 def TinyInt(*, unsigned: bool = False) -> FieldType:
+    """TINYINT: an int from -128 to 127; unsigned 0 to 255."""
     return _integer(Tp.TINY, unsigned)
 
 
 def SmallInt(*, unsigned: bool = False) -> FieldType:
+    """SMALLINT: an int of two bytes."""
     return _integer(Tp.SHORT, unsigned)
 
 
 def MediumInt(*, unsigned: bool = False) -> FieldType:
+    """MEDIUMINT: an int of three bytes."""
     return _integer(Tp.INT24, unsigned)
 
 
 def Int(*, unsigned: bool = False) -> FieldType:
+    """INT: an int of four bytes."""
     return _integer(Tp.LONG, unsigned)
 
 
 def BigInt(*, unsigned: bool = False) -> FieldType:
+    """BIGINT: an int of eight bytes."""
     return _integer(Tp.LONGLONG, unsigned)
 
 
@@ -52,10 +57,12 @@ def Bool() -> FieldType:
 
 
 def Float(*, unsigned: bool = False) -> FieldType:
+    """FLOAT: a float or int; kept with four bytes, so about seven digits."""
     return FieldType(Tp.FLOAT, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=12)
 
 
 def Double(*, unsigned: bool = False) -> FieldType:
+    """DOUBLE: a float or int."""
     return FieldType(Tp.DOUBLE, flag=int(Flag.UNSIGNED) if unsigned else 0, flen=22)
 
 
@@ -67,14 +74,17 @@ def NumericType(precision: int = 10, scale: int = 0, *, unsigned: bool = False) 
 
 
 def Bit(width: int = 1) -> FieldType:
+    """BIT(width): an int, or bytes with the most significant first."""
     return FieldType(Tp.BIT, flag=int(Flag.UNSIGNED), flen=_bounded("the width of BIT", width, 1, 64), decimal=0)
 
 
 def Year() -> FieldType:
+    """YEAR: an int, 0 or 1901 to 2155."""
     return FieldType(Tp.YEAR, flag=int(Flag.UNSIGNED | Flag.ZEROFILL), flen=4, decimal=0)
 
 
 def Date() -> FieldType:
+    """DATE: a date, or text as `2026-11-22`."""
     return FieldType(Tp.DATE, flag=int(Flag.BINARY), flen=10, decimal=0)
 
 
@@ -84,10 +94,12 @@ def _with_fraction(tp: Tp, flen: int, fsp: int) -> FieldType:
 
 
 def Time(fsp: int = 0) -> FieldType:
+    """TIME(fsp): a timedelta, a time without zone, or text as `-12:30:00.5`. `fsp`: digits after the second, 0 to 6."""
     return _with_fraction(Tp.DURATION, 10, fsp)
 
 
 def DateTime(fsp: int = 0) -> FieldType:
+    """DATETIME(fsp): a naive datetime, a date, or text. `fsp`: digits after the second, 0 to 6."""
     return _with_fraction(Tp.DATETIME, 19, fsp)
 
 
@@ -97,7 +109,7 @@ def Timestamp(fsp: int = 0) -> FieldType:
 
 
 def _text(tp: Tp, flen: int, collate: str) -> FieldType:
-    charset = collate.split("_", 1)[0]
+    charset = collate.split("_", 1)[0] if isinstance(collate, str) else None
     if charset not in CHARSETS or charset == "binary":
         raise BadDeclaration(f"collation {collate!r} belongs to none of {', '.join(CHARSETS[:3])}")
     return FieldType(tp, flen=flen, decimal=0, charset=charset, collate=collate)
@@ -123,44 +135,56 @@ def Binary(length: int = 1) -> FieldType:
 
 
 def VarBinary(length: int) -> FieldType:
+    """VARBINARY(length in bytes): bytes, bytearray or memoryview."""
     return _bytes(Tp.VARCHAR, _bounded("the length of VARBINARY", length, 0, VARBINARY_BYTES_MAX))
 
 
 def TinyText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    """TINYTEXT: a str of at most 255 bytes."""
     return _text(Tp.TINY_BLOB, TEXT_BYTES[Tp.TINY_BLOB], collate)
 
 
 def Text(*, collate: str = "utf8mb4_bin") -> FieldType:
+    """TEXT: a str of at most 65,535 bytes."""
     return _text(Tp.BLOB, TEXT_BYTES[Tp.BLOB], collate)
 
 
 def MediumText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    """MEDIUMTEXT: a str of at most 16 MiB."""
     return _text(Tp.MEDIUM_BLOB, TEXT_BYTES[Tp.MEDIUM_BLOB], collate)
 
 
 def LongText(*, collate: str = "utf8mb4_bin") -> FieldType:
+    """LONGTEXT: a str; a binlog's own limit is far below the type's 4 GiB."""
     return _text(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB], collate)
 
 
 def TinyBlob() -> FieldType:
+    """TINYBLOB: at most 255 bytes."""
     return _bytes(Tp.TINY_BLOB, TEXT_BYTES[Tp.TINY_BLOB])
 
 
 def Blob() -> FieldType:
+    """BLOB: at most 65,535 bytes."""
     return _bytes(Tp.BLOB, TEXT_BYTES[Tp.BLOB])
 
 
 def MediumBlob() -> FieldType:
+    """MEDIUMBLOB: at most 16 MiB."""
     return _bytes(Tp.MEDIUM_BLOB, TEXT_BYTES[Tp.MEDIUM_BLOB])
 
 
 def LongBlob() -> FieldType:
+    """LONGBLOB: bytes; a binlog's own limit is far below the type's 4 GiB."""
     return _bytes(Tp.LONG_BLOB, TEXT_BYTES[Tp.LONG_BLOB])
 
 
 def _names(kind: str, names: tuple[str, ...], most: int) -> tuple[str, ...]:
     if not names or len(names) > most:
         raise BadDeclaration(f"{kind} takes 1 to {most} names, not {len(names)}")
+    for name in names:
+        if not isinstance(name, str):
+            raise BadDeclaration(f"{kind} takes names, one argument for each, not {name!r}")
     folded = [name.rstrip(" ").casefold() for name in names]
     if len(set(folded)) != len(folded):
         raise BadDeclaration(f"{kind}{names!r} names one value twice")
@@ -168,12 +192,14 @@ def _names(kind: str, names: tuple[str, ...], most: int) -> tuple[str, ...]:
 
 
 def Enum(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
+    """ENUM(names…): one of the names, as a str."""
     elems = _names("ENUM", names, 65_535)
     kind = _text(Tp.ENUM, max(len(name.encode()) for name in elems), collate)
     return FieldType(kind.tp, 0, kind.flen, 0, kind.charset, kind.collate, elems)
 
 
 def Set(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
+    """SET(names…): names as an iterable of str, or as one str with commas."""
     elems = _names("SET", names, 64)
     for name in elems:
         if "," in name:
@@ -183,4 +209,5 @@ def Set(*names: str, collate: str = "utf8mb4_bin") -> FieldType:
 
 
 def JSON() -> FieldType:
+    """JSON: what json.dumps takes (dict, list, str, int, float, bool, None), or a BinaryJSON."""
     return FieldType(Tp.JSON, flag=int(Flag.BINARY), flen=4_294_967_295, decimal=0)

@@ -8,7 +8,7 @@ import itertools
 import random
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,11 +86,11 @@ def chain_of(capture: CaptureSet, etcd: Etcd) -> Iterator[tuple[Chain, HeldPD]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def config_of(capture: CaptureSet, chain: Chain, mariadb: MariaDB) -> Path:
+def config_of(capture: CaptureSet, chain: Chain, destination: MariaDB, *, db_type: str = "mysql") -> Path:
     jobs = chain.directory / "ddl_history.json"
     jobs.write_bytes(capture.jobs_text)
     from_ts = first_ts(capture.writes) - 1
-    return chain.write_config(drainer_config(chain, capture, mariadb, jobs=jobs, from_ts=from_ts))
+    return chain.write_config(drainer_config(chain, capture, destination, jobs=jobs, from_ts=from_ts, db_type=db_type))
 
 
 def test_every_table_arrives(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
@@ -112,46 +112,57 @@ CREATE TRIGGER tidb_binlog.audit_position AFTER UPDATE ON tidb_binlog.drainer_po
 """
 
 
-def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
-    """Pumps and drainer die by SIGKILL at random moments while it is written; nothing lost, nothing twice."""
+def through_kills(
+    capture: CaptureSet,
+    chain: Chain,
+    pd: HeldPD,
+    destination: MariaDB,
+    config: Path,
+    *,
+    before_first_kill: Callable[[], object] = lambda: None,
+) -> None:
+    """Write the recording and drain it while pumps and drainer die by SIGKILL at random moments."""
     rng = random.Random(20261121)
+    writes = schedule(capture.writes)
+    sender = Sender(chain, pd.hold)
+    drainer = chain.drainer(config).start()
+    kill_pump_at = set(rng.sample(range(10, len(writes)), 4))
+    kill_drainer_at = set(rng.sample(range(10, len(writes)), 3))
+    for index, write in enumerate(writes):
+        if index in kill_pump_at:
+            pump = rng.choice(chain.pumps)
+            pump.server.kill()
+            pump.start()
+        if index in kill_drainer_at:
+            drainer.wait_for_output("drainer is running", deadline_s=120)
+            wait_until(lambda: destination.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=60)
+            if index == min(kill_drainer_at):
+                before_first_kill()
+            drainer.kill()
+            drainer = chain.drainer(config).start()
+        sender.send(write)
+    for pump in chain.pumps:
+        pump.wait_ready()
+    pd.hold(last_ts(capture.writes) + 1)
+    for _ in range(3):
+        drainer.kill()
+        drainer = chain.drainer(config).start()
+        wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=120, what=drainer.tail())
+        done = position(destination)
+        with contextlib.suppress(pytest.fail.Exception):  # it may have been done already: then only time passes
+            wait_until(lambda at=done: position(destination) > at, deadline_s=rng.uniform(1, 6))
+    drainer.kill()
+    last = chain.drainer(config, "--until-now").start()
+    assert last.wait(deadline_s=600) == 0, last.tail()
+
+
+def test_every_table_arrives_through_kills(capture: CaptureSet, etcd: Etcd, mariadb: MariaDB, java: None) -> None:
+    """Nothing is lost, nothing is there twice, and every range was applied once."""
     mariadb.query("CREATE DATABASE audit")
     mariadb.query("CREATE TABLE audit.moves(n BIGINT AUTO_INCREMENT PRIMARY KEY, before_ts BIGINT, after_ts BIGINT)")
     with chain_of(capture, etcd) as (chain, pd):
         config = config_of(capture, chain, mariadb)
-        writes = schedule(capture.writes)
-        sender = Sender(chain, pd.hold)
-        drainer = chain.drainer(config).start()
-        kill_pump_at = set(rng.sample(range(10, len(writes)), 4))
-        kill_drainer_at = set(rng.sample(range(10, len(writes)), 3))
-        audited = False
-        for index, write in enumerate(writes):
-            if index in kill_pump_at:
-                pump = rng.choice(chain.pumps)
-                pump.server.kill()
-                pump.start()
-            if index in kill_drainer_at:
-                drainer.wait_for_output("drainer is running", deadline_s=120)
-                wait_until(lambda: mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position"), deadline_s=60)
-                if not audited:
-                    mariadb.query(AUDIT)
-                    audited = True
-                drainer.kill()
-                drainer = chain.drainer(config).start()
-            sender.send(write)
-        for pump in chain.pumps:
-            pump.wait_ready()
-        pd.hold(last_ts(capture.writes) + 1)
-        for _ in range(3):
-            drainer.kill()
-            drainer = chain.drainer(config).start()
-            wait_until(lambda d=drainer: d.text().count("drainer is running"), deadline_s=120, what=drainer.tail())
-            done = position(mariadb)
-            with contextlib.suppress(pytest.fail.Exception):  # it may have been done already: then only time passes
-                wait_until(lambda at=done: position(mariadb) > at, deadline_s=rng.uniform(1, 6))
-        drainer.kill()
-        last = chain.drainer(config, "--until-now").start()
-        assert last.wait(deadline_s=600) == 0, last.tail()
+        through_kills(capture, chain, pd, mariadb, config, before_first_kill=lambda: mariadb.query(AUDIT))
         assert differences(mariadb, capture) == []
         moves = mariadb.query("SELECT before_ts, after_ts FROM audit.moves WHERE before_ts <> after_ts ORDER BY n")
         assert moves, "the audit saw no move at all"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -77,6 +78,11 @@ def test_a_pumps_places(cluster: Etcd, busy: str, tmp_path: Path) -> None:
     base = ("-pd-urls", cluster.endpoint, "-addr", "127.0.0.1:0")
     refused(run("pump", *base, "-data-dir", str(tmp_path / "file")), 1, f"data-dir {tmp_path}/file cannot be used")
     refused(run("pump", *base, "-data-dir", "/proc/x"), 1, "data-dir /proc/x cannot be used")
+    for inner, why in (("value", f"cannot be used: {tmp_path}/in/value: "), ("kv", f"the index {tmp_path}/in/kv")):
+        (tmp_path / "in").mkdir()
+        (tmp_path / "in" / inner).write_text("")
+        refused(run("pump", *base, "-data-dir", str(tmp_path / "in")), 1 if inner == "value" else 2, why)
+        shutil.rmtree(tmp_path / "in")
     data = ("-data-dir", str(tmp_path / "p"))
     refused(run("pump", *base, *data, "-addr", busy), 1, f"addr {busy}: cannot listen there: Address already in use")
     refused(run("pump", *base, *data, "-status-addr", busy), 1, f"status-addr {busy}: cannot listen there")
@@ -155,7 +161,7 @@ def test_a_signal_ends_the_wait_for_a_server_that_is_down(cluster: Etcd, tmp_pat
         assert server.process is not None
         server.process.send_signal(signal.SIGTERM)
         assert server.wait(deadline_s=15) == 0
-        assert "stopped before the destination could be opened" in server.text()
+        assert "stopped before the destination was open" in server.text()
     finally:
         server.kill()
 

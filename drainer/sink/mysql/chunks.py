@@ -1,7 +1,8 @@
 """Cuts a slot's work into transactions, from a total order (rule 16): the same rows give the same chunks. Pure.
 
 First ordered changes by (commit_ts, sequence), then tables by (class, table id), rows by identity. Tables with
-secondary unique keys come last: only they can meet a surprise, and then nothing else of the slot is left to do.
+secondary unique keys or keys of text come last: only they can meet a surprise, and then nothing else of the slot is
+left to do. A change of this cut needs a new HASH_VERSION.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ class Chunk:
 
 
 def cut(work: SegmentWork, phase: Phase, chunk_rows: int) -> list[Chunk]:
-    """The chunks of a slot in a phase. DELETE and INSERT concern tables with secondary unique keys alone."""
-    unique = _sorted(folded for folded in work.folded if folded.shape.secondary_unique)
+    """The chunks of a slot in a phase. The phases DELETE and INSERT hold only tables whose rows may collide."""
+    unique = _sorted(folded for folded in work.folded if folded.shape.may_collide)
     if phase is not Phase.DIRECT:
         return list(_folded_chunks(unique, chunk_rows))
-    plain = _sorted(folded for folded in work.folded if not folded.shape.secondary_unique)
+    plain = _sorted(folded for folded in work.folded if not folded.shape.may_collide)
     ordered = sorted(work.ordered.changes, key=lambda change: (change.commit_ts, change.sequence))
     return [
         *_ordered_chunks(ordered, chunk_rows),

@@ -27,6 +27,7 @@ class ServerConfig:
     waited for; then `takeover` decides: `same-node` ends the holder's connection when it is a former life of this
     node id, `never` and `force` say so. `spread`: whether executors may write. `allow_triggers`: write into tables
     that have triggers of the destination's own, although these see deletes and inserts instead of updates.
+    `skip_verify`: TLS without looking whose certificate it is.
     `recycle_schema`, `recycle_keep_ms`: where dropped tables wait for a FLASHBACK, and how long; 0: nowhere.
     """
 
@@ -38,6 +39,7 @@ class ServerConfig:
     ssl_ca: str = ""
     ssl_cert: str = ""
     ssl_key: str = ""
+    skip_verify: bool = False
     connect_timeout_s: int = 10
     read_timeout_s: int = 3600
     retry_for_s: float = 600.0

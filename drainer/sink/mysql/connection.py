@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from collections.abc import Iterable
 from typing import Any, Final
 
 import pymysql
@@ -15,28 +16,8 @@ from binlog.log import get_logger
 from pymysql.constants import CLIENT
 
 from drainer.sink.errors import DestinationError, DestinationRefused
+from drainer.sink.mysql import settings, tls
 from drainer.sink.mysql.config import ServerConfig
-
-# Non-strict, because strict refuses upstream's ENUM value 0 (X-14); statements that write check warnings instead.
-SQL_MODE: Final = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
-
-SETTINGS: Final = (
-    ("sql_mode", f"'{SQL_MODE}'"),
-    ("time_zone", "'+00:00'"),
-    ("foreign_key_checks", "0"),  # rule 13: upstream wrote cascaded rows itself
-    ("unique_checks", "1"),
-    ("sql_notes", "0"),
-    ("max_error_count", "65535"),  # every warning of a 500-row statement must be seen
-)
-# Tried, and ignored where unknown (D-LD-01); lc_messages because warnings are read.
-OPTIONAL: Final = (
-    ("lc_messages", "'en_US'"),
-    ("allow_auto_random_explicit_insert", "1"),
-    ("tidb_placement_mode", "'ignore'"),
-    ("innodb_lock_wait_timeout", "50"),
-    ("explicit_defaults_for_timestamp", "1"),  # or a new TIMESTAMP NOT NULL holds the moment at which it is added here
-    ("check_constraint_checks", "0"),  # TiDB parses CHECK and, by default, does not enforce it
-)
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -44,10 +25,17 @@ DUPLICATE_KEY: Final = frozenset({1062, 1586})
 _REFUSED: Final = frozenset({1044, 1045, 1129, 1130, 1142, 1227, 1698, 2059, 2061})
 # 1053 shutdown, 1077 and 1079 normal shutdown, 1152/1184 aborted, 1158–1161 network, 1927 killed, 3169 killed,
 # 4031 disconnected for inactivity, 1040 too many connections, 2xxx the client's own.
+# Of TiDB, whose PD or TiKV does not answer: 9001, 9002, 9003 busy, 9005, 9010 stale command, 9011 no timestamp.
 _LOST: Final = frozenset(
     {0, 1040, 1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 2002, 2003, 2006, 2013}
     | {2014, 2026, 2055, 3169, 4031}
+    | {9001, 9002, 9003, 9005, 9010, 9011}
 )
+# Of TiDB, which has rolled back or refused to commit: 8002, 8005, 9007 write conflict, 8022 may be tried again, 8027,
+# 8028 and 8113 the schema has changed meanwhile, 8229 locks outlived their time, 9004 somebody's lock was in the way.
+_AGAIN: Final = frozenset({DEADLOCK, LOCK_TIMEOUT, 8002, 8005, 8022, 8027, 8028, 8113, 8229, 9004, 9007})
+_UNKNOWN_VARIABLE: Final = 1193
+_ASSERTION: Final = 8141
 
 
 class ServerError(DestinationError):
@@ -82,6 +70,7 @@ class Session:
         self.version = ""
         self.flavour = "mysql"
         self.packet_bytes_max = 1 << 22
+        self._asserts_strictly = False
 
     @property
     def connection_id(self) -> int:
@@ -96,12 +85,32 @@ class Session:
         try:
             affected = int(self._connection.query(sql))  # bytes pass unchanged
         except pymysql.err.Error as error:
-            raise _translated(error, self._config.address) from error
+            # Not kept in a local name: the error would hold its own frame, and with it this connection and its locks.
+            raise self._error(error) from error
         except OSError as error:
             raise ConnectionLost(f"{self._config.address}: {error}") from error
         result = self._connection._result  # type: ignore[attr-defined]  # nothing public counts warnings
         self.warning_count = int(result.warning_count or 0)
         return affected
+
+    def _error(self, error: pymysql.err.Error) -> DestinationError:
+        translated = _translated(error, self._config.address)
+        if isinstance(translated, ServerError) and translated.code == _ASSERTION:
+            return self._assert_strictly(translated)
+        return translated
+
+    def _assert_strictly(self, error: ServerError) -> DestinationError:
+        """TiDB has refused a transaction because of an assertion of its own about which rows exist.
+
+        On its level FAST some versions assert wrongly about a table whose partitions were once reorganized: a row that
+        is deleted and written in one transaction (REPLACE does so) is said to be new. STRICT asserts each row rightly,
+        and slower; what is refused then is inconsistent indeed."""
+        if self._asserts_strictly:
+            return error
+        _log.warning("TiDB's assertion failed; trying again with tidb_txn_assertion_level = STRICT", error=str(error))
+        self.execute(b"SET SESSION tidb_txn_assertion_level='STRICT'")
+        self._asserts_strictly = True
+        return Retry(str(error))
 
     def query(self, sql: bytes) -> list[tuple[Cell, ...]]:
         """Run one statement and return its rows, all of them."""
@@ -139,13 +148,6 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
 
     The server ends it after `idle_s` without a statement, so that a stopped process does not keep its locks for
     ever. `read_timeout_s` None: a statement may take any time; a dead peer is noticed by the kernel's probes."""
-    tls: dict[str, Any] = {}
-    if config.ssl_ca or config.ssl_cert:
-        tls = {
-            "ssl_ca": config.ssl_ca or None,
-            "ssl_cert": config.ssl_cert or None,
-            "ssl_key": config.ssl_key or None,
-        }
     try:
         raw: pymysql.connections.Connection[Any] = pymysql.connect(
             host=config.host,
@@ -159,10 +161,10 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
             connect_timeout=config.connect_timeout_s,
             read_timeout=read_timeout_s,
             write_timeout=read_timeout_s,
-            **tls,
+            **tls.connect_options(config),
         )
     except pymysql.err.Error as error:
-        raise _translated(error, config.address, connecting=True) from error
+        raise tls.refusal(config, error) or _translated(error, config.address, connecting=True) from error
     except OSError as error:
         raise ConnectionLost(f"{config.address}: {error}") from error
     _probe(raw)
@@ -185,14 +187,39 @@ def _probe(connection: pymysql.connections.Connection[Any]) -> None:
 
 
 def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
-    fixed = (*SETTINGS, ("wait_timeout", str(idle_s)))
+    version, packet = session.query(b"SELECT VERSION(), @@max_allowed_packet")[0]
+    session.version = str(version)
+    lowered = session.version.lower()
+    session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
+    session.packet_bytes_max = int(packet or 1 << 22)
+    session.execute(b"SET NAMES utf8mb4")  # the server's init_connect may have said otherwise
+    fixed = (*settings.SETTINGS, ("wait_timeout", str(idle_s)))
     session.execute(("SET SESSION " + ", ".join(f"{name}={value}" for name, value in fixed)).encode())
     session.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    for name, value in OPTIONAL:
+    for name, value in settings.OPTIONAL:
         with contextlib.suppress(ServerError):
             session.execute(f"SET SESSION {name}={value}".encode())
+    if session.flavour == "tidb":
+        _set_known(session, settings.TIDB)
+    _set_params(session, config)
+    _check(session, config)
+
+
+def _set_known(session: Session, variables: Iterable[tuple[str, str]]) -> None:
+    """Set what this version knows; what it does not set as told is found when it is read back."""
+    for name, value in variables:
+        try:
+            session.execute(f"SET SESSION {name}={value}".encode())
+        except ServerError as error:
+            if error.code != _UNKNOWN_VARIABLE:
+                _log.debug("session variable not set", address=session.address, name=name, error=str(error))
+
+
+def _set_params(session: Session, config: ServerConfig) -> None:
     for name, value in config.params:
-        if not _allowed(config, name.lower(), value):
+        if name.lower() == "time_zone":
+            # Values come in UTC and TIMESTAMP is stored in UTC: another zone for the session would only shift them.
+            _log.info("params.time_zone is not needed and left out", address=config.address, value=value)
             continue
         try:
             plain = value.lstrip("-").isdigit()
@@ -201,31 +228,24 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
             raise DestinationRefused(
                 f"{config.address} rejects the session variable {name}={value!r}: {error}"
             ) from error
-    version, packet = session.query(b"SELECT VERSION(), @@max_allowed_packet")[0]
-    session.version = str(version)
-    lowered = session.version.lower()
-    session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
-    session.packet_bytes_max = int(packet or 1 << 22)
 
 
-def _allowed(config: ServerConfig, name: str, value: str) -> bool:
-    """Whether a configured variable is set. Raises DestinationRefused where it would make rows wrong."""
-    if name == "time_zone":
-        # Values come in UTC and TIMESTAMP is stored in UTC: another zone for the session would only shift them.
-        _log.info("params.time_zone is not needed and left out", address=config.address, value=value)
-        return False
-    wrong = (name == "foreign_key_checks" and value.upper() not in ("0", "OFF")) or (
-        name == "sql_mode" and "NO_BACKSLASH_ESCAPES" in value.upper()
-    )
-    if wrong:
-        raise DestinationRefused(f"{config.address}: params.{name} = {value!r} would lose rows or change values")
-    return True
+def _check(session: Session, config: ServerConfig) -> None:
+    """Raises DestinationRefused where a variable would make rows wrong, whoever set it."""
+    names = ",".join(f"'{name}'" for name in settings.READ_BACK)
+    rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())
+    found = list(settings.wrong(session.flavour, {str(name): str(value) for name, value in rows}))
+    if found:
+        raise DestinationRefused(
+            f"{config.address}: this session cannot be written through; correct [syncer.to] params or the server's "
+            f"settings: {'; '.join(found)}"
+        )
 
 
 def _translated(error: pymysql.err.Error, address: str, *, connecting: bool = False) -> DestinationError:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     detail = str(error.args[1]) if len(error.args) > 1 else str(error)
-    if code in (DEADLOCK, LOCK_TIMEOUT):
+    if code in _AGAIN:
         return Retry(f"{address}: error {code}: {detail}")
     if code in _LOST:
         return ConnectionLost(f"{address}: error {code}: {detail}")

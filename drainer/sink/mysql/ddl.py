@@ -19,7 +19,7 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql import fingerprint, position, recycle, standing
+from drainer.sink.mysql import fingerprint, partitioned, position, recycle, standing
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
@@ -137,7 +137,7 @@ class DdlRunner:
         """Raises DdlFailed for what no destination can do."""
         plan = self._plan(step, may_exist=may_exist)
         session = self._driver.session()
-        why = why_not(step, session.flavour)
+        why = why_not(step, session.flavour) or partitioned.other_kind(session, step)
         if why:
             raise self._failed(plan, why)
         if not recycle.concerns(step):
@@ -178,7 +178,9 @@ class DdlRunner:
             self._write(session, replace(plan, statement=plan.statement + 1), "running")
 
         try:
-            run_transaction(session, body, before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+            run_transaction(
+                session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed"
+            )
         except DdlFailed:
             self._forget(plan.job_id)  # what _execute forgot came back with the rollback
             raise
@@ -240,14 +242,15 @@ class DdlRunner:
     def _report_warnings(self, session: Session, plan: Plan) -> None:
         if session.warning_count:
             for level, code, message in session.warnings():
-                _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
+                if level != "Note":
+                    _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
 
     def _mark(self, session: Session, plan: Plan) -> None:
         def body(session: Session) -> None:
             position.hold(session, self._driver.feed, epoch=self._driver.epoch)
             self._write(session, plan, "running")
 
-        run_transaction(session, body, before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+        run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
 
     def _finish(self, plan: Plan) -> None:
         """The mark after, and the position, in one transaction."""
@@ -268,7 +271,10 @@ class DdlRunner:
             self._write(session, replace(plan, before=None), "done")
             self._purge(session, plan.job_id)
 
-        run_transaction(session, body, before="sink.before_commit", after="sink.after_commit")
+        run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
+
+    def _what(self, plan: Plan) -> str:
+        return f"{self._driver.feed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
 
     def _write(self, session: Session, plan: Plan, state: str) -> None:
         feed = self._driver.feed

@@ -9,18 +9,32 @@ from typing import Final
 
 from binlog.log import get_logger
 
-from drainer.plan import SegmentWork
+from drainer.plan import Pieces, SegmentWork
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
-from drainer.sink.mysql import marks, position, recycle
+from drainer.sink.missing import MissingRows
+from drainer.sink.mysql import marks, position, recycle, tls
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.ddl import DdlRunner
 from drainer.sink.mysql.driver import Driver
+from drainer.sink.mysql.limits import explained
 from drainer.sink.mysql.position import Stored
 from drainer.sink.mysql.spread import MySQLSpread
-from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer, tables_with_triggers
-from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Phase, Position, SlotResult
+from drainer.sink.mysql.unique import UniqueKeys
+from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
+from drainer.sink.protocol import (
+    NO_QUESTION,
+    Applied,
+    Dialect,
+    FirstStart,
+    Identity,
+    Intent,
+    Phase,
+    Position,
+    SlotResult,
+    TableName,
+)
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
@@ -42,6 +56,8 @@ class MySQLDestination:
         self._schema_version = 0
         self._checkpoint_due_s = 0.0
         self._triggers: frozenset[Name] = frozenset()
+        self._keys = UniqueKeys(tell=True)
+        self._missing = MissingRows()
 
     @property
     def name(self) -> str:
@@ -60,9 +76,10 @@ class MySQLDestination:
         """Where it stands, as of the last thing it did."""
         return self._commit_ts
 
-    def open(self, identity: Identity, initial_ts: int) -> Position:
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        tls.report(self._config)
         driver = self._driver = Driver(self._config, identity, self._stop)
-        fresh = driver.start(lambda session: self._take(session, initial_ts))
+        missing = driver.start(lambda session: self._take(session, initial_ts, first))
         bin_ = self._bin = RecycleBin(self._config, identity)
         runner = self._ddl = DdlRunner(driver, bin_)
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
@@ -71,24 +88,31 @@ class MySQLDestination:
             raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
         driver.patiently("recycle bin", bin_.look)
         self._moved(stored.commit_ts, stored.schema_version)
-        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled)
+        fresh = missing is not None
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
 
-    def _take(self, session: Session, initial_ts: int) -> bool:
-        """Make the position where there is none, and its epoch ours. True when it was made."""
+    def _take(self, session: Session, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
+        """Make the position where there is none, and its epoch ours. None when it was there, else which tables of
+        `first` are missing."""
         driver = self._open()
         if not self._config.allow_triggers:
             self._triggers = tables_with_triggers(session)
         found = position.read(session, driver.feed)
-        fresh = found is None
+        missing: tuple[TableName, ...] | None = None
         if found is None:
-            found = self._first_position(session, initial_ts)
+            missing = first.missing(tables_there(session, first.tables))
+            found = self._first_position(session, first.begin_ts(initial_ts, missing))
         driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=driver.identity.node_id)
-        return fresh
+        return missing
 
     def _first_position(self, session: Session, initial_ts: int) -> Stored:
-        """Upstream's checkpoint where there is one, else the configured start (rule 17)."""
+        """Where the original's drainer stopped, if it fed this destination; else the configured start (rule 17)."""
         feed = self._open().feed
         checkpoint = position.read_checkpoint(session, feed)
+        if checkpoint:
+            _log.info(
+                "going on where the original's drainer stopped", commit_ts=checkpoint[0], consistent=checkpoint[2]
+            )
         commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
         position.create(session, feed, commit_ts=commit_ts or initial_ts, schema_version=schema_version)
         stored = position.read(session, feed)
@@ -97,30 +121,50 @@ class MySQLDestination:
         return stored
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
-        try:
-            return self._apply(work, schema_version, thorough=False)
-        except UniqueSurprise:
-            return self._apply(work, schema_version, thorough=True)
+        one = Pieces(work.after_ts, work.until_ts, lambda: (work,))
+        return self._applied(one, schema_version, alone=work.commits <= 1)
 
-    def _apply(self, work: SegmentWork, schema_version: int, *, thorough: bool) -> Applied:
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+        with explained(self._config.address, pieces.until_ts):
+            return self._applied(pieces, schema_version, alone=True)
+
+    def _applied(self, pieces: Pieces, schema_version: int, *, alone: bool) -> Applied:
+        """`alone`: this is one upstream transaction; of several each may go in one by one, or another be refused
+        (rule 21)."""
+        try:
+            return self._apply(pieces, schema_version, thorough=False)
+        except UniqueSurprise:
+            if not alone:
+                raise
+            return self._apply(pieces, schema_version, thorough=True)
+
+    def _apply(self, pieces: Pieces, schema_version: int, *, thorough: bool) -> Applied:
         driver = self._open()
         writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
 
         def body(session: Session) -> None:
             nonlocal writer
-            self._fence(session, work.after_ts, work.until_ts, schema_version, checkpoint)
-            writer = Writer(session, self._config.limits, until_ts=work.until_ts, triggers=self._triggers)
-            writer.ordered(work.ordered.changes)
-            for folded in work.folded:
-                writer.folded(folded, thorough=thorough)
+            self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
+            limits, until_ts = self._config.limits, pieces.until_ts
+            writer = Writer(
+                session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
+            )
+            if thorough:  # a row of one piece may be in the way of one in an earlier piece
+                for work in pieces.works():
+                    for folded in work.folded:
+                        writer.clear(folded)
+            for work in pieces.works():
+                writer.ordered(work.ordered.changes)
+                for folded in work.folded:
+                    writer.folded(folded, thorough=thorough)
 
         repeated = driver.transact(
-            f"rows of ({work.after_ts}, {work.until_ts}]",
+            f"rows of ({pieces.after_ts}, {pieces.until_ts}]",
             body,
-            lambda stored: stored.commit_ts == work.until_ts and work.until_ts != work.after_ts,
+            lambda stored: stored.commit_ts == pieces.until_ts and pieces.until_ts != pieces.after_ts,
         )
-        self._moved(work.until_ts, schema_version)
+        self._moved(pieces.until_ts, schema_version)
         written = writer.written if writer else None
         return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
 
@@ -194,6 +238,7 @@ class MySQLDestination:
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         assert self._ddl is not None, "open() comes first"
+        self._keys.forget()
         self._ddl.run(step, may_exist=may_exist)
         if recycle.concerns(step):
             self._open().patiently("recycle bin", self._recycled().look)

@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 
 from binlog.crashpoint import crash_point
 
-from drainer.sink.errors import Fenced
+from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.connection import ConnectionLost, Retry, Session, connect
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed, Stored
 from drainer.sink.protocol import Identity
@@ -97,7 +97,8 @@ class Driver:
                     patience.over()
                     return True
                 uncertain = False
-                run_transaction(session, body, before="sink.before_commit", after="sink.after_commit")
+                label = f"{self.feed.label}: {what}"
+                run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
                 patience.over()
                 return False
             except Retry as error:
@@ -136,8 +137,10 @@ class Driver:
         return stored is not None and done(stored)
 
 
-def run_transaction(session: Session, body: Body, *, before: str, after: str) -> None:
-    """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails."""
+def run_transaction(session: Session, body: Body, what: str, *, before: str, after: str) -> None:
+    """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails.
+
+    Raises CommitRefused, which names `what`, besides what the body and the connection raise."""
     session.begin()
     try:
         body(session)
@@ -147,5 +150,8 @@ def run_transaction(session: Session, body: Body, *, before: str, after: str) ->
         session.rollback()
         raise
     crash_point(before)
-    session.commit()
+    try:
+        session.commit()
+    except ServerError as error:
+        raise CommitRefused(f"{what}: COMMIT is refused, nothing of it is written: {error}") from error
     crash_point(after)

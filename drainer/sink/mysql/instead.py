@@ -3,6 +3,8 @@
 a table        the same, said from its TableInfo before and after (drainer.schema.reword)
 a view         without its DEFINER, for whom only a privileged user may speak; then nothing, for views hold no rows
 EXCHANGE       the rows change places by copying them
+
+And what never runs as it is written, because the server would take other rows: by_row, why_not.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from binlog.tidb.partition import PartitionType
 from drainer.row.layout import replicated
 from drainer.schema.reword import reworded
 from drainer.schema.sqltext import quoted, tokens
+from drainer.sink.mysql.partitions import emptied, null_partition, rows_of
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.step import Ddl, Located
 
@@ -52,6 +55,16 @@ def instead(step: Ddl, sql: tuple[str, ...], dialect: Dialect) -> Instead | None
     return None if said is None else Instead(said, _CANNOT_SAY)
 
 
+def by_row(step: Ddl, dialect: Dialect) -> Instead | None:
+    """What runs in place of a DDL on a partition that holds other rows here than upstream (partitions.py)."""
+    if step.rewritten or dialect.flavour == "tidb":
+        return None
+    if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+        return _copied(step, always=False)
+    said = emptied(step)
+    return None if said is None else Instead(said, ())
+
+
 def why_not(step: Ddl, flavour: str) -> str:
     """Why a job must not run here although the server would take its text, '' when it may."""
     if step.rewritten:
@@ -81,31 +94,36 @@ def _undefined(sql: str) -> str:
     return f"CREATE OR REPLACE SQL SECURITY INVOKER {sql[words[view].start :]}"
 
 
-def _copied(step: Ddl) -> Instead | None:
+def _copied(step: Ddl, *, always: bool = True) -> Instead | None:
+    """An EXCHANGE PARTITION by copying rows. Not `always`: only where the server's own would take other rows."""
     changes = step.changes
     if len(changes) != 2 or any(c.before is None or c.after is None for c in changes):
         return None
     parted, normal, after = changes[0].before, changes[1].before, changes[1].after
     assert parted is not None and normal is not None and after is not None
     definitions = parted.info.partition.definitions if parted.info.partition else ()
-    name = next((d.name for d in definitions if d.id == after.table_id), None)
-    if name is None:
+    number = next((n for n, d in enumerate(definitions) if d.id == after.table_id), None)
+    if number is None or not (always or number in _disputed(parted)):
         return None
-    return _exchange(step.job.id, parted, name, normal)
+    return _exchange(step.job.id, parted, rows_of(parted, number), normal)
 
 
-def _exchange(job_id: int, parted: Located, partition: str, normal: Located) -> Instead:
-    """Through a table beside the normal one, which takes its place in one RENAME."""
+def _disputed(parted: Located) -> tuple[int, ...]:
+    elsewhere = null_partition(parted.info)
+    return () if elsewhere is None else (0, elsewhere)
+
+
+def _exchange(job_id: int, parted: Located, rows: tuple[str, ...], normal: Located) -> Instead:
+    """Through a table beside the normal one, which takes its place in one RENAME. `rows`: of the partition."""
     schema = normal.schema
     arriving, leaving = (f"tidb_binlog_exchange_{job_id}_{way}" for way in ("in", "out"))
     into, out, here = quoted(schema, arriving), quoted(schema, leaving), quoted(schema, normal.name)
-    place = f"{quoted(parted.schema, parted.name)} PARTITION ({quoted(partition)})"
     names = ", ".join(quoted(column.name) for column in replicated(normal.info))
     sql = (
         f"DROP TABLE IF EXISTS {into}",
         f"CREATE TABLE {into} LIKE {here}",
-        f"INSERT INTO {into} ({names}) SELECT {names} FROM {place}",
-        f"DELETE FROM {place}",
+        *(f"INSERT INTO {into} ({names}) SELECT {names} FROM {some}" for some in rows),
+        *(f"DELETE FROM {some}" for some in rows),
         f"INSERT INTO {quoted(parted.schema, parted.name)} ({names}) SELECT {names} FROM {here}",
         f"RENAME TABLE {here} TO {out}, {into} TO {here}",
         f"DROP TABLE IF EXISTS {out}",

@@ -26,6 +26,7 @@ _NAME_CHARACTERS_MAX: Final = 64
 _NO_SUCH_TABLE: Final = frozenset({1049, 1146})
 _AGAIN_S: Final = 10
 _UNKNOWN_THREAD: Final = 1094
+_NO_SUCH_FUNCTION: Final = 1305
 
 
 def lock_name(identity: Identity) -> str:
@@ -46,14 +47,13 @@ def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Fe
     wait_s = config.lock_wait_s
     while not _get(session, name, wait_s):
         wait_s = max(config.lock_wait_s, _AGAIN_S)
-        used = session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0]
-        if used is None:
+        holder = _holder(session, feed, name)
+        if holder is None:
             continue  # given back just now
         if ended:
-            raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {used!r}) was ended")
+            raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {holder}) was ended")
         if stop.is_set():
-            raise LockHeld(f"{feed.label}: told to stop while waiting for connection {used!r} to give it back")
-        holder = int(used)
+            raise LockHeld(f"{feed.label}: told to stop while waiting for connection {holder} to give it back")
         _may_take(config, identity, feed, _holder_node(session, feed), holder)
         running = _running(session, holder)
         if running and config.takeover != "force":
@@ -61,11 +61,13 @@ def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Fe
             continue
         _log.warning("ending the connection of a former drainer", feed=feed.label, connection=holder)
         try:
-            session.execute(b"KILL %d" % holder)
+            session.execute((b"KILL TIDB %d" if session.flavour == "tidb" else b"KILL %d") % holder)
         except ServerError as error:
             if error.code != _UNKNOWN_THREAD:
                 raise
         ended = True
+    if _used(session, name) is None:
+        _record(session, feed)
 
 
 def _may_take(config: ServerConfig, identity: Identity, feed: Feed, former: str, holder: int) -> None:
@@ -77,12 +79,65 @@ def _may_take(config: ServerConfig, identity: Identity, feed: Feed, former: str,
     )
 
 
+def _used(session: Session, name: bytes) -> int | None:
+    """The connection that has the lock, 0 when nobody has; None where the server cannot tell (an older TiDB)."""
+    try:
+        return int(session.query(b"SELECT IS_USED_LOCK(%s)" % name)[0][0] or 0)
+    except ServerError as error:
+        if error.code == _NO_SUCH_FUNCTION:
+            return None
+        raise
+
+
+def _holder(session: Session, feed: Feed, name: bytes) -> int | None:
+    """The connection that has the lock, None when nobody has. Raises LockHeld where it cannot be told."""
+    used = _used(session, name)
+    if used is not None:
+        return used or None
+    try:
+        rows = session.query(b"SELECT connection FROM %s WHERE %s" % (feed.table("drainer_lock"), feed.where))
+    except ServerError as error:
+        if error.code not in _NO_SUCH_TABLE:
+            raise
+        rows = []
+    for (connection,) in rows:
+        if _process(session, int(connection or 0)):
+            return int(connection or 0)
+    if _get(session, name, _AGAIN_S):
+        session.query(b"SELECT RELEASE_LOCK(%s)" % name)
+        return None
+    raise LockHeld(
+        f"{feed.label} is held by a connection that is not the one in drainer_lock, and this server has no "
+        f"IS_USED_LOCK: end the former drainer, or its connection to the destination"
+    )
+
+
+def _record(session: Session, feed: Feed) -> None:
+    """Write down whose lock it is, for a successor on a server that cannot tell."""
+    table = feed.table("drainer_lock")
+    session.execute(b"CREATE DATABASE IF NOT EXISTS " + feed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin")
+    session.execute(
+        b"CREATE TABLE IF NOT EXISTS %s (cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL,"
+        b" connection BIGINT UNSIGNED NOT NULL, PRIMARY KEY (cluster_id, changefeed))"
+        b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin" % table
+    )
+    session.execute(b"REPLACE INTO %s VALUES (%d,%s,CONNECTION_ID())" % (table, feed.cluster_id, feed.name))
+
+
 def _running(session: Session, holder: int) -> str:
     """The statement a connection is in, '' when it is idle or gone."""
-    rows = session.query(
-        b"SELECT COMMAND, LEFT(COALESCE(INFO,''),200) FROM information_schema.PROCESSLIST WHERE ID=%d" % holder
-    )
-    return str(rows[0][1]) if rows and rows[0][0] == "Query" else ""
+    return next((sql for command, sql in _process(session, holder) if command == "Query"), "")
+
+
+def _process(session: Session, connection: int) -> list[tuple[str, str]]:
+    """(command, statement) of a connection of this user, here or on another TiDB of the cluster; empty: it is gone."""
+    ours = b"ID=%d AND USER=SUBSTRING_INDEX(USER(),'@',1)" % connection
+    look = b"SELECT COMMAND, LEFT(COALESCE(INFO,''),200) FROM information_schema.%s WHERE " + ours
+    rows = session.query(look % b"PROCESSLIST")
+    if not rows and session.flavour == "tidb":
+        with contextlib.suppress(ServerError):  # other servers are asked, and one may be away
+            rows = session.query(look % b"CLUSTER_PROCESSLIST")
+    return [(str(command), str(sql)) for command, sql in rows]
 
 
 def release(session: Session, identity: Identity) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from drainer.plan import Change, Kind, Match, TableShape
 from drainer.sink.mysql.config import Limits
-from drainer.sink.mysql.statements import inserts, qualified, quote
+from drainer.sink.mysql.statements import Statement, bounded, inserts, qualified, quote, split_row
 
 Flavour = str
 
@@ -69,6 +69,18 @@ def where(shape: TableShape, image: Sequence[bytes], flavour: Flavour, *, loose:
         else:
             parts.append(condition(name, literal, match, flavour))
     return b" WHERE " + b" AND ".join(parts) + b" LIMIT 1"
+
+
+def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flavour: Flavour) -> Iterator[Statement]:
+    """DELETE by the key, strings byte for byte: where the column's own comparison would take other rows, too."""
+    head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE "
+    parts = [(quote(shape.columns[at]), shape.match[at]) for at in shape.key]
+
+    def one(key: bytes) -> bytes:
+        literals = zip(parts, split_row(key), strict=True)
+        return b"(" + b" AND ".join(condition(name, literal, how, flavour) for (name, how), literal in literals) + b")"
+
+    return bounded(head, b"", [one(key) for key in keys], limits, b" OR ")
 
 
 def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[OneByOne]:

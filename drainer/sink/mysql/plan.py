@@ -14,7 +14,7 @@ from binlog.tidb.types import Tp
 from drainer.schema.restore import foreign_key_names
 from drainer.sink.mysql import standing
 from drainer.sink.mysql.fingerprint import Fingerprint
-from drainer.sink.mysql.instead import in_other_words, instead
+from drainer.sink.mysql.instead import by_row, in_other_words, instead
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.sink.mysql.standing import INSTANT
 from drainer.step import Ddl
@@ -81,7 +81,7 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
         defaults = replace(defaults, timestamps=())
     sql: list[str] = []
     for text in () if _is_temporary(step) and dialect.flavour != "tidb" else step.sql:
-        rewritten = rewrite(text, defaults, dialect)
+        rewritten = rewrite(text, defaults, dialect, operators=step.rewritten)
         for note in rewritten.notes:
             _log.warning("DDL changed for the destination", job=step.job.id, note=note)
         if rewritten.sql:
@@ -89,8 +89,11 @@ def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
     if not step.sql and not step.rewritten:  # a service or a restore that published its tables without a text
         sql += in_other_words(step, dialect) or ()
     other = None if zone else instead(step, tuple(sql), dialect)
+    own = by_row(step, dialect)
+    if own is not None:
+        sql, other = list(own.sql), None
     after = tuple(standing.fills(step, dialect.flavour)) if sql else ()
-    names = (*step.touched_names, *(other.tables if other else ()))
+    names = (*step.touched_names, *(way for said in (own, other) if said is not None for way in said.tables))
     return Plan(
         job_id=step.job.id,
         kind=int(step.job.type),

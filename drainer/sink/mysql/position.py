@@ -3,7 +3,7 @@
 `drainer_position`  one row a changefeed: where it stands, who holds it (epoch), what is being spread (intent)
 `drainer_mark`      one row a (changefeed, range, phase, slot): chunks committed of chunks cut
 `drainer_ddl`       one row a DDL job: running or done
-`checkpoint`        upstream's (D-CP-02), one row a cluster: written for its tools, read only where ours is absent
+`checkpoint`        the original's, one row a cluster: written for its tools, read only where the original wrote it
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Feed:
     checkpoint: bytes
     cluster_id: int
     name: bytes
+    changefeed: str
     label: str
 
     @staticmethod
@@ -57,6 +58,7 @@ class Feed:
             quote(config.checkpoint_table),
             identity.cluster_id,
             session.literal(identity.changefeed),
+            identity.changefeed,
             f"changefeed {identity.changefeed!r} of cluster {identity.cluster_id} in {config.address}",
         )
 
@@ -109,6 +111,7 @@ def _parse_intent(feed: Feed, text: str) -> tuple[Intent, Phase]:
             hash_version=int(plan["hash_version"]),
             digest=str(plan["digest"]),
             pumps=tuple(str(node_id) for node_id in plan.get("pumps", ())),
+            counts=tuple(int(count) for count in plan.get("counts", ())),
         )
         return opened, Phase(plan["phase"])
     except (ValueError, KeyError, TypeError) as error:
@@ -201,9 +204,11 @@ def clear_intent(session: Session, feed: Feed, *, epoch: int, intent: Intent, sc
 
 
 def read_checkpoint(session: Session, feed: Feed) -> tuple[int, int, bool] | None:
-    """Upstream's checkpoint: (commit_ts, schema_version, consistent), None where there is none.
+    """What the original's drainer left: (commit_ts, schema_version, consistent); None where there is no row, or ours.
 
-    Raises DestinationRefused when the row is not upstream's JSON."""
+    A row of ours names its changefeed, which the original neither reads nor writes. Rows of ours from before that key
+    are told by a position of another changefeed: whoever deletes a position starts anew, and a second changefeed does
+    not begin where the first one stands. Raises DestinationRefused when the row is not upstream's JSON."""
     rows = session.query(
         b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d" % (feed.schema, feed.checkpoint, feed.cluster_id)
     )
@@ -211,6 +216,8 @@ def read_checkpoint(session: Session, feed: Feed) -> tuple[int, int, bool] | Non
         return None
     try:
         value = json.loads(str(rows[0][0]))
+        if "changefeed" in value or _has_positions(session, feed):
+            return None
         return int(value["commitTS"]), int(value.get("schema-version", 0)), bool(value.get("consistent"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DestinationRefused(
@@ -218,12 +225,24 @@ def read_checkpoint(session: Session, feed: Feed) -> tuple[int, int, bool] | Non
         ) from error
 
 
-def write_checkpoint(session: Session, feed: Feed, *, commit_ts: int, schema_version: int, consistent: bool) -> None:
-    """Upstream's checkpoint row in its own key order (D-CP-02, D-CP-07)."""
-    text = json.dumps(
-        {"consistent": consistent, "commitTS": commit_ts, "ts-map": {}, "schema-version": schema_version},
-        separators=(",", ":"),
+def _has_positions(session: Session, feed: Feed) -> bool:
+    return bool(
+        session.query(
+            b"SELECT 1 FROM %s WHERE cluster_id=%d LIMIT 1" % (feed.table("drainer_position"), feed.cluster_id)
+        )
     )
+
+
+def write_checkpoint(session: Session, feed: Feed, *, commit_ts: int, schema_version: int, consistent: bool) -> None:
+    """The original's row with its keys in its order, and `changefeed`, by which `read_checkpoint` knows it as ours."""
+    row = {
+        "consistent": consistent,
+        "commitTS": commit_ts,
+        "ts-map": {},
+        "schema-version": schema_version,
+        "changefeed": feed.changefeed,
+    }
+    text = json.dumps(row, separators=(",", ":"))
     session.execute(
         b"REPLACE INTO %s.%s (clusterID, checkPoint) VALUES (%d,%s)"
         % (feed.schema, feed.checkpoint, feed.cluster_id, session.literal(text))

@@ -12,7 +12,7 @@ from typing import Final
 
 from drainer.sink.mysql import foreign, mariadb
 from drainer.sink.mysql.checks import without_checks
-from drainer.sink.mysql.comments import without_tidb_clauses
+from drainer.sink.mysql.comments import without_comments
 from drainer.sink.mysql.placed import Edit, Placed, edited, element, place
 
 # TiDB's default collation of each character set (what a text means that names only the set).
@@ -64,12 +64,13 @@ class Rewritten:
     notes: tuple[str, ...] = ()
 
 
-def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
-    """Spell out collations and UTC defaults, replace collations the destination lacks, and speak MariaDB's dialect.
+def rewrite(sql: str, defaults: Defaults, dialect: Dialect, *, operators: bool = False) -> Rewritten:
+    """The text as the destination must be told it: comments as upstream takes them, collations and UTC defaults spelled
+    out, collations that the destination lacks replaced, in MariaDB's dialect. '' when nothing is left that it could do.
 
-    The text is '' when nothing is left that the destination could do."""
+    `operators`: the text is an operator's own for this destination, whose comments stay."""
     notes: list[str] = []
-    text = sql if dialect.flavour == "tidb" else without_tidb_clauses(sql)
+    text = sql if operators or dialect.flavour == "tidb" else without_comments(sql)
     if dialect.flavour != "tidb" and not defaults.checks:
         text = without_checks(text, notes)
         if not text:
@@ -87,7 +88,7 @@ def rewrite(sql: str, defaults: Defaults, dialect: Dialect) -> Rewritten:
         *_utc_defaults(placed, dict(defaults.timestamps)),
     ]
     if dialect.flavour != "tidb":
-        edits += _engines(placed, notes)
+        edits += [*_engines(placed, notes), *_linear(placed)]
         if defaults.foreign_keys is not None:
             on_mariadb = dialect.flavour == "mariadb"
             edits += foreign.edits(placed, defaults.foreign_keys, defaults.table_id, if_exists=on_mariadb)
@@ -106,6 +107,15 @@ def _engines(placed: Sequence[Placed], notes: list[str]) -> list[Edit]:
             notes.append(f"engine {token.value} is InnoDB there")
             edits.append(Edit(token.start, token.end, "InnoDB"))
     return edits
+
+
+def _linear(placed: Sequence[Placed]) -> list[Edit]:
+    """TiDB reads LINEAR and forgets it. Here it would put rows into other partitions."""
+    return [
+        Edit(here.token.start, after.token.start, "")
+        for before, here, after in zip(placed, placed[1:], placed[2:], strict=False)
+        if before.is_word("BY") and here.is_word("LINEAR") and after.is_word("HASH", "KEY")
+    ]
 
 
 def _value_after(placed: Sequence[Placed], at: int) -> int | None:

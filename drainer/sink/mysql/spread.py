@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.plan import SegmentWork
+from drainer.sink.missing import MissingRows
 from drainer.sink.mysql import kept, marks
 from drainer.sink.mysql.chunks import Chunk, cut
 from drainer.sink.mysql.config import ServerConfig
@@ -13,6 +14,7 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.driver import run_transaction
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.unique import UniqueKeys
 from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer
 from drainer.sink.protocol import Intent, Phase, SlotResult
 
@@ -49,11 +51,12 @@ class _SlotRun:
         self._chunks = chunks
         self._session: Session | None = None
         self._rows = 0
+        self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
+        self._missing = MissingRows()
+        self._keys = UniqueKeys()  # no DDL lies within a range
 
     def run(self) -> SlotResult:
-        target = self._target
-        range_ = f"({target.intent.after_ts}, {target.intent.until_ts}]"
-        patience = Patience(f"slot {self._slot} of {range_}", target.config.retry_for_s)
+        patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
         skipped: int | None = None
         try:
             while True:
@@ -90,6 +93,7 @@ class _SlotRun:
             run_transaction(
                 self._open(),
                 lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
+                f"chunk {number} of slot {self._slot} of {self._range}",
                 before="sink.before_chunk_commit",
                 after="sink.after_chunk_commit",
             )
@@ -108,7 +112,14 @@ class _SlotRun:
             total=len(self._chunks),
         ):
             raise _NotNext
-        writer = Writer(session, target.config.limits, until_ts=target.intent.until_ts, triggers=target.triggers)
+        writer = Writer(
+            session,
+            target.config.limits,
+            until_ts=target.intent.until_ts,
+            keys=self._keys,
+            triggers=target.triggers,
+            missing=self._missing,
+        )
         writer.ordered(chunk.ordered)
         for folded in chunk.folded:
             if target.phase is Phase.DELETE:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from drainer.plan import TableShape
 from drainer.sink.mysql.config import Limits
 
-# One literal: quoted text (with an introducer or x/b before it), or anything up to the next comma.
-_LITERAL = re.compile(rb"(?:[^,'\"()]*'(?:[^'\\]|\\.|'')*'|[^,'()]*(?:\([^()]*\))?[^,'()]*)", re.DOTALL)
+# One literal: quoted text (with an introducer or x/b before it), or anything up to the next comma. Every repetition is
+# possessive: one that may be given back keeps a record of each step, which is a hundred times the text.
+_LITERAL = re.compile(
+    rb"(?:[^,'\"()]*+'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*+'|[^,'()]*+(?:\([^()]*+\))?+[^,'()]*+)", re.DOTALL
+)
 
 
 def quote(name: str) -> bytes:
@@ -61,44 +64,47 @@ class Statement:
     tuples: Sequence[bytes]
 
 
-def _bounded(head: bytes, tail: bytes, tuples: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
+def bounded(
+    head: bytes, tail: bytes, tuples: Sequence[bytes], limits: Limits, between: bytes = b","
+) -> Iterator[Statement]:
     """Cut into statements. One tuple larger than the byte bound gets a statement of its own."""
     rows_max = limits.statement_rows_max
     room = limits.statement_bytes_max - len(head) - len(tail)
     for start in range(0, len(tuples), rows_max):
         part = tuples[start : start + rows_max]
-        body = b",".join(part)
+        body = between.join(part)
         if len(body) <= room or len(part) == 1:
             yield Statement(head + body + tail, part)
             continue
-        yield from _by_bytes(head, tail, part, room)
+        yield from _by_bytes(head, tail, part, room, between)
 
 
-def _by_bytes(head: bytes, tail: bytes, part: Sequence[bytes], room: int) -> Iterator[Statement]:
+def _by_bytes(head: bytes, tail: bytes, part: Sequence[bytes], room: int, between: bytes) -> Iterator[Statement]:
     first = 0
     size = 0
     for at, row in enumerate(part):
         if at > first and size + len(row) > room:
-            yield Statement(head + b",".join(part[first:at]) + tail, part[first:at])
+            yield Statement(head + between.join(part[first:at]) + tail, part[first:at])
             first, size = at, 0
-        size += len(row) + 1
-    yield Statement(head + b",".join(part[first:]) + tail, part[first:])
+        size += len(row) + len(between)
+    yield Statement(head + between.join(part[first:]) + tail, part[first:])
 
 
 def replaces(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
     """Multi-row REPLACE."""
     head = b"REPLACE INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
-    return _bounded(head, b"", rows, limits)
+    return bounded(head, b"", rows, limits)
 
 
 def inserts(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
     """Multi-row INSERT."""
     head = b"INSERT INTO " + qualified(shape.schema, shape.table) + columns_of(shape) + b" VALUES "
-    return _bounded(head, b"", rows, limits)
+    return bounded(head, b"", rows, limits)
 
 
-def deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits) -> Iterator[Statement]:
-    """DELETE … WHERE (key) IN (…). The comparison is the column's own: all rows that collate equal go (rule 10)."""
-    names = b",".join(quote(shape.columns[at]) for at in shape.key)
+def deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, *, by: Sequence[int] = ()) -> Iterator[Statement]:
+    """DELETE … WHERE (key) IN (…). The comparison is the column's own: all rows that collate equal go (rule 10). `by`:
+    places of the key's columns, where it is not the fold key."""
+    names = b",".join(quote(shape.columns[at]) for at in by or shape.key)
     head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + names + b") IN ("
-    return _bounded(head, b")", keys, limits)
+    return bounded(head, b")", keys, limits)

@@ -7,12 +7,25 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
-from drainer.plan import SegmentWork
-from drainer.sink.protocol import Applied, Dialect, Identity, Intent, Position, SlotResult, SpreadTarget
+from drainer.plan import Pieces, SegmentWork
+from drainer.sink.missing import MissingRows
+from drainer.sink.protocol import (
+    NO_QUESTION,
+    Applied,
+    Dialect,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    SlotResult,
+    SpreadTarget,
+    TableName,
+)
 from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite import alter, position, rows
 from drainer.sink.sqlite.bin import RecycleBin
 from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.layout import table_name
 from drainer.sink.sqlite.position import Feed
 from drainer.step import Ddl
 
@@ -28,6 +41,7 @@ class SQLiteDestination:
         self._feed: Feed
         self._epoch = 0
         self._commit_ts = 0
+        self._missing = MissingRows()
 
     @property
     def name(self) -> str:
@@ -45,7 +59,7 @@ class SQLiteDestination:
     def commit_ts(self) -> int:
         return self._commit_ts
 
-    def open(self, identity: Identity, initial_ts: int) -> Position:
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         file = self._file = SQLiteFile(self._path)
         feed = self._feed = Feed(identity)
         self._bin = RecycleBin(identity, self._keep_ms)
@@ -53,17 +67,22 @@ class SQLiteDestination:
             position.create_tables(connection)
             stored = position.read(connection, feed)
             fresh = stored is None
+            missing: tuple[TableName, ...] = ()
             if stored is None:
-                stored = position.create(connection, feed, initial_ts)
+                missing = first.missing(_tables_there(connection, first.tables))
+                stored = position.create(connection, feed, first.begin_ts(initial_ts, missing))
             self._epoch = position.take_epoch(connection, feed, stored.epoch)
         self._commit_ts = stored.commit_ts
-        return Position(stored.commit_ts, stored.schema_version, None, fresh)
+        return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing)
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        return self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
         with self._opened().transaction() as connection:
-            self._move(connection, work.after_ts, work.until_ts, schema_version)
-            written = rows.write(connection, work)
-        self._commit_ts = work.until_ts
+            self._move(connection, pieces.after_ts, pieces.until_ts, schema_version)
+            written = sum(rows.write(connection, work, self._missing) for work in pieces.works())
+        self._commit_ts = pieces.until_ts
         return Applied(written, written)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
@@ -115,3 +134,8 @@ class SQLiteDestination:
             schema_version=schema_version,
         )
         self._bin.purge(connection, until_ts)
+
+
+def _tables_there(connection: sqlite3.Connection, wanted: Sequence[TableName]) -> list[TableName]:
+    names = {str(name).lower() for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    return [(schema, table) for schema, table in wanted if table_name(schema, table).lower() in names]

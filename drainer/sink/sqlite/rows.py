@@ -8,8 +8,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from drainer.order.upsert import replaces, upsert
 from drainer.plan import Change, Folded, Kind, Row, SegmentWork, TableShape
 from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
+from drainer.sink.missing import MissingRows
 from drainer.sink.sqlite.layout import quote, table_name
 
 _UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")
@@ -17,33 +19,64 @@ _MISSING: Final = re.compile(r"no such (table|column)|has no column named")
 _ROWID_NAMES: Final = ("_rowid_", "rowid", "oid")
 
 
-def write(connection: sqlite3.Connection, work: SegmentWork) -> int:
+def write(connection: sqlite3.Connection, work: SegmentWork, missing: MissingRows | None = None) -> int:
     """All rows of a segment; returns how many. Raises UniqueConflict, RowMissing, RowsRefused."""
+    missing = missing or MissingRows()
     for change in work.ordered.changes:
         with _named(connection, change.shape, work.until_ts):
-            _one(connection, change)
+            if change.shape.upserts:
+                _upsert(connection, change, missing)
+            else:
+                _one(connection, change)
     for folded in work.folded:
         with _named(connection, folded.shape, work.until_ts):
-            _net(connection, folded)
+            _net(connection, folded, known_absent=work.commits > 1)
     return len(work.ordered.changes) + sum(len(folded.rows) for folded in work.folded)
 
 
-def _net(connection: sqlite3.Connection, folded: Folded) -> None:
-    """Every touched key goes, then what is alive comes: an untouched row is never evicted (rule 12)."""
+def _net(connection: sqlite3.Connection, folded: Folded, *, known_absent: bool) -> None:
+    """Every touched key goes, then what is alive comes: an untouched row is never evicted (rule 12). Keys are compared
+    byte for byte, also in a file whose table somebody made with another collation (rule 10). `known_absent`: where
+    there are other unique keys, a key that the segment creates stays; if it is there, its row may be in another one's
+    way (rule 21)."""
     shape = folded.shape
     table = quote(table_name(shape.schema, shape.table))
     keys = [_tuple(key) for row in folded.rows for key in row.stale]
     rows = [_tuple(row.row) for row in folded.rows if row.row is not None]
-    keys += [tuple(row[at] for at in shape.key) for row in rows]
-    match = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.key)
+    stays = known_absent and bool(shape.secondary_unique)
+    kept = [row for row in folded.rows if row.row is not None and not (stays and row.first is Kind.INSERT)]
+    keys += [tuple(row[at] for at in shape.key) for row in (_tuple(row.row) for row in kept)]
+    match = " AND ".join(f"{quote(shape.columns[at])}=? COLLATE BINARY" for at in shape.key)
     connection.executemany(f"DELETE FROM {table} WHERE {match}", keys)
     connection.executemany(_insert(shape), rows)
 
 
-def _insert(shape: TableShape) -> str:
+def _insert(shape: TableShape, way: str = "") -> str:
     names = ", ".join(map(quote, shape.columns))
     marks = ", ".join("?" * len(shape.columns))
-    return f"INSERT INTO {quote(table_name(shape.schema, shape.table))} ({names}) VALUES ({marks})"
+    return f"INSERT {way}INTO {quote(table_name(shape.schema, shape.table))} ({names}) VALUES ({marks})"
+
+
+def _upsert(connection: sqlite3.Connection, change: Change, missing: MissingRows) -> None:
+    """Rule 21: a row to take away may be missing, and one that comes takes away what is in its way."""
+    shape = change.shape
+    gone, put = upsert(change)
+    table = quote(table_name(shape.schema, shape.table))
+    if gone is not None and shape.row_key:
+        match = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.row_key)
+        connection.execute(f"DELETE FROM {table} WHERE {match}", [gone[at] for at in shape.row_key])
+    elif gone is not None:
+        changed = connection.execute(f"DELETE FROM {table} WHERE {_one_of(shape)}", gone).rowcount
+        missing.note(shape, 1 - changed)
+    if put is not None:
+        connection.execute(_insert(shape, "OR REPLACE " if replaces(shape) else ""), put)
+
+
+def _one_of(shape: TableShape) -> str:
+    """One row by all its columns as they are, NULL equal to NULL (rule 11)."""
+    rowid = rowid_name(shape.columns)
+    match = " AND ".join(f"{quote(name)} IS ? COLLATE BINARY" for name in shape.columns)
+    return f"{rowid} = (SELECT {rowid} FROM {quote(table_name(shape.schema, shape.table))} WHERE {match} LIMIT 1)"
 
 
 def rowid_name(columns: Sequence[str]) -> str:
@@ -53,15 +86,13 @@ def rowid_name(columns: Sequence[str]) -> str:
 
 
 def _one(connection: sqlite3.Connection, change: Change) -> None:
-    """One change of a table without a key: all columns compared as they are, NULL equal to NULL (rule 11)."""
+    """One change of a table without a key."""
     shape = change.shape
     if change.kind is Kind.INSERT:
         connection.execute(_insert(shape), change.new or ())
         return
     table = quote(table_name(shape.schema, shape.table))
-    rowid = rowid_name(shape.columns)
-    match = " AND ".join(f"{quote(name)} IS ?" for name in shape.columns)
-    one = f"{rowid} = (SELECT {rowid} FROM {table} WHERE {match} LIMIT 1)"
+    one = _one_of(shape)
     if change.kind is Kind.DELETE:
         changed = connection.execute(f"DELETE FROM {table} WHERE {one}", change.old or ()).rowcount
     else:
@@ -93,8 +124,9 @@ def _named(connection: sqlite3.Connection, shape: TableShape, until_ts: int) -> 
             ) from error
         key = _key_name(connection, shape, found.group(1))
         raise UniqueConflict(
-            f"{place}: unique key {key!r} refuses a row up to commit_ts {until_ts}. Upstream has dropped "
-            f"this key or is dropping it, or the file has a row that upstream has not",
+            f"{place}: unique key {key!r} refuses a row up to commit_ts {until_ts}. The file has a row "
+            f"that upstream has not"
+            + ("" if key == "PRIMARY" else ", or upstream has dropped this key or is dropping it"),
             schema=shape.schema,
             table=shape.table,
             key=key,

@@ -60,7 +60,7 @@ class PrewriteValue(_message.Message):
     def __init__(self, schema_version: _Optional[int] = ..., mutations: _Optional[_Iterable[_Union[TableMutation, _Mapping]]] = ...) -> None: ...
 
 class Binlog(_message.Message):
-    __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state")
+    __slots__ = ("tp", "start_ts", "commit_ts", "prewrite_key", "prewrite_value", "ddl_query", "ddl_job_id", "ddl_schema_state", "writer")
     TP_FIELD_NUMBER: _ClassVar[int]
     START_TS_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class Binlog(_message.Message):
     DDL_QUERY_FIELD_NUMBER: _ClassVar[int]
     DDL_JOB_ID_FIELD_NUMBER: _ClassVar[int]
     DDL_SCHEMA_STATE_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
     tp: BinlogType
     start_ts: int
     commit_ts: int
@@ -77,4 +78,5 @@ class Binlog(_message.Message):
     ddl_query: bytes
     ddl_job_id: int
     ddl_schema_state: int
-    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., prewrite_value: _Optional[bytes] = ..., ddl_query: _Optional[bytes] = ..., ddl_job_id: _Optional[int] = ..., ddl_schema_state: _Optional[int] = ...) -> None: ...
+    writer: bytes
+    def __init__(self, tp: _Optional[_Union[BinlogType, str]] = ..., start_ts: _Optional[int] = ..., commit_ts: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., prewrite_value: _Optional[bytes] = ..., ddl_query: _Optional[bytes] = ..., ddl_job_id: _Optional[int] = ..., ddl_schema_state: _Optional[int] = ..., writer: _Optional[bytes] = ...) -> None: ...

@@ -54,6 +54,11 @@ class PDStub:
                 request_serializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.SerializeToString,
                 response_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.FromString,
                 _registered_method=True)
+        self.GetGCSafePoint = channel.unary_unary(
+                '/pdpb.PD/GetGCSafePoint',
+                request_serializer=binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointRequest.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointResponse.FromString,
+                _registered_method=True)
 
 
 class PDServicer:
@@ -84,6 +89,13 @@ class PDServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGCSafePoint(self, request, context):
+        """Nor this: up to which ts TiKV may have removed versions, commit records included.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PDServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +118,11 @@ def add_PDServicer_to_server(servicer, server):
                     servicer.GetStore,
                     request_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.FromString,
                     response_serializer=binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.SerializeToString,
+            ),
+            'GetGCSafePoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGCSafePoint,
+                    request_deserializer=binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointRequest.FromString,
+                    response_serializer=binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -216,6 +233,33 @@ class PD:
             '/pdpb.PD/GetStore',
             binlog_dot_pb_dot_pdpb__pb2.GetStoreRequest.SerializeToString,
             binlog_dot_pb_dot_pdpb__pb2.GetStoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGCSafePoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pdpb.PD/GetGCSafePoint',
+            binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointRequest.SerializeToString,
+            binlog_dot_pb_dot_pdpb__pb2.GetGCSafePointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlog/pb/pump_ext.proto\x12\nbinlog.ext\"G\n\rWriteBatchReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\":\n\nWriteError\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0eWriteBatchResp\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12&\n\x06\x65rrors\x18\x02 \x03(\x0b\x32\x16.binlog.ext.WriteError\"a\n\x0cPullRangeReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x10\n\x08until_ts\x18\x03 \x01(\x03\x12\x19\n\x11message_bytes_max\x18\x04 \x01(\x04\"2\n\rPullRangeResp\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\x12\x0f\n\x07last_ts\x18\x02 \x01(\x03\"\x96\x01\n\x0cWatermarkReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x03 \x01(\x04\x12\x17\n\x0f\x62\x61tch_count_max\x18\x04 \x01(\x04\x12\x16\n\x0estop_at_schema\x18\x05 \x01(\x08\x12\x16\n\x0eschema_version\x18\x06 \x01(\x03\"\xaa\x02\n\rWatermarkResp\x12\x13\n\x0bresolved_ts\x18\x01 \x01(\x03\x12\x14\n\x0c\x62\x61tch_end_ts\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61tch_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x62\x61tch_count\x18\x04 \x01(\x04\x12,\n\x04stop\x18\x05 \x01(\x0e\x32\x1e.binlog.ext.WatermarkResp.Stop\x12\x0f\n\x07stop_ts\x18\x06 \x01(\x03\x12\x1b\n\x13stop_schema_version\x18\x07 \x01(\x03\x12\x10\n\x08split_ts\x18\x08 \x03(\x03\x12\r\n\x05state\x18\t \x01(\t\x12\x11\n\tpurged_ts\x18\n \x01(\x03\"4\n\x04Stop\x12\x0c\n\x08RESOLVED\x10\x00\x12\t\n\x05LIMIT\x10\x01\x12\x07\n\x03\x44\x44L\x10\x02\x12\n\n\x06SCHEMA\x10\x03\"5\n\nInspectReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x13\n\x0bpending_max\x18\x02 \x01(\r\"l\n\x0fPendingPrewrite\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x0e\n\x06\x61ge_ms\x18\x02 \x01(\x03\x12\x12\n\nddl_job_id\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x14\n\x0cprewrite_key\x18\x05 \x01(\x0c\"\xf5\x01\n\x0bInspectResp\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bresolved_ts\x18\x03 \x01(\x03\x12\x15\n\rmax_commit_ts\x18\x04 \x01(\x03\x12\x11\n\tpurged_ts\x18\x05 \x01(\x03\x12\x15\n\rpending_count\x18\x06 \x01(\x04\x12,\n\x07pending\x18\x07 \x03(\x0b\x32\x1b.binlog.ext.PendingPrewrite\x12\x19\n\x11late_commit_count\x18\x08 \x01(\x04\x12\x16\n\x0elate_commit_ts\x18\t \x03(\x03\x12\x0f\n\x07version\x18\n \x01(\t\"D\n\tSettleReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\"\x1f\n\nSettleResp\x12\x11\n\tcommit_ts\x18\x01 \x01(\x03\"2\n\nOutcomeReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x03(\x03\" \n\x0bOutcomeResp\x12\x11\n\tcommit_ts\x18\x01 \x03(\x03\x32\x95\x03\n\x07PumpExt\x12I\n\nWriteBatch\x12\x19.binlog.ext.WriteBatchReq\x1a\x1a.binlog.ext.WriteBatchResp\"\x00(\x01\x30\x01\x12\x44\n\tPullRange\x12\x18.binlog.ext.PullRangeReq\x1a\x19.binlog.ext.PullRangeResp\"\x00\x30\x01\x12\x42\n\tWatermark\x12\x18.binlog.ext.WatermarkReq\x1a\x19.binlog.ext.WatermarkResp\"\x00\x12<\n\x07Inspect\x12\x16.binlog.ext.InspectReq\x1a\x17.binlog.ext.InspectResp\"\x00\x12\x39\n\x06Settle\x12\x15.binlog.ext.SettleReq\x1a\x16.binlog.ext.SettleResp\"\x00\x12<\n\x07Outcome\x12\x16.binlog.ext.OutcomeReq\x1a\x17.binlog.ext.OutcomeResp\"\x00\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x62inlog/pb/pump_ext.proto\x12\nbinlog.ext\"G\n\rWriteBatchReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x62\x61tch_id\x18\x02 \x01(\x04\x12\x10\n\x08payloads\x18\x03 \x03(\x0c\":\n\nWriteError\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0eWriteBatchResp\x12\x10\n\x08\x62\x61tch_id\x18\x01 \x01(\x04\x12&\n\x06\x65rrors\x18\x02 \x03(\x0b\x32\x16.binlog.ext.WriteError\"y\n\x0cPullRangeReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x10\n\x08until_ts\x18\x03 \x01(\x03\x12\x19\n\x11message_bytes_max\x18\x04 \x01(\x04\x12\x16\n\x0epart_bytes_max\x18\x08 \x01(\x04\"~\n\rPullRangeResp\x12\x10\n\x08payloads\x18\x01 \x03(\x0c\x12\x0f\n\x07last_ts\x18\x02 \x01(\x03\x12 \n\x03\x65nd\x18\x03 \x01(\x0b\x32\x13.binlog.ext.PullEnd\x12\x13\n\x0bwhole_bytes\x18\x08 \x01(\x04\x12\x13\n\x0bpart_offset\x18\t \x01(\x04\"\'\n\x07PullEnd\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"B\n\x08\x43ountReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x10\n\x08until_ts\x18\x03 \x01(\x03\">\n\tCountResp\x12\r\n\x05\x63ount\x18\x01 \x01(\x04\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x62ytes_exact\x18\x03 \x01(\x08\"\xaf\x01\n\x0cWatermarkReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x66ter_ts\x18\x02 \x01(\x03\x12\x17\n\x0f\x62\x61tch_bytes_max\x18\x03 \x01(\x04\x12\x17\n\x0f\x62\x61tch_count_max\x18\x04 \x01(\x04\x12\x16\n\x0estop_at_schema\x18\x05 \x01(\x08\x12\x16\n\x0eschema_version\x18\x06 \x01(\x03\x12\x17\n\x0flarge_bytes_min\x18\n \x01(\x04\"\xe2\x03\n\rWatermarkResp\x12\x13\n\x0bresolved_ts\x18\x01 \x01(\x03\x12\x14\n\x0c\x62\x61tch_end_ts\x18\x02 \x01(\x03\x12\x13\n\x0b\x62\x61tch_bytes\x18\x03 \x01(\x04\x12\x13\n\x0b\x62\x61tch_count\x18\x04 \x01(\x04\x12,\n\x04stop\x18\x05 \x01(\x0e\x32\x1e.binlog.ext.WatermarkResp.Stop\x12\x0f\n\x07stop_ts\x18\x06 \x01(\x03\x12\x1b\n\x13stop_schema_version\x18\x07 \x01(\x03\x12\x10\n\x08split_ts\x18\x08 \x03(\x03\x12\r\n\x05state\x18\t \x01(\t\x12\x11\n\tpurged_ts\x18\n \x01(\x03\x12\x0f\n\x07last_ts\x18\x0b \x01(\x03\x12\x13\n\x0bsplit_count\x18\x0c \x03(\x04\x12\x13\n\x0bsplit_bytes\x18\r \x03(\x04\x12\x13\n\x0b\x62ytes_exact\x18\x0e \x01(\x08\x12\x12\n\nends_pulls\x18\x0f \x01(\x08\x12\x12\n\nstop_bytes\x18\x12 \x01(\x04\x12\x33\n\x0eoldest_pending\x18\x10 \x01(\x0b\x32\x1b.binlog.ext.PendingPrewrite\"?\n\x04Stop\x12\x0c\n\x08RESOLVED\x10\x00\x12\t\n\x05LIMIT\x10\x01\x12\x07\n\x03\x44\x44L\x10\x02\x12\n\n\x06SCHEMA\x10\x03\x12\t\n\x05LARGE\x10\x04\"5\n\nInspectReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x13\n\x0bpending_max\x18\x02 \x01(\r\"|\n\x0fPendingPrewrite\x12\x10\n\x08start_ts\x18\x01 \x01(\x03\x12\x0e\n\x06\x61ge_ms\x18\x02 \x01(\x03\x12\x12\n\nddl_job_id\x18\x03 \x01(\x03\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\x12\x14\n\x0cprewrite_key\x18\x05 \x01(\x0c\x12\x0e\n\x06writer\x18\x06 \x01(\x0c\"\xf5\x01\n\x0bInspectResp\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x13\n\x0bresolved_ts\x18\x03 \x01(\x03\x12\x15\n\rmax_commit_ts\x18\x04 \x01(\x03\x12\x11\n\tpurged_ts\x18\x05 \x01(\x03\x12\x15\n\rpending_count\x18\x06 \x01(\x04\x12,\n\x07pending\x18\x07 \x03(\x0b\x32\x1b.binlog.ext.PendingPrewrite\x12\x19\n\x11late_commit_count\x18\x08 \x01(\x04\x12\x16\n\x0elate_commit_ts\x18\t \x03(\x03\x12\x0f\n\x07version\x18\n \x01(\t\"D\n\tSettleReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x01(\x03\x12\x11\n\tcommit_ts\x18\x03 \x01(\x03\"\x1f\n\nSettleResp\x12\x11\n\tcommit_ts\x18\x01 \x01(\x03\"2\n\nOutcomeReq\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08start_ts\x18\x02 \x03(\x03\" \n\x0bOutcomeResp\x12\x11\n\tcommit_ts\x18\x01 \x03(\x03\x32\xcd\x03\n\x07PumpExt\x12I\n\nWriteBatch\x12\x19.binlog.ext.WriteBatchReq\x1a\x1a.binlog.ext.WriteBatchResp\"\x00(\x01\x30\x01\x12\x44\n\tPullRange\x12\x18.binlog.ext.PullRangeReq\x1a\x19.binlog.ext.PullRangeResp\"\x00\x30\x01\x12\x36\n\x05\x43ount\x12\x14.binlog.ext.CountReq\x1a\x15.binlog.ext.CountResp\"\x00\x12\x42\n\tWatermark\x12\x18.binlog.ext.WatermarkReq\x1a\x19.binlog.ext.WatermarkResp\"\x00\x12<\n\x07Inspect\x12\x16.binlog.ext.InspectReq\x1a\x17.binlog.ext.InspectResp\"\x00\x12\x39\n\x06Settle\x12\x15.binlog.ext.SettleReq\x1a\x16.binlog.ext.SettleResp\"\x00\x12<\n\x07Outcome\x12\x16.binlog.ext.OutcomeReq\x1a\x17.binlog.ext.OutcomeResp\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,29 +38,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITEBATCHRESP']._serialized_start=173
   _globals['_WRITEBATCHRESP']._serialized_end=247
   _globals['_PULLRANGEREQ']._serialized_start=249
-  _globals['_PULLRANGEREQ']._serialized_end=346
-  _globals['_PULLRANGERESP']._serialized_start=348
-  _globals['_PULLRANGERESP']._serialized_end=398
-  _globals['_WATERMARKREQ']._serialized_start=401
-  _globals['_WATERMARKREQ']._serialized_end=551
-  _globals['_WATERMARKRESP']._serialized_start=554
-  _globals['_WATERMARKRESP']._serialized_end=852
-  _globals['_WATERMARKRESP_STOP']._serialized_start=800
-  _globals['_WATERMARKRESP_STOP']._serialized_end=852
-  _globals['_INSPECTREQ']._serialized_start=854
-  _globals['_INSPECTREQ']._serialized_end=907
-  _globals['_PENDINGPREWRITE']._serialized_start=909
-  _globals['_PENDINGPREWRITE']._serialized_end=1017
-  _globals['_INSPECTRESP']._serialized_start=1020
-  _globals['_INSPECTRESP']._serialized_end=1265
-  _globals['_SETTLEREQ']._serialized_start=1267
-  _globals['_SETTLEREQ']._serialized_end=1335
-  _globals['_SETTLERESP']._serialized_start=1337
-  _globals['_SETTLERESP']._serialized_end=1368
-  _globals['_OUTCOMEREQ']._serialized_start=1370
-  _globals['_OUTCOMEREQ']._serialized_end=1420
-  _globals['_OUTCOMERESP']._serialized_start=1422
-  _globals['_OUTCOMERESP']._serialized_end=1454
-  _globals['_PUMPEXT']._serialized_start=1457
-  _globals['_PUMPEXT']._serialized_end=1862
+  _globals['_PULLRANGEREQ']._serialized_end=370
+  _globals['_PULLRANGERESP']._serialized_start=372
+  _globals['_PULLRANGERESP']._serialized_end=498
+  _globals['_PULLEND']._serialized_start=500
+  _globals['_PULLEND']._serialized_end=539
+  _globals['_COUNTREQ']._serialized_start=541
+  _globals['_COUNTREQ']._serialized_end=607
+  _globals['_COUNTRESP']._serialized_start=609
+  _globals['_COUNTRESP']._serialized_end=671
+  _globals['_WATERMARKREQ']._serialized_start=674
+  _globals['_WATERMARKREQ']._serialized_end=849
+  _globals['_WATERMARKRESP']._serialized_start=852
+  _globals['_WATERMARKRESP']._serialized_end=1334
+  _globals['_WATERMARKRESP_STOP']._serialized_start=1271
+  _globals['_WATERMARKRESP_STOP']._serialized_end=1334
+  _globals['_INSPECTREQ']._serialized_start=1336
+  _globals['_INSPECTREQ']._serialized_end=1389
+  _globals['_PENDINGPREWRITE']._serialized_start=1391
+  _globals['_PENDINGPREWRITE']._serialized_end=1515
+  _globals['_INSPECTRESP']._serialized_start=1518
+  _globals['_INSPECTRESP']._serialized_end=1763
+  _globals['_SETTLEREQ']._serialized_start=1765
+  _globals['_SETTLEREQ']._serialized_end=1833
+  _globals['_SETTLERESP']._serialized_start=1835
+  _globals['_SETTLERESP']._serialized_end=1866
+  _globals['_OUTCOMEREQ']._serialized_start=1868
+  _globals['_OUTCOMEREQ']._serialized_end=1918
+  _globals['_OUTCOMERESP']._serialized_start=1920
+  _globals['_OUTCOMERESP']._serialized_end=1952
+  _globals['_PUMPEXT']._serialized_start=1955
+  _globals['_PUMPEXT']._serialized_end=2416
 # @@protoc_insertion_point(module_scope)

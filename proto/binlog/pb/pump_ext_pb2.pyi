@@ -36,53 +36,93 @@ class WriteBatchResp(_message.Message):
     def __init__(self, batch_id: _Optional[int] = ..., errors: _Optional[_Iterable[_Union[WriteError, _Mapping]]] = ...) -> None: ...
 
 class PullRangeReq(_message.Message):
-    __slots__ = ("cluster_id", "after_ts", "until_ts", "message_bytes_max")
+    __slots__ = ("cluster_id", "after_ts", "until_ts", "message_bytes_max", "part_bytes_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_TS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_TS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    PART_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     after_ts: int
     until_ts: int
     message_bytes_max: int
-    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., until_ts: _Optional[int] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    part_bytes_max: int
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., until_ts: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., part_bytes_max: _Optional[int] = ...) -> None: ...
 
 class PullRangeResp(_message.Message):
-    __slots__ = ("payloads", "last_ts")
+    __slots__ = ("payloads", "last_ts", "end", "whole_bytes", "part_offset")
     PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     LAST_TS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PART_OFFSET_FIELD_NUMBER: _ClassVar[int]
     payloads: _containers.RepeatedScalarFieldContainer[bytes]
     last_ts: int
-    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., last_ts: _Optional[int] = ...) -> None: ...
+    end: PullEnd
+    whole_bytes: int
+    part_offset: int
+    def __init__(self, payloads: _Optional[_Iterable[bytes]] = ..., last_ts: _Optional[int] = ..., end: _Optional[_Union[PullEnd, _Mapping]] = ..., whole_bytes: _Optional[int] = ..., part_offset: _Optional[int] = ...) -> None: ...
+
+class PullEnd(_message.Message):
+    __slots__ = ("count", "bytes")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    bytes: int
+    def __init__(self, count: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class CountReq(_message.Message):
+    __slots__ = ("cluster_id", "after_ts", "until_ts")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TS_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_TS_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    after_ts: int
+    until_ts: int
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., until_ts: _Optional[int] = ...) -> None: ...
+
+class CountResp(_message.Message):
+    __slots__ = ("count", "bytes", "bytes_exact")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_EXACT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    bytes: int
+    bytes_exact: bool
+    def __init__(self, count: _Optional[int] = ..., bytes: _Optional[int] = ..., bytes_exact: _Optional[bool] = ...) -> None: ...
 
 class WatermarkReq(_message.Message):
-    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "batch_count_max", "stop_at_schema", "schema_version")
+    __slots__ = ("cluster_id", "after_ts", "batch_bytes_max", "batch_count_max", "stop_at_schema", "schema_version", "large_bytes_min")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_TS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BATCH_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
     STOP_AT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LARGE_BYTES_MIN_FIELD_NUMBER: _ClassVar[int]
     cluster_id: int
     after_ts: int
     batch_bytes_max: int
     batch_count_max: int
     stop_at_schema: bool
     schema_version: int
-    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_count_max: _Optional[int] = ..., stop_at_schema: _Optional[bool] = ..., schema_version: _Optional[int] = ...) -> None: ...
+    large_bytes_min: int
+    def __init__(self, cluster_id: _Optional[int] = ..., after_ts: _Optional[int] = ..., batch_bytes_max: _Optional[int] = ..., batch_count_max: _Optional[int] = ..., stop_at_schema: _Optional[bool] = ..., schema_version: _Optional[int] = ..., large_bytes_min: _Optional[int] = ...) -> None: ...
 
 class WatermarkResp(_message.Message):
-    __slots__ = ("resolved_ts", "batch_end_ts", "batch_bytes", "batch_count", "stop", "stop_ts", "stop_schema_version", "split_ts", "state", "purged_ts")
+    __slots__ = ("resolved_ts", "batch_end_ts", "batch_bytes", "batch_count", "stop", "stop_ts", "stop_schema_version", "split_ts", "state", "purged_ts", "last_ts", "split_count", "split_bytes", "bytes_exact", "ends_pulls", "stop_bytes", "oldest_pending")
     class Stop(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RESOLVED: _ClassVar[WatermarkResp.Stop]
         LIMIT: _ClassVar[WatermarkResp.Stop]
         DDL: _ClassVar[WatermarkResp.Stop]
         SCHEMA: _ClassVar[WatermarkResp.Stop]
+        LARGE: _ClassVar[WatermarkResp.Stop]
     RESOLVED: WatermarkResp.Stop
     LIMIT: WatermarkResp.Stop
     DDL: WatermarkResp.Stop
     SCHEMA: WatermarkResp.Stop
+    LARGE: WatermarkResp.Stop
     RESOLVED_TS_FIELD_NUMBER: _ClassVar[int]
     BATCH_END_TS_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +133,13 @@ class WatermarkResp(_message.Message):
     SPLIT_TS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PURGED_TS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_EXACT_FIELD_NUMBER: _ClassVar[int]
+    ENDS_PULLS_FIELD_NUMBER: _ClassVar[int]
+    STOP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_PENDING_FIELD_NUMBER: _ClassVar[int]
     resolved_ts: int
     batch_end_ts: int
     batch_bytes: int
@@ -103,7 +150,14 @@ class WatermarkResp(_message.Message):
     split_ts: _containers.RepeatedScalarFieldContainer[int]
     state: str
     purged_ts: int
-    def __init__(self, resolved_ts: _Optional[int] = ..., batch_end_ts: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., batch_count: _Optional[int] = ..., stop: _Optional[_Union[WatermarkResp.Stop, str]] = ..., stop_ts: _Optional[int] = ..., stop_schema_version: _Optional[int] = ..., split_ts: _Optional[_Iterable[int]] = ..., state: _Optional[str] = ..., purged_ts: _Optional[int] = ...) -> None: ...
+    last_ts: int
+    split_count: _containers.RepeatedScalarFieldContainer[int]
+    split_bytes: _containers.RepeatedScalarFieldContainer[int]
+    bytes_exact: bool
+    ends_pulls: bool
+    stop_bytes: int
+    oldest_pending: PendingPrewrite
+    def __init__(self, resolved_ts: _Optional[int] = ..., batch_end_ts: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., batch_count: _Optional[int] = ..., stop: _Optional[_Union[WatermarkResp.Stop, str]] = ..., stop_ts: _Optional[int] = ..., stop_schema_version: _Optional[int] = ..., split_ts: _Optional[_Iterable[int]] = ..., state: _Optional[str] = ..., purged_ts: _Optional[int] = ..., last_ts: _Optional[int] = ..., split_count: _Optional[_Iterable[int]] = ..., split_bytes: _Optional[_Iterable[int]] = ..., bytes_exact: _Optional[bool] = ..., ends_pulls: _Optional[bool] = ..., stop_bytes: _Optional[int] = ..., oldest_pending: _Optional[_Union[PendingPrewrite, _Mapping]] = ...) -> None: ...
 
 class InspectReq(_message.Message):
     __slots__ = ("cluster_id", "pending_max")
@@ -114,18 +168,20 @@ class InspectReq(_message.Message):
     def __init__(self, cluster_id: _Optional[int] = ..., pending_max: _Optional[int] = ...) -> None: ...
 
 class PendingPrewrite(_message.Message):
-    __slots__ = ("start_ts", "age_ms", "ddl_job_id", "bytes", "prewrite_key")
+    __slots__ = ("start_ts", "age_ms", "ddl_job_id", "bytes", "prewrite_key", "writer")
     START_TS_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     DDL_JOB_ID_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     PREWRITE_KEY_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
     start_ts: int
     age_ms: int
     ddl_job_id: int
     bytes: int
     prewrite_key: bytes
-    def __init__(self, start_ts: _Optional[int] = ..., age_ms: _Optional[int] = ..., ddl_job_id: _Optional[int] = ..., bytes: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ...) -> None: ...
+    writer: bytes
+    def __init__(self, start_ts: _Optional[int] = ..., age_ms: _Optional[int] = ..., ddl_job_id: _Optional[int] = ..., bytes: _Optional[int] = ..., prewrite_key: _Optional[bytes] = ..., writer: _Optional[bytes] = ...) -> None: ...
 
 class InspectResp(_message.Message):
     __slots__ = ("node_id", "state", "resolved_ts", "max_commit_ts", "purged_ts", "pending_count", "pending", "late_commit_count", "late_commit_ts", "version")

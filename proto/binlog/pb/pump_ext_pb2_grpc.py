@@ -44,6 +44,11 @@ class PumpExtStub:
                 request_serializer=binlog_dot_pb_dot_pump__ext__pb2.PullRangeReq.SerializeToString,
                 response_deserializer=binlog_dot_pb_dot_pump__ext__pb2.PullRangeResp.FromString,
                 _registered_method=True)
+        self.Count = channel.unary_unary(
+                '/binlog.ext.PumpExt/Count',
+                request_serializer=binlog_dot_pb_dot_pump__ext__pb2.CountReq.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_pump__ext__pb2.CountResp.FromString,
+                _registered_method=True)
         self.Watermark = channel.unary_unary(
                 '/binlog.ext.PumpExt/Watermark',
                 request_serializer=binlog_dot_pb_dot_pump__ext__pb2.WatermarkReq.SerializeToString,
@@ -77,7 +82,15 @@ class PumpExtServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullRange(self, request, context):
-        """All complete binlogs with commit_ts in (after_ts, until_ts], ascending, then the stream ends.
+        """All complete binlogs with commit_ts in (after_ts, until_ts], ascending, then one message with `end` and no payloads.
+        A stream that ends without it is not whole (pumps whose WatermarkResp says ends_pulls).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Count(self, request, context):
+        """How many binlogs a PullRange of that range must bring, from the index alone. Errors as PullRange.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,6 +136,11 @@ def add_PumpExtServicer_to_server(servicer, server):
                     servicer.PullRange,
                     request_deserializer=binlog_dot_pb_dot_pump__ext__pb2.PullRangeReq.FromString,
                     response_serializer=binlog_dot_pb_dot_pump__ext__pb2.PullRangeResp.SerializeToString,
+            ),
+            'Count': grpc.unary_unary_rpc_method_handler(
+                    servicer.Count,
+                    request_deserializer=binlog_dot_pb_dot_pump__ext__pb2.CountReq.FromString,
+                    response_serializer=binlog_dot_pb_dot_pump__ext__pb2.CountResp.SerializeToString,
             ),
             'Watermark': grpc.unary_unary_rpc_method_handler(
                     servicer.Watermark,
@@ -199,6 +217,33 @@ class PumpExt:
             '/binlog.ext.PumpExt/PullRange',
             binlog_dot_pb_dot_pump__ext__pb2.PullRangeReq.SerializeToString,
             binlog_dot_pb_dot_pump__ext__pb2.PullRangeResp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Count(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/binlog.ext.PumpExt/Count',
+            binlog_dot_pb_dot_pump__ext__pb2.CountReq.SerializeToString,
+            binlog_dot_pb_dot_pump__ext__pb2.CountResp.FromString,
             options,
             channel_credentials,
             insecure,

@@ -94,6 +94,9 @@ class TableInfo:
 
     The handle of a row is the integer primary key (`pk_is_handle`; it has no IndexInfo then), the columns of the
     clustered primary index (`is_common_handle`), or the hidden `_tidb_rowid` (neither).
+
+    `upserts`: its writers check neither keys nor old rows, so of two changes of one key the later commit_ts wins; this
+    is not part of TiDB's JSON, whoever reads the job knows where it comes from.
     """
 
     id: int
@@ -114,6 +117,7 @@ class TableInfo:
     partition: PartitionInfo | None = None
     version: int = 5
     rest: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    upserts: bool = False
 
     @property
     def is_view(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from binlog.cluster import cluster_id
@@ -18,31 +19,31 @@ from tests.support import Etcd
 pytestmark = pytest.mark.integration
 
 
-async def test_a_plain_etcd_means_own_timestamps(etcd: Etcd) -> None:
+async def test_a_plain_etcd_means_own_timestamps(etcd: Etcd, closing: AsyncExitStack) -> None:
     """Programs that start together agree on one id; timestamps come once a pump is elected."""
     clients = [connect_etcd([etcd.endpoint]) for _ in range(4)]
+    for client in clients:
+        closing.push_async_callback(client.close)
     await clients[0].get("/ready")
     cfg = UpstreamSection(pd_urls=(etcd.endpoint,))
     ids = set(await asyncio.gather(*(cluster_id(client, cfg) for client in clients)))
     assert len(ids) == 1
     source = await connect_timestamps(clients[0], cfg, wait_s=0.2)
+    closing.push_async_callback(source.close)
     with pytest.raises(TimestampUnavailable, match="no pump is elected"):
         await source.get()
     elected = await StubPD.start(cluster_id=ids.pop())
+    closing.push_async_callback(elected.close)
     await clients[1].put(LEADER_KEY, elected.addr.encode())
     assert await source.get() < await source.get()
-    await source.close()
-    for client in clients:
-        await client.close()
-    await elected.close()
 
 
-async def test_a_pd_beside_a_cluster_with_own_timestamps_is_refused(etcd: Etcd) -> None:
+async def test_a_pd_beside_a_cluster_with_own_timestamps_is_refused(etcd: Etcd, closing: AsyncExitStack) -> None:
     client = connect_etcd([etcd.endpoint])
+    closing.push_async_callback(client.close)
     await client.get("/ready")
     await cluster_id(client, UpstreamSection(pd_urls=(etcd.endpoint,)))
     pd = await StubPD.start()
+    closing.push_async_callback(pd.close)
     with pytest.raises(TimestampSourceMismatch, match=r'timestamps from "own".*but a PD answers at'):
         await connect_timestamps(client, UpstreamSection(pd_urls=(etcd.endpoint,), pd_addr=pd.addr))
-    await pd.close()
-    await client.close()

@@ -22,7 +22,7 @@ from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
 from tests.support import ROOT, Server, free_port, running_mariadb, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
 BEGIN, END = CAPTURE.meta["scenario_start_ts"], CAPTURE.meta["scenario_end_ts"]
@@ -84,7 +84,8 @@ def test_a_life(stubs: Stubs) -> None:
     stubs.resolve(END)
     # What the Go pump sent last is all it promises: a second copy of the last transaction (rule 19).
     stubs.pumps["go"].put(CAPTURE.binlogs[-1])
-    drainer = stubs.drainer(configuration(stubs, port)).start()
+    # The Go pump here sends no fakes, and on a busy machine the pulls that break off take long.
+    drainer = stubs.drainer(configuration(stubs, port, more="go-pump-silence-max = 120")).start()
     drainer.wait_for_output("drainer is running", deadline_s=120)
     assert record(stubs).status.state is State.ONLINE
     reached(drainer, port, envelope.scan(CAPTURE.binlogs[-1]).commit_ts)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from binlog.envelope import scan
 
 from tests.capture import GOLDEN, CaptureSet
 from tests.golden.compare import differences
 from tests.integration.drainer.stubs import Stubs
 from tests.support import MariaDB, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 def configuration(stubs: Stubs, capture: CaptureSet, mariadb: MariaDB, *, more: str = "") -> str:
@@ -68,6 +70,43 @@ def test_killed_in_every_place_and_nothing_is_lost_or_done_twice(stubs: Stubs, m
     for point in CRASHES:
         drainer = stubs.drainer(config, "--until-now", BINLOG_CRASH_POINT=point).start()
         assert drainer.wait(deadline_s=180) in (-9, 2), f"{point} was not reached\n{drainer.tail()}"
+    drainer = stubs.drainer(config, "--until-now").start()
+    assert drainer.wait(deadline_s=180) == 0, drainer.tail()
+    assert differences(mariadb, capture) == []
+
+
+@pytest.mark.parametrize("way", ["inline", "spread"])
+def test_a_binlog_that_a_pump_plans_and_does_not_serve_stops_the_drainer(
+    way: str, stubs: Stubs, mariadb: MariaDB
+) -> None:
+    """Rule 22: after a few tries it ends with the pump, the range and both numbers, its position before that range;
+    once the pump serves everything, all arrives."""
+    capture = CaptureSet(GOLDEN / "keys")
+    for pump in ("a", "b"):
+        stubs.add(pump)
+    stubs.share(capture.binlogs)
+    begin_ts, end_ts = capture.meta["scenario_start_ts"], capture.meta["scenario_end_ts"]
+    stubs.resolve(end_ts)
+    rows = [e for e in map(scan, capture.binlogs) if begin_ts < e.commit_ts <= end_ts and not e.ddl_job_id]
+    lost_ts = rows[len(rows) // 2].commit_ts
+    for stub in stubs.pumps.values():
+        stub.unserved = {lost_ts}
+    more = "spread-bytes-min = 1\nbatch-bytes-max = 4096\ninline-bytes-max = 512" if way == "spread" else ""
+    config = configuration(stubs, capture, mariadb, more=more)
+    drainer = stubs.drainer(config, "--until-now").start()
+    assert drainer.wait(deadline_s=180) == 2, drainer.tail()
+    said = re.search(
+        r"(?s)pump [ab] \(127\.0\.0\.1:\d+\): the range \((\d+), (\d+)\] was planned with (\d+) binlogs? .*? but "
+        r"(\d+) binlogs? ",
+        drainer.text(),
+    )
+    assert said is not None, drainer.tail()
+    after_ts, until_ts, planned, came = map(int, said.groups())
+    assert after_ts < lost_ts <= until_ts and planned == came + 1
+    ((position,),) = mariadb.query("SELECT commit_ts FROM tidb_binlog.drainer_position")
+    assert int(position) < lost_ts
+    for stub in stubs.pumps.values():
+        stub.unserved = set()
     drainer = stubs.drainer(config, "--until-now").start()
     assert drainer.wait(deadline_s=180) == 0, drainer.tail()
     assert differences(mariadb, capture) == []

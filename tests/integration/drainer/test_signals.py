@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,26 @@ from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import CAPTURE, END, TABLES, configuration, counts, reached, record
 from tests.support import Server, free_port, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def children(pid: int) -> Iterator[int]:
-    """All descendants: the JVM, pyspark's daemon, its workers."""
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            yield int(child)
-            yield from children(int(child))
+def descendants(pid: int) -> list[int]:
+    """The JVM, pyspark's daemon, its workers. Any process, and any thread, may end while this looks: so the parent is
+    read from each process's own line, which names a process and not the thread that started it."""
+    started: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_the_name = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        started.setdefault(int(after_the_name[1]), []).append(int(stat.parent.name))
+    found: list[int] = []
+    unseen = [pid]
+    while unseen:
+        children = started.get(unseen.pop(), [])
+        found += children
+        unseen += children
+    return found
 
 
 def name(pid: int) -> str:
@@ -44,7 +54,7 @@ def started(stubs: Stubs) -> tuple[Server, list[int]]:
     """A drainer that has applied everything, and its descendants."""
     drainer = running(stubs, free_port())
     assert drainer.process is not None
-    found = list(children(drainer.process.pid))
+    found = descendants(drainer.process.pid)
     assert any("java" in name(pid) for pid in found)
     assert any("worker" in name(pid) or "daemon" in name(pid) for pid in found), [name(pid) for pid in found]
     return drainer, found

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from binlog import envelope
+from pyspark.errors import PySparkException
 
 from drainer.spark.session import start_session, stop_session
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
 END = CAPTURE.meta["scenario_end_ts"]
@@ -69,6 +70,48 @@ def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     assert next(row for batch in batches for row in batch if not row.ddl_job_id).ddl_query is None
 
 
-def test_a_wrong_option_is_named(spark: Any) -> None:
-    with pytest.raises(Exception, match="pd-urls"):
-        spark.read.format("binlog").load().collect()
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "ConfigError: data source binlog: the option pd-urls is required"),
+        ({"pd-urls": "http://127.0.0.1:1", "start": "1"}, "ConfigError: data source binlog: unknown option start"),
+        (
+            {"pd-urls": "http://127.0.0.1:1", "start-ts": "now"},
+            "ConfigError: data source binlog: option start-ts must be a whole number, not 'now'",
+        ),
+    ],
+    ids=["missing", "unknown", "no number"],
+)
+def test_a_wrong_option_is_told_in_one_line(spark: Any, options: dict[str, str], why: str) -> None:
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("binlog").options(**options).load()
+    text = str(caught.value)
+    assert why in text
+    assert "Traceback" not in text
+
+
+def test_an_empty_range_is_an_empty_answer(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
+    """Nothing was ever written; a start behind the watermark; an end before the start; a stream of nothing."""
+    stubs.add("a")
+    stubs.resolve(100)
+
+    def reader(source: Any, **options: int) -> Any:
+        source = source.format("binlog").option("pd-urls", stubs.etcd.endpoint).option("tso-source", "own")
+        return source.options(**{name.replace("_", "-"): str(value) for name, value in options.items()}).load()
+
+    for options in ({}, {"start_ts": 100}, {"start_ts": 1 << 50}, {"start_ts": 50, "end_ts": 20}):
+        frame = reader(spark.read, **options)
+        assert frame.collect() == []
+        assert frame.columns == ["commit_ts", "start_ts", "pump", "ddl_job_id", "ddl_query", "payload"]
+    stream = reader(spark.readStream).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = stream.format("memory").queryName("nothing").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert spark.table("nothing").collect() == []
+
+
+def test_no_etcd_is_told_in_one_line(spark: Any) -> None:
+    frame = spark.read.format("binlog").option("pd-urls", "http://127.0.0.1:1").load()
+    with pytest.raises(PySparkException) as caught:
+        frame.collect()
+    assert "no connection to etcd at http://127.0.0.1:1" in str(caught.value)
+    assert "Traceback" not in str(caught.value)

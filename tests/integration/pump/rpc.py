@@ -51,12 +51,23 @@ class Client:
         request = pb.WatermarkReq(cluster_id=self.cluster_id, after_ts=after_ts, **limits)
         return await self._unary("/binlog.ext.PumpExt/Watermark", request, pb.WatermarkResp)
 
-    async def pull_range(self, after_ts: int, until_ts: int, message_bytes_max: int = 0) -> list[Any]:
+    async def pull_range(
+        self, after_ts: int, until_ts: int, message_bytes_max: int = 0, *, part_bytes_max: int = 0
+    ) -> list[Any]:
+        """Its messages but the last, which says what was sent (rule 22)."""
         request = pb.PullRangeReq(
-            cluster_id=self.cluster_id, after_ts=after_ts, until_ts=until_ts, message_bytes_max=message_bytes_max
+            cluster_id=self.cluster_id,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            message_bytes_max=message_bytes_max,
+            part_bytes_max=part_bytes_max,
         )
         call: Any = self.channel.unary_stream("/binlog.ext.PumpExt/PullRange")(request.SerializeToString())
-        return [pb.PullRangeResp.FromString(data) async for data in call]
+        *messages, last = [pb.PullRangeResp.FromString(data) async for data in call]
+        sizes = [len(payload) for message in messages for payload in message.payloads]
+        behind = sum(1 for message in messages if message.part_offset)  # parts of a binlog whose first was counted
+        assert (last.end.count, last.end.bytes, len(last.payloads)) == (len(sizes) - behind, sum(sizes), 0)
+        return messages
 
     async def pull_binlogs(self, after_ts: int) -> AsyncIterator[Any]:
         request = pump_pb2.PullBinlogReq(clusterID=self.cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))

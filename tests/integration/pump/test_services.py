@@ -10,16 +10,21 @@ from typing import Any
 
 import grpc
 import pytest
+from binlog.errors import TimestampUnavailable
 from binlog.node import NodeStatus, State
 from binlog.registry import Registry
 from binlog.security import Security
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
+from binlog.upstream import BOUND_KEY
 from grpc import aio
 
 from pump.errors import NotifyFailed
+from pump.process import Pump
+from pumpclient.answer import Outcome, classify
 from tests.certificates import Authority
-from tests.integration.pump.rpc import Client, connected, running, take, until
+from tests.integration.pump.rpc import Client, config, connected, running, take, until
+from tests.lossy_etcd import LossyEtcd
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 CLUSTER = 7
@@ -100,6 +105,62 @@ async def test_write_binlog_of_upstream(client: Client) -> None:
     code, text = codes(error)
     assert code is grpc.StatusCode.UNKNOWN
     assert "unexpected EOF" in text
+
+
+FAR = (1 << 63) - 5
+
+
+async def test_a_ts_far_ahead_is_refused_on_every_way_in(client: Client) -> None:
+    """Once in the log it would stay, and an elected allocator would go on from there."""
+    with pytest.raises(aio.AioRpcError) as error:
+        await client.write(prewrite(FAR))
+    code, text = codes(error)
+    assert code is grpc.StatusCode.UNKNOWN
+    assert classify(code.value[0], text).outcome is Outcome.REFUSED, "no copy of it can be there"
+    assert "ts-ahead-max" in text
+    (answer,) = await client.write_batches([[prewrite(10), prewrite(FAR), commit(12, FAR)]])
+    assert [(e.index, e.code) for e in answer.errors] == [
+        (1, grpc.StatusCode.INVALID_ARGUMENT.value[0]),
+        (2, grpc.StatusCode.INVALID_ARGUMENT.value[0]),
+    ]
+    with pytest.raises(aio.AioRpcError) as error:
+        await client.settle(10, FAR)
+    assert codes(error)[0] is grpc.StatusCode.INVALID_ARGUMENT
+    assert [entry.start_ts for entry in (await client.inspect()).pending] == [10]
+
+
+async def test_a_pump_does_not_start_from_a_bound_far_ahead(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """Without PD: the error says which key and which command."""
+    await etcd.put(BOUND_KEY, b"%d" % (1 << 44))
+    pump = Pump(config(tmp_path, pd, **{"tso-source": "own"}), etcd=etcd)
+    with pytest.raises(
+        TimestampUnavailable, match=rf"{BOUND_KEY} says {1 << 44} .*`binlogctl reset-tso-bound -dry-run`"
+    ):
+        await pump.start()
+    assert not (await Registry(etcd).list("pumps")).nodes
+    await etcd.put(BOUND_KEY, b"1")
+    async with running(tmp_path, etcd, pd, **{"tso-source": "own"}) as pump:
+        assert pump.store.resolved_ts
+
+
+async def test_answers_of_etcd_that_were_lost_stop_no_prewrites(tmp_path: Path, pd: StubPD) -> None:
+    """Rule 2: its leader changes while the pump writes its record twice."""
+    etcd = LossyEtcd()
+    async with (
+        running(tmp_path, etcd, pd, **{"heartbeat-interval": 1}) as pump,
+        connected(pump.addr, CLUSTER) as client,
+    ):
+        etcd.fates = ["taken", "taken"]
+        record = await pump.registry.get("pumps", "p1")
+        assert record is not None
+
+        async def written_again() -> bool:
+            found = await pump.registry.get("pumps", "p1")
+            assert found is not None
+            return not etcd.fates and found.mod_revision > record.mod_revision + 1
+
+        await until(written_again)
+        await client.write(prewrite(10))
 
 
 async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:

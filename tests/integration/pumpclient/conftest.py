@@ -70,6 +70,10 @@ class Cluster:
 
     async def pull(self, pump: Pump, cluster_id: int, until_ts: int) -> list[Envelope]:
         """Everything a pump serves up to `until_ts`, once it is resolved there, without fakes."""
+        return [scan(payload) for payload in await self.pull_payloads(pump, cluster_id, until_ts)]
+
+    async def pull_payloads(self, pump: Pump, cluster_id: int, until_ts: int) -> list[bytes]:
+        """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
             async with asyncio.timeout(30):
@@ -79,8 +83,8 @@ class Cluster:
                         break
                     await asyncio.sleep(0.05)
             request = pb.PullRangeReq(cluster_id=cluster_id, after_ts=0, until_ts=until_ts)
-            found = [scan(p) async for response in stub.PullRange(request) for p in response.payloads]
-        return [envelope for envelope in found if not envelope.is_fake]
+            found = [p async for response in stub.PullRange(request) for p in response.payloads]
+        return [payload for payload in found if not scan(payload).is_fake]
 
 
 @pytest.fixture

@@ -117,9 +117,10 @@ async def test_services_share_tables_and_ddl(cluster: Cluster) -> None:
             assert all(job.finished_ts < commit_ts for job in jobs if job.schema_version <= version)
 
 
-def child(cluster: Cluster, point: str) -> subprocess.CompletedProcess[str]:
+def child(cluster: Cluster, point: str, *, ttl_s: int = 600) -> subprocess.CompletedProcess[str]:
+    """Its lease outlives it by so long; until then nobody but an operator ends what it left."""
     environment = {**os.environ, "BINLOG_CRASH_POINT": point, "PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{ROOT}"}
-    command = [sys.executable, str(HERE / "writer_child.py"), cluster.url]
+    command = [sys.executable, str(HERE / "writer_child.py"), cluster.url, str(ttl_s)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -1,5 +1,5 @@
-"""A writer to be killed: `python writer_child.py URL` creates a database and a table, or writes one row, and dies where
-BINLOG_CRASH_POINT says."""
+"""A writer to be killed: `python writer_child.py URL TTL_S` creates a database and a table, or writes one row, and
+dies where BINLOG_CRASH_POINT says."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pumpclient.sdk import BigInt, Column, Service, Table
 
 
-async def main(url: str) -> None:
-    async with await Service.connect(url, tso_source="own") as service:
+async def main(url: str, ttl_s: int) -> None:
+    async with await Service.connect(url, tso_source="own", lease_ttl_s=ttl_s) as service:
         if not await service.databases():
             await service.create_database("shop")
         table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
@@ -18,4 +18,4 @@ async def main(url: str) -> None:
             txn.insert(table, {"id": 1})
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -82,3 +82,8 @@ def change(
 
 def limits(rows: int = 500, size: int = 1 << 20) -> Limits:
     return Limits(rows, size)
+
+
+def waits_for_a_row(db: MariaDB) -> bool:
+    """Whether some transaction of the server waits for a lock that another one holds."""
+    return bool(db.query("SELECT 1 FROM information_schema.INNODB_TRX WHERE trx_state='LOCK WAIT'"))

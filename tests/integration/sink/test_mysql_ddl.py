@@ -90,6 +90,8 @@ def setup_tables(db: MariaDB) -> None:
     db.query("CREATE TABLE d.far (id INT PRIMARY KEY)")
     db.query("INSERT INTO d.w VALUES (50)")
     db.query("INSERT INTO d.far VALUES (500)")
+    db.query("CREATE TABLE d.h (id INT) PARTITION BY HASH (id) PARTITIONS 3")
+    db.query("INSERT INTO d.h VALUES (NULL),(1),(3)")
 
 
 A, B, P = table(51, "a"), table(52, "b"), table(53, "p")
@@ -131,12 +133,23 @@ COPIED = step(
 )  # fmt: skip
 CASES["copied"] = (COPIED, "SELECT 'far', id FROM d.far UNION ALL SELECT 'w', id FROM d.w ORDER BY 2",
                    [("far", 50), ("w", 500)])  # fmt: skip
+HASHED = PartitionInfo(PartitionType.HASH, "`id`", enable=True, definitions=tuple(
+    PartitionDefinition(90 + n, f"p{n}") for n in range(3)))  # fmt: skip
+EMPTIED = replace(HASHED, definitions=(PartitionDefinition(99, "p0"), *HASHED.definitions[1:]))
+H = table(56, "h", key=False)
+# Upstream NULL lies in the first partition, here in the third: a statement for each.
+CASES["emptied"] = (
+    step(5, ActionType.TRUNCATE_TABLE_PARTITION, 300, "ALTER TABLE `h` TRUNCATE PARTITION `p0`",
+         before=replace(H, partition=HASHED), after=replace(H, partition=EMPTIED)),
+    "SELECT id FROM d.h", [(1,)])  # fmt: skip
 CASES["rewritten"] = (REWRITTEN, "SELECT * FROM d.r ORDER BY n", [(1, 2), (3, 4)])
 # Every point for the two that look the same before and after; for the others those on both sides of the statement.
 KILLS = [(case, point) for case in ("ring", "exchange") for point in POINTS]
 KILLS += [(case, point) for case in ("truncate", "add-column", "drop") for point in POINTS[2:4]]
 KILLS += [("rewritten", f"sink.ddl_mark_{edge}:{n}") for edge in ("commit", "committed") for n in (2, 4)]
 KILLS += [("copied", f"sink.ddl_after_exec:{n}") for n in range(1, 6)]
+EDGES = ("ddl_marked", "ddl_after_exec", "ddl_mark_commit:2", "ddl_mark_committed:2", "before_commit", "after_commit")
+KILLS += [("emptied", f"sink.{point}") for point in EDGES]
 KILLS += [("copied", f"sink.ddl_mark_committed:{n}") for n in range(4, 7)]
 KILLS += [("rewritten", "sink.ddl_after_exec:2"), ("rewritten", "sink.before_commit")]
 

@@ -176,3 +176,22 @@ def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
     destination.ddl(step(2, ActionType.ADD_INDEX, 210, "CREATE INDEX `i` ON `t` (`id`)", before=info, after=info))
     destination.ddl(step(3, ActionType.DROP_TABLE, 220, "DROP TABLE `t`", before=info))
     assert db.query("SHOW TABLES IN d") == []
+
+
+def test_comments_are_run_as_upstream_runs_them(db: MariaDB) -> None:
+    """`/*M! … */` is code to MariaDB alone, `/*!999999 … */` and `/*T! … */` to TiDB alone: what upstream ran runs, and
+    nothing else. An operator's text is the destination's own."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT, b INT)")
+    destination = opened(db)
+    after = table(50, "t", column(1, "id"))
+    names = "SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY ORDINAL_POSITION) FROM information_schema.COLUMNS" \
+            " WHERE TABLE_SCHEMA='d'"  # fmt: skip
+    sql = "/* x */ ALTER TABLE `t` ADD `c` INT /*M! , DROP `a` */ /*M!100100 , DROP `b` */ /*T![no] , DROP `b` */"
+    destination.ddl(step(1, ActionType.ADD_COLUMN, 200, sql, before=after, after=after))
+    assert db.query(names) == [("id,a,b,c",)]
+    sql = "ALTER TABLE `t` /*!999999 ADD `d` INT */ /*T! , ADD `e` INT */, /*T! SHARD_ROW_ID_BITS = 4 */"
+    destination.ddl(step(2, ActionType.ADD_COLUMN, 300, sql, before=after, after=after))
+    assert db.query(names) == [("id,a,b,c,d,e",)]
+    own = replace(step(3, ActionType.DROP_COLUMN, 400, "ALTER TABLE `t` /*M! DROP `e` */"), rewritten=True)
+    destination.ddl(own)
+    assert db.query(names) == [("id,a,b,c,d",)]

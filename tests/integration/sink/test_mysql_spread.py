@@ -13,11 +13,14 @@ import pytest
 
 from drainer.plan import Folded, Kind, Match, SegmentWork, TableShape
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
+from drainer.sink.mysql import marks, position
+from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.mysql.position import Feed
 from drainer.sink.protocol import Identity, Intent, Phase, SpreadTarget
-from tests.integration.sink.case import change, gone, opened, put, server_config, shape, work
+from tests.integration.sink.case import change, gone, opened, put, server_config, shape, waits_for_a_row, work
 from tests.integration.sink.child import run_until_done, spread
-from tests.support import MariaDB
+from tests.support import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -125,6 +128,16 @@ def test_an_untouched_row_stops_the_range_with_its_name(db: MariaDB) -> None:
     assert db.query("SELECT * FROM d.t ORDER BY id") == [(1, 5), (2, 5)]
 
 
+def test_a_range_with_an_unfinished_slot_is_not_finished(db: MariaDB) -> None:
+    """Whoever counts the slots may be wrong; the marks are not. The position stays, and the range stays open."""
+    destination = opened(db)
+    destination.begin(intent())
+    db.query("UPDATE tidb_binlog.drainer_mark SET chunks_done=1, chunks_total=3 WHERE slot=2")
+    with pytest.raises(PositionMoved, match=r"slots \[2\] of .* are not complete"):
+        destination.finish(intent(), 1)
+    assert db.query("SELECT commit_ts, intent IS NULL FROM tidb_binlog.drainer_position") == [(100, 0)]
+
+
 def test_an_old_attempt_writes_nothing_under_a_new_epoch(db: MariaDB) -> None:
     """Rule 15's counterexample: an executor of the old driver wakes while its successor spreads the same range, and
     again after the range is finished and its marks are gone."""
@@ -141,6 +154,34 @@ def test_an_old_attempt_writes_nothing_under_a_new_epoch(db: MariaDB) -> None:
     with pytest.raises(Fenced, match="marks are gone"):
         asleep.apply(0, slot)
     assert db.query("SELECT n FROM d.t ORDER BY n") == [(0,), (1,), (2,), (3,)]
+
+
+def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> None:
+    """Rule 15, the same a moment earlier: it has read its mark, which was of its epoch still, and waits for the row
+    that its successor holds. When it gets it, the mark is the successor's; only the UPDATE itself can see that."""
+    db.query("CREATE TABLE d.t (n INT)")
+    t = shape("t", "n", key=())
+    slot = work(100, 200, ordered=[change(t, Kind.INSERT, new=str(i), ts=101, seq=i) for i in range(4)])
+    asleep = opened(db).begin(intent())
+    config = server_config(db)
+    successor = connect(config, idle_s=60, read_timeout_s=20)
+    feed = Feed.of(config, Identity(7, "main", "drainer-1"), successor)
+    held = position.read(successor, feed)
+    assert held is not None
+    epoch = position.take_epoch(successor, feed, epoch=held.epoch, node_id="drainer-2")
+    successor.begin()
+    marks.open_phase(successor, feed, epoch=epoch, intent=intent(), phase=Phase.DIRECT)
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(asleep.apply, 0, slot)
+        try:
+            wait_until(lambda: waits_for_a_row(db), what="the old attempt waits for its mark")
+        finally:
+            successor.commit()
+        with pytest.raises(Fenced, match=f"its epoch is {epoch}"):
+            attempt.result(30)
+    successor.close()
+    assert db.query("SELECT * FROM d.t") == []
+    assert db.query("SELECT DISTINCT epoch, chunks_done FROM tidb_binlog.drainer_mark") == [(epoch, 0)]
 
 
 def test_a_chunk_in_flight_is_seen_by_the_successor(db: MariaDB) -> None:

@@ -7,7 +7,7 @@ import pickle
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.plan import Change, Folded, Kind, NetRow, Ordered, SegmentWork, TableShape
+from drainer.plan import Change, Folded, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
 from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
 from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
@@ -305,3 +305,45 @@ def test_a_killed_writer_leaves_whole_steps(path: Path, crash: str) -> None:
     assert _child(path, actions, crash) == -9
     play(path, actions)
     assert rows_of(path, 'SELECT * FROM "d.k" ORDER BY n') == [(1, 4), (2, 5)]
+
+
+def test_a_table_that_somebody_made_with_a_coarser_collation_loses_no_row(path: Path) -> None:
+    """Rule 10: by NOCASE a delete of 'a' would take 'A' along, and a row that collides must be an error."""
+    opened(path).close(clean=True)
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "d.t" (c TEXT COLLATE NOCASE PRIMARY KEY, v INT)')
+        connection.execute('CREATE TABLE "d.bare" (c TEXT COLLATE NOCASE)')
+        connection.execute("INSERT INTO \"d.t\" VALUES ('A',1)")
+        connection.execute("INSERT INTO \"d.bare\" VALUES ('A'), ('a')")
+    t, bare = shape("t", "c v"), shape("bare", "c", key=())
+    destination = opened(path)
+    dead = NetRow(b"a", Kind.DELETE, None, (("a",),))
+    one = Change(bare, Kind.DELETE, ("a",), None, 150, 0)
+    destination.apply(work(100, 200, Folded(t, (dead,)), ordered=[one]), 1)
+    assert rows_of(path, 'SELECT * FROM "d.t"') == [("A", 1)]
+    assert rows_of(path, 'SELECT * FROM "d.bare"') == [("A",)]
+    twin = NetRow(b"a", Kind.INSERT, ("a", 2), ())
+    with pytest.raises(UniqueConflict, match="PRIMARY"):
+        destination.apply(work(200, 300, Folded(t, (twin,))), 1)
+    assert rows_of(path, 'SELECT * FROM "d.t"') == [("A", 1)]
+
+
+def test_pieces_are_one_transaction(path: Path) -> None:
+    """Applied in turn, and none of them when a later one fails."""
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "d.t" (id INTEGER PRIMARY KEY, u INTEGER UNIQUE)')
+    destination = opened(path)
+    t = shape("t", "id u", unique=("u",))
+
+    def works(*, fails: bool) -> Iterator[SegmentWork]:
+        yield work(100, 200, Folded(t, (put(1, 1, 10), put(2, 2, 20))))
+        yield work(100, 200, Folded(t, (put(1, 1, 30), put(2, 2, 10))))
+        assert rows_of(path, 'SELECT * FROM "d.t"') == []
+        if fails:
+            raise RowMissing("the test's", schema="d", table="t")
+
+    with pytest.raises(RowMissing):
+        destination.apply_pieces(Pieces(100, 200, lambda: works(fails=True)), 5)
+    assert (destination.commit_ts, rows_of(path, 'SELECT * FROM "d.t"')) == (100, [])
+    destination.apply_pieces(Pieces(100, 200, lambda: works(fails=False)), 5)
+    assert (destination.commit_ts, rows_of(path, 'SELECT * FROM "d.t" ORDER BY id')) == (200, [(1, 30), (2, 10)])

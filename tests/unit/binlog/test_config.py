@@ -89,6 +89,12 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
     assert run(PUMP_CONFIG=str(tmp_path / "e.toml")).gc == timedelta(days=3)
 
 
+def test_a_section_that_is_nearly_right_is_suggested_as_a_section(tmp_path: Path) -> None:
+    """Not a setting elsewhere whose last word looks like it."""
+    with pytest.raises(ConfigError, match=r"storagee: did you mean storage\?"):
+        run(toml="[storagee]\n", directory=tmp_path)
+
+
 @pytest.mark.parametrize(
     "argv",
     [["-gc", "8h"], ["--gc", "8h"], ["-gc=8h"], ["--gc=8h"], ["-gc", "1", "-gc", "8h"], ["-log-rotate", "x", "-gc=8h"]],
@@ -144,12 +150,12 @@ def test_bad_values_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:
-    toml = 'data_dir = "x"\nwhatever = 1\ngc = "bad too"\n[storage]\nfoo = 1\n[strange]\na = 1\n'
+    toml = 'data_dir = "x"\nwhatever = 1\ngc = "bad too"\n[storage]\nfoo = 1\n[foreign]\na = 1\n'
     with pytest.raises(ConfigError) as caught:
         run(toml=toml, directory=tmp_path)
     assert str(caught.value) == (
         f"component pump's config file {tmp_path}/p.toml contained unknown configuration options: "
-        "data_dir, storage.foo, strange, whatever (line 1, 2, 5, 6; data_dir: did you mean data-dir?)"
+        "data_dir, foreign, storage.foo, whatever (line 1, 2, 5, 6; data_dir: did you mean data-dir?)"
     )
 
 

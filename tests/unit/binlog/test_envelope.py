@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from binlog.envelope import BinlogType, encode_binlog, encode_fake, encode_varint, merge, scan
+from binlog.envelope import BinlogType, encode_binlog, encode_fake, encode_varint, merge, scan, writer_of
 from binlog.errors import DecodeError
 from binlog.pb import binlog_pb2
 from hypothesis import given
@@ -37,6 +37,7 @@ def fields(draw: st.DrawFn) -> dict[str, object]:
         "ddl_query": draw(TEXT),
         "ddl_job_id": draw(st.one_of(st.just(0), INT64)),
         "ddl_schema_state": draw(st.one_of(st.just(0), INT32)),
+        "writer": draw(st.sampled_from([None, b"w" * 16, bytes(16)])),
     }
 
 
@@ -56,6 +57,7 @@ def agrees(payload: bytes) -> None:
     assert payload[found.key_at : found.key_end] == parsed.prewrite_key
     assert payload[found.value_at : found.value_end] == parsed.prewrite_value
     assert payload[found.query_at : found.query_end] == parsed.ddl_query
+    assert writer_of(payload, found) == parsed.writer
     value = binlog_pb2.PrewriteValue.FromString(parsed.prewrite_value)
     assert found.schema_version == value.schema_version
 
@@ -70,6 +72,7 @@ def test_encode_and_scan_agree_with_protobuf(values: dict[str, object]) -> None:
 @given(fields())
 def test_encoding_is_canonical(values: dict[str, object]) -> None:
     """W-01: with every scalar set explicitly, protobuf writes the same bytes."""
+    values["writer"] = None  # ours alone, and not at its place in the order of numbers
     parsed = message(values)
     assert encode_binlog(**values) == parsed.SerializeToString(deterministic=True)  # type: ignore[arg-type]
 
@@ -127,6 +130,22 @@ def test_every_cut_of_real_binlogs() -> None:
                     attempt(payload[:end])
                 except DecodeError as error:
                     assert error.offset <= len(payload)
+
+
+def test_a_writer_leaves_the_fast_way_as_it_is() -> None:
+    """With TSOs of nine bytes: the fields behind it are found where they are, and a merge drops it without looking."""
+    start_ts, writer = 450_000_000_000_000_000, bytes(range(16))
+    values = {"tp": 0, "start_ts": start_ts, "prewrite_key": b"k", "prewrite_value": b"\x08\x05\x12\x01r"}
+    plain, named = encode_binlog(**values), encode_binlog(**values, writer=writer)  # type: ignore[arg-type]
+    found, bare = scan(named), scan(plain)
+    assert writer_of(named, found) == writer and writer_of(plain, bare) == b""
+    assert (found.body_offset, found.key_at, found.value_end) == tuple(
+        at + len(named) - len(plain) for at in (bare.body_offset, bare.key_at, bare.value_end)
+    )
+    commit = encode_binlog(tp=1, start_ts=start_ts, commit_ts=start_ts + 1, prewrite_key=b"k")
+    assert merge(named, commit) == merge(plain, commit)
+    longer = named.replace(b"\xa2\x06\x10" + writer, b"\xa2\x06\x11" + writer + b"x")
+    assert writer_of(longer, scan(longer)) == b"" and merge(longer, commit) == merge(plain, commit)
 
 
 def test_empty_payload_is_a_probe() -> None:
@@ -215,9 +234,9 @@ def test_recorded_binlogs_are_encoded_to_the_same_bytes(capture: CaptureSet) -> 
 def test_merge_of_any_shapes(p: dict[str, object], c: dict[str, object], random, mix_p: bool, mix_c: bool) -> None:  # type: ignore[no-untyped-def]
     """Shuffled or canonical, the merged binlog has the right fields from each side, in canonical bytes."""
     p |= {"tp": 0, "commit_ts": 0}
-    c |= {"tp": 1, "start_ts": p["start_ts"]}
+    c |= {"tp": 1, "start_ts": p["start_ts"], "writer": None}  # only prewrites name one
     expected = encode_binlog(
-        **(p | {"tp": 1, "commit_ts": c["commit_ts"], "prewrite_key": c["prewrite_key"]})  # type: ignore[arg-type]
+        **(p | {"tp": 1, "commit_ts": c["commit_ts"], "prewrite_key": c["prewrite_key"], "writer": None})  # type: ignore[arg-type]
     )
 
     def bytes_of(values: dict[str, object], mixed: bool) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -80,3 +81,41 @@ def test_an_existing_file_is_continued(tmp_path: Path) -> None:
     file.write("new\n")
     file.flush()
     assert lines(tmp_path / "p.log") == ["old", "new"]
+
+
+# In a process of somebody else's
+
+
+def test_a_library_logs_to_the_applications_logging(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Levels are the application's, the place is the caller's, and nothing goes to stdout or stderr by itself."""
+    logger = log.get_logger("pumpclient.client")
+    with caplog.at_level("INFO", logger="tidb_binlog"):
+        logger.debug("hidden")
+        logger.info("pump chosen", node_id="pump-1", note="two words", percent="100 %s")
+        try:
+            raise ValueError("bad")
+        except ValueError:
+            logger.exception("failed", n=1)
+    first, second = caplog.records
+    assert (first.name, first.levelname, first.filename) == ("tidb_binlog.pumpclient.client", "INFO", "test_log.py")
+    assert first.getMessage() == 'pump chosen node_id=pump-1 note="two words" percent="100 %s"'
+    assert (second.getMessage(), second.filename) == ("failed n=1", "test_log.py")
+    assert second.exc_info is not None
+    assert second.exc_info[0] is ValueError
+    logger.warning("an application that configured nothing")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_application_with_structlog_gets_the_events() -> None:
+    seen: list[Any] = []
+
+    def keep(_logger: object, _method: str, event: Any) -> Any:
+        seen.append(dict(event))
+        raise structlog.DropEvent
+
+    logger = log.get_logger("pumpclient.client")
+    structlog.configure(processors=[keep])
+    logger.info("pump chosen", node_id="pump-1")
+    assert seen == [{"event": "pump chosen", "component": "pumpclient.client", "node_id": "pump-1"}]

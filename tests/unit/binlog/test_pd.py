@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -30,8 +31,9 @@ class Twisted(StubPD):
             yield pdpb_pb2.TsoResponse(header=header, count=fields["count"], timestamp=ts)
 
 
-async def test_cluster_id_and_timestamps() -> None:
+async def test_cluster_id_and_timestamps(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(cluster_id=7_000_000_000_000_000_001)
+    closing.push_async_callback(pd.close)
     client = PDClient([f"http://127.0.0.1:{free_port()}", f"http://{pd.addr}"])
     assert await client.cluster_id() == 7_000_000_000_000_000_001
     first = await client.timestamps(1)
@@ -40,21 +42,21 @@ async def test_cluster_id_and_timestamps() -> None:
     assert first[0] < many[0]
     assert list(many) == list(range(many[0], many[0] + 1000))
     await client.close()
-    await pd.close()
 
 
-async def test_concurrent_requests_stay_in_order() -> None:
+async def test_concurrent_requests_stay_in_order(closing: AsyncExitStack) -> None:
     pd = await StubPD.start()
+    closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
     given = await asyncio.gather(*(client.timestamps(3) for _ in range(50)))
     flat = [ts for some in given for ts in some]
     assert flat == sorted(set(flat))
     await client.close()
-    await pd.close()
 
 
-async def test_a_restarted_pd_is_found_again() -> None:
+async def test_a_restarted_pd_is_found_again(closing: AsyncExitStack) -> None:
     pd = await StubPD.start()
+    closing.push_async_callback(pd.close)
     addr = pd.addr
     client = PDClient([addr])
     before = (await client.timestamps(1))[0]
@@ -62,6 +64,7 @@ async def test_a_restarted_pd_is_found_again() -> None:
     with pytest.raises(TimestampUnavailable, match=addr):
         await client.timestamps(1)
     pd = await StubPD.start(addr=addr)
+    closing.push_async_callback(pd.close)
     for _ in range(100):
         try:
             assert (await client.timestamps(1))[0] > before
@@ -71,11 +74,11 @@ async def test_a_restarted_pd_is_found_again() -> None:
     else:
         pytest.fail("never reconnected")
     await client.close()
-    await pd.close()
 
 
-async def test_another_cluster_is_refused() -> None:
+async def test_another_cluster_is_refused(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(cluster_id=1)
+    closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
     await client.timestamps(1)
     pd.cluster_id = 2
@@ -84,7 +87,6 @@ async def test_another_cluster_is_refused() -> None:
     with pytest.raises(ClusterMismatch, match="2 vs 1"):
         await client.timestamps(1)
     await client.close()
-    await pd.close()
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,12 @@ async def test_another_cluster_is_refused() -> None:
         ),
     ],
 )
-async def test_wrong_answers(answer: dict[str, Any], error: type[Exception], named: str) -> None:
+async def test_wrong_answers(
+    closing: AsyncExitStack, answer: dict[str, Any], error: type[Exception], named: str
+) -> None:
     """Each is refused by name, and a right answer afterwards is taken."""
     pd = await Twisted.start(cluster_id=1)
+    closing.push_async_callback(pd.close)
     assert isinstance(pd, Twisted)
     client = PDClient([pd.addr])
     before = await client.timestamps(1)
@@ -113,12 +118,12 @@ async def test_wrong_answers(answer: dict[str, Any], error: type[Exception], nam
     pd.answer = {}
     assert (await client.timestamps(5))[0] > before[0]
     await client.close()
-    await pd.close()
 
 
-async def test_a_cancelled_request_leaves_no_answer_for_the_next() -> None:
+async def test_a_cancelled_request_leaves_no_answer_for_the_next(closing: AsyncExitStack) -> None:
     """The stream is thrown away: a late answer to 7 must not be taken for that to 2."""
     pd = await StubPD.start()
+    closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
     await client.timestamps(1)
     for _ in range(20):
@@ -129,11 +134,11 @@ async def test_a_cancelled_request_leaves_no_answer_for_the_next() -> None:
         await asyncio.gather(work, return_exceptions=True)
         assert len(await client.timestamps(2)) == 2
     await client.close()
-    await pd.close()
 
 
-async def test_a_held_clock_repeats_its_ceiling() -> None:
+async def test_a_held_clock_repeats_its_ceiling(closing: AsyncExitStack) -> None:
     pd = await StubPD.start()
+    closing.push_async_callback(pd.close)
     client = PDClient([pd.addr])
     pd.set(1000, hold=True)
     assert list(await client.timestamps(1)) == [1000]
@@ -143,16 +148,16 @@ async def test_a_held_clock_repeats_its_ceiling() -> None:
     pd.run()
     assert (await client.timestamps(1))[0] > 1005
     await client.close()
-    await pd.close()
 
 
-async def test_what_is_no_pd() -> None:
+async def test_what_is_no_pd(closing: AsyncExitStack) -> None:
     server = aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     with pytest.raises(NotPD, match=f"127.0.0.1:{port} is no PD"):
         await ask_members(f"http://127.0.0.1:{port}")
     pd = await StubPD.start(cluster_id=5)
+    closing.push_async_callback(pd.close)
     dead = f"127.0.0.1:{free_port()}"
     found = await ask_first([dead, f"127.0.0.1:{port}", pd.addr])
     assert found.cluster_id == 5
@@ -164,7 +169,6 @@ async def test_what_is_no_pd() -> None:
     with pytest.raises(TimestampUnavailable, match="without a cluster id"):
         await ask_first([pd.addr])
     await server.stop(None)
-    await pd.close()
 
 
 async def test_counts_are_bounded() -> None:

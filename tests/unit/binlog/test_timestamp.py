@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import pytest
 from binlog.errors import ClusterMismatch, TimestampUnavailable
@@ -166,13 +167,14 @@ async def test_counts_are_bounded() -> None:
     await source.close()
 
 
-async def test_own_timestamps_follow_the_elected_pump() -> None:
+async def test_own_timestamps_follow_the_elected_pump(closing: AsyncExitStack) -> None:
     """Nobody elected, then one, then another after a failover: callers wait, and what they get rises."""
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
     source = BatchingSource(OwnTimestamps(etcd), wait_s=10)
     waiting = asyncio.ensure_future(source.get())
     one = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(one.close)
     await etcd.put(LEADER_KEY, one.addr.encode())
     first = await waiting
     many = await asyncio.gather(*(source.get() for _ in range(20)))
@@ -180,17 +182,19 @@ async def test_own_timestamps_follow_the_elected_pump() -> None:
     await one.close()
     waiting = asyncio.ensure_future(source.get())
     two = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(two.close)
     two.set(max(many) + (60_000 << 18))  # a successor starts above the bound
     await etcd.put(LEADER_KEY, two.addr.encode())
     assert await waiting > max(many)
     await source.close()
-    await two.close()
 
 
-async def test_a_successor_that_starts_below_is_refused() -> None:
+async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack) -> None:
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
     one, two = await StubPD.start(cluster_id=42), await StubPD.start(cluster_id=42)
+    closing.push_async_callback(one.close)
+    closing.push_async_callback(two.close)
     await etcd.put(LEADER_KEY, one.addr.encode())
     one.set(one.allocate(1)[0] + (3_600_000 << 18))  # its clock was an hour ahead
     source = BatchingSource(OwnTimestamps(etcd), wait_s=0.3)
@@ -200,14 +204,14 @@ async def test_a_successor_that_starts_below_is_refused() -> None:
     with pytest.raises(TimestampUnavailable, match="went back: it gave"):
         await source.get()
     await source.close()
-    await two.close()
 
 
-async def test_two_sources_of_one_pd() -> None:
+async def test_two_sources_of_one_pd(closing: AsyncExitStack) -> None:
     """Over real gRPC: timestamps of two processes' clients interleave and rise for each."""
     etcd = MemoryEtcd()
     await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
     pd = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(pd.close)
     await etcd.put(LEADER_KEY, pd.addr.encode())
     sources = [BatchingSource(OwnTimestamps(etcd)) for _ in range(2)]
     last = 0
@@ -217,4 +221,3 @@ async def test_two_sources_of_one_pd() -> None:
         last = ts
     for source in sources:
         await source.close()
-    await pd.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from binlog.cluster import CLUSTER_ID_KEY, cluster_id, own_cluster_id
@@ -29,8 +30,9 @@ async def plain_server() -> tuple[aio.Server, str]:
     return server, f"127.0.0.1:{port}"
 
 
-async def test_auto_takes_pd_where_it_answers() -> None:
+async def test_auto_takes_pd_where_it_answers(closing: AsyncExitStack) -> None:
     pd, etcd = await StubPD.start(cluster_id=5), MemoryEtcd()
+    closing.push_async_callback(pd.close)
     cfg = section(pd.addr)
     assert await choose_source(etcd, cfg) == "pd"
     found = await etcd.get(SOURCE_KEY)
@@ -40,17 +42,16 @@ async def test_auto_takes_pd_where_it_answers() -> None:
     source = await connect_timestamps(etcd, cfg)
     assert await source.get() < await source.get()
     await source.close()
-    await pd.close()
 
 
-async def test_auto_takes_own_where_a_plain_etcd_answers() -> None:
+async def test_auto_takes_own_where_a_plain_etcd_answers(closing: AsyncExitStack) -> None:
     server, addr = await plain_server()
+    closing.push_async_callback(server.stop, None)
     etcd = MemoryEtcd()
     assert await choose_source(etcd, section(addr)) == "own"
     ids = await asyncio.gather(*(cluster_id(etcd, section(addr)) for _ in range(5)))
     assert len(set(ids)) == 1
     assert 1 << 62 <= ids[0] < 1 << 63
-    await server.stop(None)
 
 
 async def test_auto_does_not_guess_when_nobody_answers() -> None:
@@ -62,30 +63,30 @@ async def test_auto_does_not_guess_when_nobody_answers() -> None:
     assert await choose_source(etcd, cfg) == "pd"
 
 
-async def test_pd_addr_is_asked_instead_of_pd_urls() -> None:
+async def test_pd_addr_is_asked_instead_of_pd_urls(closing: AsyncExitStack) -> None:
     pd = await StubPD.start(cluster_id=8)
+    closing.push_async_callback(pd.close)
     cfg = UpstreamSection(pd_urls=("http://127.0.0.1:1",), pd_addr=pd.addr)
     assert await cluster_id(MemoryEtcd(), cfg) == 8
-    await pd.close()
 
 
 @pytest.mark.parametrize(("recorded", "source"), [("pd", "own"), ("own", "pd"), ("own", "auto")])
-async def test_a_disagreement_says_what_to_do(recorded: str, source: str) -> None:
+async def test_a_disagreement_says_what_to_do(closing: AsyncExitStack, recorded: str, source: str) -> None:
     pd, etcd = await StubPD.start(), MemoryEtcd()
+    closing.push_async_callback(pd.close)
     await etcd.put(SOURCE_KEY, recorded.encode())
     with pytest.raises(TimestampSourceMismatch, match=f'takes its timestamps from "{recorded}".*delete the key'):
         await choose_source(etcd, section(pd.addr, source))
-    await pd.close()
 
 
-async def test_programs_that_start_together_agree() -> None:
+async def test_programs_that_start_together_agree(closing: AsyncExitStack) -> None:
     """One configured own and one pd, at the same moment: exactly one of them may go on."""
     pd, etcd = await StubPD.start(), MemoryEtcd()
+    closing.push_async_callback(pd.close)
     results = await asyncio.gather(
         *(choose_source(etcd, section(pd.addr, source)) for source in ("own", "pd")), return_exceptions=True
     )
     assert sorted(type(r).__name__ for r in results) == ["TimestampSourceMismatch", "str"]
-    await pd.close()
 
 
 async def test_spoilt_records_are_named() -> None:

@@ -77,7 +77,7 @@ def test_the_source_is_documented_as_it_is() -> None:
     from drainer.spark.source import SCHEMA
 
     section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
-    for option in _KNOWN - {"planner", "planner-key"}:
+    for option in _KNOWN - {"planner", "planner-key", "error-secret"}:
         assert f"`{option}`" in section, option
     for column in SCHEMA.split(", "):
         name, kind = column.split()

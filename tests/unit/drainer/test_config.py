@@ -60,6 +60,7 @@ def test_the_status_page_is_next_to_addr_unless_it_is_told_or_off(tmp_path: Path
         ('[syncer]\nrecycle-bin = "-1h"', "recycle-bin"),
         ('addr = "nowhere"', "addr"),
         ('batch-bytes-max = "much"', "batch-bytes-max"),
+        ('[syncer.to.security]\ncert-allowed-cn = ["db"]', "cert-allowed-cn"),
     ],
 )
 def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) -> None:
@@ -74,6 +75,8 @@ def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) ->
         ('[syncer.to]\npath = "x"', "syncer.to.path"),
         ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
         ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
+        ('[syncer.to.security]\nssl-ca = "ca"\nssl-cert = "c"', "ssl-key must be set together"),
+        ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "without the ssl-ca"),
     ],
 )
 def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, named: str) -> None:

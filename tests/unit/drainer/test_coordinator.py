@@ -26,13 +26,13 @@ def seen(*marks: PumpMark) -> Watermark:
 
 
 def test_the_first_question_is_how_much_lies_before_the_next_ddl() -> None:
-    assert Limits(4000, stop_at_schema=True, schema_version=3) == ASKED
+    assert Limits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
 
 
 def test_a_destination_that_cannot_spread_is_asked_for_inline_batches_only() -> None:
     sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
     asked = first_limits(sizes, schema_version=3, pumps=2)
-    assert asked == Limits(4000, 50)
+    assert asked == Limits(4000, 50, large_bytes_min=4 << 20)
     full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
     plan = decide(seen(full), after_ts=10, asked=asked, sizes=sizes)
     assert isinstance(plan, Plan) and plan.mode is Mode.INLINE and plan.until_ts == 60
@@ -146,7 +146,14 @@ def test_an_open_intent_waits_until_the_pumps_can_serve_it() -> None:
 
 marks_strategy = st.builds(
     lambda resolved, end, size, count, stop: mark(
-        "m", resolved_ts=resolved, end_ts=min(end, resolved), batch_bytes=size, batch_count=count, stop=stop
+        "m",
+        resolved_ts=resolved,
+        end_ts=min(end, resolved),
+        batch_bytes=size,
+        batch_count=count,
+        stop=stop,
+        stop_ts=min(end, resolved) + 1 if stop is Stop.LARGE else 0,
+        stop_bytes=5 << 20 if stop is Stop.LARGE else 0,
     ),
     st.integers(0, 1000),
     st.integers(0, 1000),
@@ -166,7 +173,66 @@ def test_no_plan_leaves_what_is_final(marks: list[PumpMark], after_ts: int, ceil
         assert ceiling_ts is None or found.until_ts <= ceiling_ts
     if isinstance(found, Plan):
         assert found.after_ts == after_ts
-        assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for task in found.tasks for r in task)
+        ranges = [r for task in (*found.tasks, found.large) for r in task]
+        assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for r in ranges)
+        larges = [m.stop_ts for m in marks if m.stop is Stop.LARGE and m.stop_ts > after_ts]
+        if found.mode is Mode.LARGE:
+            assert found.until_ts in larges and found.large and not found.tasks
+        else:
+            assert all(found.until_ts < ts for ts in larges)
+
+
+def large(name: str, ts: int, **changes: object) -> PumpMark:
+    return mark(name, end_ts=ts - 1, stop=Stop.LARGE, stop_ts=ts, stop_bytes=9 << 20, **changes)
+
+
+def planned(*marks: PumpMark, after_ts: int = 50, **more: int) -> object:
+    return decide(seen(*marks), after_ts=after_ts, asked=ASKED, sizes=SIZES, **more)  # type: ignore[arg-type]
+
+
+def test_a_large_transaction_is_a_batch_of_its_own() -> None:
+    """The driver pulls it, so Spark has no task; only pumps that may hold something of its commit_ts are asked."""
+    found = planned(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
+    assert isinstance(found, Plan)
+    assert (found.mode, found.after_ts, found.until_ts, found.tasks) == (Mode.LARGE, 50, 70, ())
+    assert (found.batch_bytes, found.holders) == (9 << 20, ("a",))
+    assert [(r.node_id, r.after_ts, r.until_ts) for r in found.large] == [("a", 50, 70), ("c", 50, 70)]
+
+
+def test_what_lies_before_a_large_transaction_comes_first() -> None:
+    before = large("a", 70, batch_bytes=300, batch_count=2)
+    found = planned(before, mark("b"))
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    found = planned(large("a", 70, batch_bytes=4000, batch_count=40), mark("b"))
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 69)
+    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2))  # before or behind: who knows
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2), after_ts=69)
+    assert isinstance(found, Plan) and (found.mode, [r.node_id for r in found.large]) == (Mode.LARGE, ["a", "b"])
+
+
+def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
+    """Rule 19."""
+    found = planned(large("a", 70), large("b", 70), large("c", 71))
+    assert isinstance(found, Plan) and found.holders == ("a", "b")
+    assert [r.node_id for r in found.large] == ["a", "b"]
+
+
+def test_an_open_intent_with_a_large_transaction_is_finished_as_it_was_begun() -> None:
+    """One of an older drainer, which did not know large batches: tasks pull it in parts and fold it."""
+    found = resume(seen(large("a", 70), mark("b")), Intent(50, 90, 4, 100, 1, "x", ("a", "b")), SIZES)
+    assert found is not None and (found.mode, found.until_ts, found.large) == (Mode.SPREAD, 90, ())
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+
+
+def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
+    slow = mark("b", resolved_ts=60, end_ts=60)
+    found = planned(large("a", 70), slow)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 60)
+    assert planned(large("a", 70), slow, after_ts=60) is None
+    found = planned(large("a", 70), mark("b"), ceiling_ts=69)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    assert planned(large("a", 70), mark("b"), after_ts=69, ceiling_ts=69) is None
 
 
 def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:

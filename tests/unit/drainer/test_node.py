@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from binlog.errors import BinlogError
 from binlog.node import Event, NodeStatus, State
-from binlog.registry import Registry
+from binlog.registry import Registry, key_of
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.coordinator import Mode, Plan
-from drainer.node import DrainerNode
+from drainer.node import Displaced, DrainerNode
 from drainer.sink.memory import Store
 from tests.local_feed import LocalFeed
+from tests.lossy_etcd import LossyEtcd
 from tests.unit.drainer.test_pipeline import BEGIN, COMMITS, END, feed, plan, start
 
 
@@ -59,3 +62,22 @@ async def test_one_that_closes_is_offline_in_the_end() -> None:
     assert (await record(registry)).state is State.CLOSING
     await node.leave()
     assert (await record(registry)).state is State.OFFLINE
+
+
+async def test_writes_whose_answers_were_lost_are_recognised_also_when_the_state_moved_on() -> None:
+    """One change of etcd's leader while a drainer stops must not look like a second process with its id."""
+    etcd = LossyEtcd()
+    node = DrainerNode(Registry(etcd), node_id="d", host="h:1", position=lambda: 5, started_ts=1)
+    await node.register()
+    etcd.fates = ["taken", "taken", "dropped", "taken"]
+    beating = asyncio.create_task(node.heartbeats(0.01))
+    async with asyncio.timeout(5):
+        while len(etcd.fates) > 2:  # noqa: ASYNC110  the fates have no event
+            await asyncio.sleep(0.005)
+        await node.stopping(Event.PAUSE)
+        while etcd.fates or (await record(Registry(etcd))).state is not State.PAUSING:
+            await asyncio.sleep(0.005)
+            assert not beating.done(), beating
+        await etcd.put(key_of("drainers", "d"), NodeStatus("d", "h:1", State.PAUSING, max_commit_ts=5).to_json())
+        with pytest.raises(Displaced):  # the same host and state, and still not a write of this process
+            await beating

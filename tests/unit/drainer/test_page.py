@@ -17,6 +17,7 @@ DOCUMENT: dict[str, Any] = {
     "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
     "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
     "HeldBack": "", "HeldBackBy": "", "HeldBackSeconds": 0, "Slowest": "p1", "WaitingFor": "", "BatchSeconds": 0,
+    "LargeTransaction": {"step": "", "bytes": 0, "of": 0},
     "Error": "", "ErrorTime": "", "ErrorSeconds": 0, "ErrorTries": 0, "LastError": "", "LastErrorTime": "",
     "Pumps": [
         {"node": "p1", "host": "h:8250", "state": "online", "counts": True, "resolved": 470613758409441279,
@@ -38,7 +39,7 @@ def test_what_needs_somebody_is_an_alarm() -> None:
         "error": "refused",
         "downSeconds": 90.0,
         "pending": 1,
-        "oldestPending": [{"startTS": 7, "ageMs": 60_000, "ddlJobID": 3}],
+        "oldestPending": [{"startTS": 7, "ageMs": 60_000, "ddlJobID": 3, "writer": "ab12"}],
         "lateCommits": 1,
         "lateCommitTS": [9],
     }
@@ -46,7 +47,13 @@ def test_what_needs_somebody_is_an_alarm() -> None:
     text = page({**DOCUMENT, "Pumps": [pump], **held, "WaitingFor": "DDL job 3"})
     assert text.count('class="alarm') == 4
     assert "for 1 min 15 s: held back by pump p1" in text
-    for words in ("held back by pump p1", "Waiting for DDL job 3", "its resolved ts: 9", "pending for 1 min 0 s"):
+    for words in (
+        "held back by pump p1",
+        "Waiting for DDL job 3",
+        "its resolved ts: 9",
+        "pending for 1 min 0 s",
+        "ab12",
+    ):
         assert words in text
     assert "down for 1 min 30 s: refused" in text
 
@@ -78,3 +85,10 @@ def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "opening the destination" in text and 'class="alarm' not in text
     failing = {"Error": "db:3306: refused", "ErrorTime": "now", "ErrorSeconds": 3, "ErrorTries": 4}
     assert "4 tries in 3.0 s: db:3306: refused" in starting_page({**document, **failing})
+
+
+def test_a_large_transaction_shows_how_far_it_is() -> None:
+    large = {"step": "applying", "bytes": 120 << 20, "of": 240 << 20}
+    text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
+    assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")
+    assert "The batch under way" not in text

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from drainer.batch import Batch
 from drainer.coordinator import Mode, Plan
+from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.progress import Stopped
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
@@ -147,7 +148,7 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
     store = Store()
     first = start(store)
     first.pipeline.run(plan(BEGIN, COMMITS[-3]), feed(BEGIN, COMMITS[-3]))
-    intent = Intent(COMMITS[-3], END, 2, 7, 1, "d")
+    intent = Intent(COMMITS[-3], END, 2, 7, HASH_VERSION, "d")
     first.destination.begin(intent)
     second = start(store)
     reading = feed(COMMITS[-3], END)
@@ -159,7 +160,7 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
 def test_an_unfinished_batch_of_other_filters_is_refused() -> None:
     store = Store()
     run = start(store)
-    intent = Intent(BEGIN, END, 2, 7, 1, "other filters")
+    intent = Intent(BEGIN, END, 2, 7, HASH_VERSION, "other filters")
     with pytest.raises(BatchRefused, match="other filters"):
         run.pipeline.run(plan(BEGIN, END, Mode.SPREAD, intent), feed(BEGIN, END))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from binlog.errors import PumpUnavailable
 
+from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
 from drainer.spark.errors import SparkFailed
@@ -71,6 +72,16 @@ async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:
     with pytest.raises(Fenced):
         await asyncio.wait_for(run.wait(), 5)
     assert run.started == 0
+
+
+async def test_a_range_that_differs_is_planned_anew_and_ends_it_where_that_does_not_help() -> None:
+    """A late commit is in the next plan; a pump that does not serve what it has is not mended by asking (rule 22)."""
+    run = counted_run(StandingPipeline())
+    for _ in range(SPARK_FAILURES_MAX + 1):
+        run._query_ended(RangeDiffers("pump a: 2 planned, 1 came"))
+    with pytest.raises(RangeDiffers):
+        await asyncio.wait_for(run.wait(), 5)
+    assert run.started == SPARK_FAILURES_MAX
 
 
 async def test_nothing_begins_while_stopping() -> None:

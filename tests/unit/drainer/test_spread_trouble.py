@@ -1,4 +1,4 @@
-"""A spread batch that cannot go on as it was begun: keys that collide, columns that nobody knows any more."""
+"""A spread batch with what is not as it should be: keys twice, columns that nobody knows any more."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
 from drainer.coordinator import Mode, Plan
-from drainer.order.errors import KeyCollision
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
-from drainer.reading import FoldOrder
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
@@ -79,48 +77,18 @@ def standing(store: Store) -> list[tuple[int, ...]]:
     return sorted(tuple(map(int, values)) for values in found)
 
 
-EXPECTED = sorted([*((key, 0) for key in range(20) if key not in (3, 5, 7)), (7, 1), (7, 2), (103, 0)])
+EXPECTED = sorted([*((key, 0) for key in range(20) if key not in (3, 5, 7)), (7, 2), (103, 0)])
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("crashed", [False, True])
-def test_two_rows_of_one_key_in_a_spread_batch(parts: int, crashed: bool) -> None:
-    """Rule 12: the slot in which keys collide is applied in order, the others as they are; also where an earlier life
-    had recorded the range and applied every slot but that one."""
+def test_two_rows_of_one_key_in_a_spread_batch(parts: int) -> None:
+    """Rule 21: the later one stays, as where a batch ends between them."""
     store = Store()
     feed = LocalFeed([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
-    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
-    if crashed:
-        with pytest.raises(KeyCollision):
-            life(store).pipeline.run(folded(plan), feed)
-        assert store.intent == INTENT
-        plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)
     now = life(store)
-    now.pipeline.run(plan, feed)
+    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
     assert standing(store) == EXPECTED
     assert (store.intent, store.commit_ts, now.pipeline.open_intent) == (None, UNTIL, None)
-
-
-def folded(plan: Plan) -> Plan:
-    """As the scheduler gives it: the reading tasks fold, so the feed cannot be read another way."""
-    order = life(Store()).pipeline.fold_order(plan)
-    assert isinstance(order, FoldOrder)
-    return Plan(plan.after_ts, plan.until_ts, plan.mode, plan.tasks, plan.batch_bytes, plan.intent, order)
-
-
-def test_the_batch_that_ended_the_query_is_planned_with_the_keys_apart() -> None:
-    """Rule 12 where reading tasks fold: the error ends the query, the next plan of the open range unfolds the slot."""
-    store, feed = Store(), LocalFeed([TWICE], BEGIN_TS, UNTIL)
-    now = life(store)
-    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
-    with pytest.raises(KeyCollision):
-        now.pipeline.run(folded(plan), feed)
-    assert now.pipeline.open_intent == INTENT
-    again = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)
-    order = now.pipeline.fold_order(again)
-    assert order is not None and len(order.apart) == 1
-    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT, order), feed)
-    assert standing(store) == EXPECTED
 
 
 UNKNOWN = rows(("insert", {}, {1: 1, 2: 1, 3: 9}), info=MORE)

@@ -31,7 +31,8 @@ NUMBERS: list[tuple[type[Message], dict[str, int]]] = [
                                 "deleted_pks": 5, "deleted_rows": 6, "sequence": 7}),
     (binlog_pb2.PrewriteValue, {"schema_version": 1, "mutations": 2}),
     (binlog_pb2.Binlog, {"tp": 1, "start_ts": 2, "commit_ts": 3, "prewrite_key": 4, "prewrite_value": 5,
-                         "ddl_query": 6, "ddl_job_id": 7, "ddl_schema_state": 8}),
+                         "ddl_query": 6, "ddl_job_id": 7, "ddl_schema_state": 8,
+                         "writer": 100}),  # ours alone: far from what upstream may add
     (pump_pb2.WriteBinlogReq, {"clusterID": 1, "payload": 2}),
     (pump_pb2.PullBinlogReq, {"clusterID": 1, "startFrom": 2}),
     (pump_pb2.Pos, {"suffix": 1, "offset": 2}),

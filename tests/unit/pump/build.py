@@ -10,7 +10,8 @@ from binlog.envelope import encode_binlog, encode_fake, merge
 from binlog.errors import TimestampUnavailable
 
 from pump.index import IndexOptions
-from pump.store import Store, StoreOptions
+from pump.store import Store
+from pump.store_options import StoreOptions
 
 __all__ = [
     "ROW",
@@ -30,13 +31,26 @@ __all__ = [
 ROW = b"\x08\x01\x12\x03row"  # a TableMutation: table_id 1, one inserted row
 
 
-def prewrite(start_ts: int, *, row: bytes = ROW, schema_version: int = 5, job: int = 0, key: bytes = b"k") -> bytes:
+def prewrite(
+    start_ts: int,
+    *,
+    row: bytes = ROW,
+    schema_version: int = 5,
+    job: int = 0,
+    key: bytes = b"k",
+    writer: bytes = b"",
+) -> bytes:
     value = b"\x08" + bytes([schema_version]) + b"\x12" + bytes([len(row)]) + row
     if job:
         return encode_binlog(
-            tp=0, start_ts=start_ts, prewrite_key=key, ddl_query=b"CREATE TABLE t (a INT);", ddl_job_id=job
+            tp=0,
+            start_ts=start_ts,
+            prewrite_key=key,
+            ddl_query=b"CREATE TABLE t (a INT);",
+            ddl_job_id=job,
+            writer=writer,
         )
-    return encode_binlog(tp=0, start_ts=start_ts, prewrite_key=key, prewrite_value=value)
+    return encode_binlog(tp=0, start_ts=start_ts, prewrite_key=key, prewrite_value=value, writer=writer)
 
 
 def commit(start_ts: int, commit_ts: int, *, key: bytes = b"k") -> bytes:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import pytest
 from binlog.tso import LOGICAL_MAX, compose, physical_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pump.allocator import WINDOW_MS, Allocator, Term
+from pump.allocator import WINDOW_MS, Allocator, Term, start_after
+from pump.errors import AbsurdBound
 
 
 def in_office(*, bound_ms: int = 0, clock_ms: int = 1_000_000, log_max_ts: int = 0) -> Allocator:
@@ -116,3 +119,30 @@ def test_rule_7_whoever_asks_later_gets_more(seed: int) -> None:
                 assert ts - count + 1 > last
                 assert physical_ms(ts) < stored_ms
                 last = ts
+
+
+CLOCK_MS, DAY_MS = 1_700_000_000_000, 86_400_000
+
+
+def log_of(*ts: int) -> Callable[[int], int]:
+    """The largest of these that is not above what is asked for."""
+    return lambda until_ts: max((each for each in ts if each <= until_ts), default=0)
+
+
+def test_a_bound_far_ahead_is_refused_and_the_error_names_the_repair() -> None:
+    """Who went on from there would give every transaction a ts of that time."""
+    start_after(bound_ms=CLOCK_MS + DAY_MS, clock_ms=CLOCK_MS, log_ts_until=log_of())
+    for bound_ms in (CLOCK_MS + DAY_MS + 1, physical_ms((1 << 63) - 1), 10**30):
+        with pytest.raises(AbsurdBound, match=r"/tso/bound says \d+ .*bound-ahead-max.*reset-tso-bound -dry-run"):
+            start_after(bound_ms=bound_ms, clock_ms=CLOCK_MS, log_ts_until=log_of())
+    start_after(bound_ms=CLOCK_MS + 9 * DAY_MS, clock_ms=CLOCK_MS, log_ts_until=log_of(), ahead_max_s=9 * 86_400)
+
+
+def test_a_ts_far_ahead_in_the_own_log_counts_only_where_no_bound_is_known() -> None:
+    """The bound is above everything that was given out; without one, nobody knows what was."""
+    bad, good = (1 << 63) - 5, compose(CLOCK_MS + 1000)
+    log = log_of(good, bad)
+    assert start_after(bound_ms=CLOCK_MS, clock_ms=CLOCK_MS, log_ts_until=log) == good
+    assert start_after(bound_ms=None, clock_ms=CLOCK_MS, log_ts_until=log_of(good)) == good
+    with pytest.raises(AbsurdBound, match=r"its log holds ts 9223372036854775803 .* is absent.*reset-tso-bound"):
+        start_after(bound_ms=None, clock_ms=CLOCK_MS, log_ts_until=log)

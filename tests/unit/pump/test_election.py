@@ -30,7 +30,7 @@ class Clocks:
 
 @contextlib.asynccontextmanager
 async def candidate(etcd: MemoryEtcd, address: str, clocks: Clocks, *, log_max_ts: int = 0) -> AsyncIterator[Election]:
-    election = Election(etcd, log_max_ts=lambda: log_max_ts, boot_s=clocks.boot, clock_ms=clocks.wall)
+    election = Election(etcd, log_ts_until=lambda ts: min(ts, log_max_ts), boot_s=clocks.boot, clock_ms=clocks.wall)
     task = asyncio.create_task(election.run(address))
     try:
         yield election
@@ -121,6 +121,16 @@ async def test_a_lost_lease_ends_the_term() -> None:
         await until(lambda: a.leads)
 
 
+async def test_a_process_before_this_one_may_still_hold_the_lease() -> None:
+    """The key names this pump's own address: the error must not say that X gives out timestamps and X does not."""
+    etcd, clocks = MemoryEtcd(), Clocks()
+    await etcd.put(LEADER_KEY, b"a:1")
+    async with candidate(etcd, "a:1", clocks) as a:
+        await until(lambda: a.leader == "a:1")
+        with pytest.raises(NotLeader, match=r"no pump is elected .* of a process before this one"):
+            await a.timestamps(1)
+
+
 async def test_the_bound_moves_ahead_of_the_clock() -> None:
     etcd, clocks = MemoryEtcd(), Clocks()
     async with candidate(etcd, "a:1", clocks) as a:
@@ -177,6 +187,42 @@ async def test_a_bound_that_is_no_number_is_an_error() -> None:
     async with candidate(etcd, "a:1", clocks) as a:
         await asyncio.sleep(0.1)
         assert not a.leads
+
+
+async def test_a_bound_far_ahead_is_not_continued_and_a_repair_is_noticed() -> None:
+    """Nobody sees this pump lead meanwhile, so that one with a better clock can."""
+    etcd, clocks = MemoryEtcd(), Clocks()
+    far_ms = clocks.ms + 86_400_001
+    await etcd.put(BOUND_KEY, str(far_ms).encode())
+    async with candidate(etcd, "a:1", clocks) as a:
+        await until(lambda: bool(a.refusal))
+        assert "reset-tso-bound" in a.refusal
+        assert all(event.kv.key != LEADER_KEY for event in etcd._history), "not for a moment"
+        with pytest.raises(NotLeader):
+            await a.timestamps(1)
+        bound = await etcd.get(BOUND_KEY)
+        assert bound is not None
+        assert bound.value == str(far_ms).encode()
+        await etcd.put(BOUND_KEY, str(clocks.ms).encode())
+        await until(lambda: a.leads, 10)
+        assert a.refusal == ""
+        assert physical_ms(await a.timestamps(1)) < clocks.ms + 10
+
+
+async def test_a_clock_that_is_set_far_forward_in_office_is_not_followed() -> None:
+    """The bound would follow it, and never come back."""
+    etcd, clocks = MemoryEtcd(), Clocks()
+    async with candidate(etcd, "a:1", clocks) as a:
+        await until(lambda: a.leads)
+        clocks.ms += 3_600_000
+        assert physical_ms(await a.timestamps(1)) >= clocks.ms, "an hour is"
+        clocks.ms += 86_400_000_000
+        clocks.boot_s += 1
+        ts = await a.timestamps(1)
+        assert physical_ms(ts) < 1_000_000 + 3_600_000 + 10_000
+        bound = await etcd.get(BOUND_KEY)
+        assert bound is not None
+        assert int(bound.value) < 1_000_000 + 3_600_000 + 10_000
 
 
 async def test_members_name_the_leader() -> None:

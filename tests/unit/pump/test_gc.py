@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -53,7 +54,7 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
     """A file whose prewrite is committed from a later one stays until that commit may go."""
     passed, late, all_ = (compose(SLACK_MS + ms) for ms in (10, 20, SLACK_MS + 30))
     registry = Registry(MemoryEtcd())
-    async with opened(tmp_path, SetClock(1), file_bytes_max=1) as store:
+    async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
         for payload in (prewrite(10), prewrite(20), commit(20, 30), commit(10, late)):
             assert await store.write([payload]) == [None]
         store.resolver.advance(all_)
@@ -73,6 +74,25 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
         assert store.purged_ts == all_
         assert store.damage == []
         assert store.pending_count == 0
+
+
+async def test_a_file_stays_for_the_largest_commit_that_needs_it(tmp_path: Path) -> None:
+    """Commits are stored in any order: an older one that comes later does not let the file go."""
+    passed, late, all_ = (compose(SLACK_MS + ms) for ms in (10, SLACK_MS + 20, SLACK_MS + 30))
+    registry = Registry(MemoryEtcd())
+    await registry.create("drainers", drainer(State.ONLINE, passed))
+    size = len(prewrite(10)) + len(prewrite(20))
+    async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
+        assert await store.write([prewrite(10), prewrite(20)]) == [None, None]
+        assert await store.write([commit(10, late)]) == [None]
+        assert await store.write([commit(20, 30)]) == [None]
+        assert [file.fid for file in store.log.files()][:2] == [0, 1]
+        store.resolver.advance(all_)
+        await GarbageCollector(store, registry, DAY).collect()
+        assert await binlogs_of(store, passed) == [merged(10, late)]
+    shutil.rmtree(tmp_path / "kv")
+    async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
+        assert store.index.needs()[0] == late, "also in an index that was made anew"
 
 
 async def test_the_point_never_goes_back(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_what_we_add_is_where_the_original_looks(data_dir: Path) -> None:
 
 async def test_the_recording_written_anew_makes_the_same_log(tmp_path: Path) -> None:
     """What TiDB sent, through our writer: the same records, hence the same bytes, as far as the set goes."""
-    async with opened(tmp_path, SetClock(1)) as store:
+    async with opened(tmp_path, SetClock(1), ts_ahead_max_s=0) as store:
         assert set(await store.write(TYPES.writes)) == {None}
         found = [found.payload for found in store.log.scan(Pointer(0, 0))]
         assert found == TYPES.writes

@@ -22,6 +22,7 @@ from pump.errors import DataDirLocked, NotifyFailed
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
 from pump.notify import notify_drainers
+from tests.lossy_etcd import LossyEtcd
 
 NOW = compose(1_700_000_000_000)
 
@@ -132,24 +133,22 @@ async def test_rule_2_the_watch_notices_at_once() -> None:
     assert node.refuses_prewrites == "offline"
 
 
-async def test_a_write_whose_answer_was_lost_is_recognised() -> None:
-    """etcd took the write and failed before it said so: the next one must not mistake it for a second instance."""
-    etcd = MemoryEtcd()
-    registry = Registry(etcd)
-    node = Node(registry, "p1", resolved_ts=lambda: 42)
-    await node.register("h:1", NOW)
-    update = registry.update
-
-    async def lost(kind: Any, status: NodeStatus, *, mod_revision: int) -> int:
-        await update(kind, status, mod_revision=mod_revision)
-        raise EtcdError("the answer was lost")
-
-    registry.update = lost  # type: ignore[method-assign]
-    with pytest.raises(EtcdError):
-        await node.write()
-    registry.update = update  # type: ignore[method-assign]
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_rule_2_writes_whose_answers_were_lost_are_recognised(lost: int) -> None:
+    """etcd took one of them and failed before it said so: the next must not mistake it for a second instance."""
+    etcd = LossyEtcd()
+    node = await registered(etcd)
+    etcd.fates = ["taken"] * lost
+    for _ in range(lost):
+        with pytest.raises(EtcdError):
+            await node.write()
     await node.write()
     assert node.refuses_prewrites == ""
+    etcd.fates = ["taken"]
+    with pytest.raises(EtcdError):
+        await node.move(Event.PAUSE)
+    await node.move(Event.DRAINED, final_ts=17)
+    assert (await state_of(etcd)).final
 
 
 # Identity

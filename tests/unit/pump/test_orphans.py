@@ -19,7 +19,7 @@ from tests.support import free_port
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.tikv import StubTiKV
 
-START, COMMIT = compose(1_000_000), compose(1_000_001)
+START, COMMIT = compose(1_000), compose(1_001)
 PUT, ROLLED_BACK = 0, 3
 
 
@@ -77,6 +77,61 @@ async def test_what_tikv_says_settles(
         if tikv.asked_status:
             assert tikv.asked_status[0].rollback_if_not_exist == given_up
     assert tikv.keys[0].startswith(b"t\x80key\x00\x00\x00")  # PD keeps keys in their memcomparable form
+
+
+@pytest.mark.parametrize("collect_at", ["", "MvccGetByKey", "KvCheckTxnStatus"])
+@pytest.mark.parametrize(
+    ("writes", "locked"),
+    [([], 0), ([(ROLLED_BACK, START, START)], 0), ([], START)],
+    ids=["no trace", "a rollback, perhaps of one that asked too late", "outlived lock"],
+)
+async def test_below_the_gc_safepoint_nothing_is_rolled_back(
+    tmp_path: Path, tikv: StubTiKV, writes: list[tuple[int, int, int]], locked: int, collect_at: str
+) -> None:
+    """The pump was down for longer than TiKV keeps versions, or the safepoint passes while it asks: the commit may have
+    been there. A safepoint read before TiKV's answer would be too old."""
+    tikv.writes, tikv.locked_ts, tikv.collect_at, tikv.collected_ts = writes, locked, collect_at, START
+    tikv.safepoint_ts = START - 1 if collect_at else START
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(START))
+        orphans = looking(store, tikv, trace_wait_s=-1)
+        reached = collect_at != "KvCheckTxnStatus" or locked or not writes
+        assert await orphans.look() == (1 if reached else 0)
+        if not reached:
+            return  # the rollback was there before the safepoint moved
+        assert [(entry.start_ts, entry.safepoint_ts) for entry in store.pending_below_safepoint()] == [(START, START)]
+        if not locked and collect_at != "KvCheckTxnStatus":
+            assert not tikv.asked_status, "asking would leave a rollback for the next one to believe"
+        tikv.collect_at, tikv.writes = "", [(PUT, START, COMMIT)]
+        asked = len(tikv.keys)
+        assert await orphans.look() == 1
+        assert len(tikv.keys) == asked, "what TiKV has forgotten stays so, and others wait to be asked about"
+        await store.settle(START, COMMIT)
+        assert not store.pending_below_safepoint()
+
+
+async def test_above_the_gc_safepoint_and_committed_below_it(tmp_path: Path, tikv: StubTiKV) -> None:
+    """The newest version of a row is kept, however old: a commit that is found is one."""
+    tikv.safepoint_ts = START - 1
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(START))
+        assert await looking(store, tikv, trace_wait_s=-1).look() == 0
+        assert store.outcome(START) == 0
+    tikv.safepoint_ts = COMMIT + 1
+    tikv.writes = [(PUT, START + 2, COMMIT)]
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(START + 2))
+        assert await looking(store, tikv, trace_wait_s=-1).look() == 0
+        assert store.outcome(START + 2) == COMMIT
+
+
+async def test_a_pd_that_tells_no_safepoint_leaves_it_pending(tmp_path: Path, tikv: StubTiKV) -> None:
+    tikv.tells_safepoint = False
+    tikv.writes = [(ROLLED_BACK, START, START)]
+    async with opened(tmp_path) as store:
+        await write(store, prewrite(START))
+        assert await looking(store, tikv).look() == 1
+        assert not store.pending_below_safepoint()
 
 
 async def test_no_trace_says_nothing_where_a_service_writes(tmp_path: Path, tikv: StubTiKV) -> None:

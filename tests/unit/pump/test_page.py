@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000
 OWN: dict[str, Any] = {
     "nodeId": "p1", "state": "online", "usurped": "", "version": "1", "resolvedTS": tso.compose(NOW_MS - 1500),
     "purgedTS": 0, "logBytes": 2048, "logBroken": "", "damage": [], "pendingCount": 0, "pending": [],
-    "lateCommitCount": 0, "lateCommitTS": [],
+    "belowGCSafePointCount": 0, "lateCommitCount": 0, "lateCommitTS": [],
 }  # fmt: skip
 
 
@@ -34,4 +34,5 @@ def test_what_needs_somebody_is_an_alarm() -> None:
     assert "no prewrites are taken" in draw(usurped="offline")
     assert "arrived at or below the resolved ts: 7" in draw(lateCommitCount=1, lateCommitTS=[7])
     assert "until the pump is restarted" in draw(logBroken="fdatasync: EIO")
+    assert "2 pending prewrites began at or below PD" in draw(belowGCSafePointCount=2)
     assert "Damage in the value log: at 5" in draw(damage=["at 5"])

@@ -8,9 +8,10 @@ from pathlib import Path
 import plyvel
 import pytest
 from binlog.envelope import encode_binlog
-from binlog.errors import DecodeError, LogBroken, NoSpace
+from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline
 
 from pump.errors import InvalidBinlog
+from pump.fake import write_fakes
 from tests.unit.pump.build import (
     SetClock,
     commit,
@@ -18,6 +19,7 @@ from tests.unit.pump.build import (
     opened,
     prewrite,
     refused,
+    rollback,
     write,
 )
 
@@ -71,12 +73,72 @@ async def test_a_broken_log_refuses_and_keeps_pending_what_may_be_there(tmp_path
 
         store.log._sync = fail
         assert isinstance(await refused(store, prewrite(95)), LogBroken)
-        assert isinstance(await refused(store, prewrite(96)), LogBroken)
+        for late in (prewrite(96), b"", encode_binlog(tp=0, start_ts=0)):
+            error = await refused(store, late)
+            assert isinstance(error, NotOnline), "nothing of it is stored, and the probe is no yes"
+            assert "000000.vlog is broken since a write failed" in str(error) and "restart" in str(error)
         assert isinstance(await refused(store, commit(90, 99)), LogBroken)
+        assert "Input/output error" in await asyncio.wait_for(store.broken(), 5)
         assert [entry.start_ts for entry in store.pending(9)] == [90, 95]
         assert await store.resolver.refresh() <= 101
     async with opened(tmp_path, SetClock(100)) as store:
         assert 90 in [entry.start_ts for entry in store.pending(9)]
+
+
+def failing_sync(_fd: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (prewrite(95), prewrite(95)),
+        (commit(90, 96), commit(90, 96)),
+        (rollback(90), rollback(90)),
+        (rollback(80), rollback(80)),  # a tombstone: nothing is pending for it
+        (rollback(90), commit(90, 96)),  # refused because of a rollback that may be nowhere
+        (prewrite(95), prewrite(95, row=b"other")),
+        (commit(90, 96), commit(90, 97)),
+        (encode_fake(99), encode_fake(99)),
+        (prewrite(95), commit(95, 97), prewrite(95), commit(95, 97)),
+    ],
+)
+async def test_rule_23_a_repetition_fails_with_its_original(tmp_path: Path, batch: tuple[bytes, ...]) -> None:
+    """One batch, whose sync fails: nothing of it is answered with success, nor with a conflict that may not be one;
+    what was pending stays pending; a repetition in a later batch gets no other answer."""
+    async with opened(tmp_path, clock := SetClock(1)) as store:
+        await write(store, prewrite(90))
+        store.log._sync = failing_sync
+        for error in await store.write(batch):
+            assert isinstance(error, LogBroken)
+        for error in await store.write(batch):
+            assert isinstance(error, LogBroken | NotOnline)
+        assert 90 in [entry.start_ts for entry in store.pending(9)]
+        clock.ts = 500
+        assert await store.resolver.refresh() == 89
+        assert (store.outcome(90), store.outcome(95), store.counters.commits) == (0, 0, 0)
+        assert store.read_at(95) is None and store.read_at(96) is None
+        assert store.index.outcome(80) is None and store.index.outcome(90) is None
+
+
+async def test_rule_23_a_repetition_of_what_was_stored_before_stays_settled(tmp_path: Path) -> None:
+    """The failed batch does not bring back what had ended: it would hold the resolved ts for ever."""
+    async with opened(tmp_path, SetClock(100)) as store:
+        await write(store, prewrite(10), commit(10, 20))
+        store.log._sync = failing_sync
+        for error in await store.write([prewrite(30), prewrite(10), commit(10, 20)]):
+            assert isinstance(error, LogBroken)
+        assert [entry.start_ts for entry in store.pending(9)] == [30]
+        assert store.outcome(10) == 20
+
+
+async def test_rule_23_a_fake_that_was_not_stored_is_an_error(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(100)) as store:
+        store.log._sync = failing_sync
+        with pytest.raises(LogBroken):
+            await store.write_fake()
+        assert store.pending_count == 0
+        await asyncio.wait_for(write_fakes(store, 0.001), 10)  # it ends: the log takes nothing more
 
 
 async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
@@ -91,7 +153,7 @@ async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
         store.index.batch = lambda: (batch()[0], Failing())  # type: ignore[method-assign]
         assert "no space left" in str(await refused(store, prewrite(102)))
         store.index.batch = batch  # type: ignore[method-assign]
-        assert isinstance(await refused(store, prewrite(103)), LogBroken)
+        assert isinstance(await refused(store, prewrite(103)), NotOnline)
         assert [entry.start_ts for entry in store.pending(9)] == [102]
     async with opened(tmp_path, SetClock(100)) as store:
         assert [entry.start_ts for entry in store.pending(9)] == [102], "the log had it"

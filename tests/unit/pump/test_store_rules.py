@@ -109,6 +109,16 @@ async def test_rule_4_a_fake_skips_an_occupied_key(tmp_path: Path) -> None:
         assert await binlogs_of(store) == [merged(10, 20)]
 
 
+async def test_rule_4_a_fake_at_the_ts_of_a_pending_prewrite_does_not_end_it(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(1)) as store:
+        await write(store, prewrite(50))
+        await write(store, encode_fake(50))
+        assert store.is_pending(50)
+        assert store.resolver.advance(100) == 49
+        await write(store, commit(50, 60))
+        assert store.counters.late_commits == 0
+
+
 async def test_rule_4_t_is_fetched_before_the_pending_set_is_read(tmp_path: Path) -> None:
     """While T is on its way a prewrite is acknowledged whose commit may come below T: resolved must not pass it."""
     seen: list[Store] = []

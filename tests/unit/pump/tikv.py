@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
 from binlog.stub.pd import StubPD
 from grpc import aio
@@ -12,7 +13,8 @@ from grpc import aio
 class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
     """`writes`: (type, start_ts, commit_ts) at the one key; `locked_ts`: start_ts of its lock, alive or not.
 
-    `keys` and `asked_status` tell what was asked.
+    `safepoint_ts`: PD's; `collect_at` is a method in whose course the safepoint moves on to `collected_ts` and the
+    writes up to there are removed. `keys` and `asked_status` tell what was asked.
     """
 
     def __init__(self, cluster_id: int) -> None:
@@ -22,6 +24,10 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         self.alive = False
         self.region_error = ""
         self.leader = True
+        self.safepoint_ts = 0
+        self.tells_safepoint = True
+        self.collect_at = ""
+        self.collected_ts = 0
         self.keys: list[bytes] = []
         self.asked_status: list[Any] = []
 
@@ -36,6 +42,18 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
         stub._server = server
         return stub
 
+    def _collect(self, method: str) -> None:
+        if self.collect_at == method:
+            self.safepoint_ts = self.collected_ts
+            self.writes = [write for write in self.writes if write[2] > self.safepoint_ts]
+
+    async def GetGCSafePoint(self, request: Any, context: Any) -> Any:
+        self._collect("GetGCSafePoint")
+        assert request.header.cluster_id == 1
+        if not self.tells_safepoint:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method GetGCSafePoint")
+        return pdpb_pb2.GetGCSafePointResponse(safe_point=self.safepoint_ts)
+
     async def GetRegion(self, request: Any, context: Any) -> Any:
         self.keys.append(request.region_key)
         peer = pdpb_pb2.Peer(id=3, store_id=1)
@@ -47,6 +65,7 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
 
     async def MvccGetByKey(self, request: Any, context: Any) -> Any:
         assert (request.context.region_id, request.context.region_epoch.version, request.context.peer.id) == (2, 7, 3)
+        self._collect("MvccGetByKey")
         if self.region_error:
             return tikv_pb2.MvccGetByKeyResponse(region_error=tikv_pb2.RegionError(message=self.region_error))
         info = tikv_pb2.MvccInfo(
@@ -60,6 +79,7 @@ class StubTiKV(StubPD, tikv_pb2_grpc.TikvServicer):
 
     async def KvCheckTxnStatus(self, request: Any, context: Any) -> Any:
         self.asked_status.append(request)
+        self._collect("KvCheckTxnStatus")
         if self.locked_ts == request.lock_ts:
             return tikv_pb2.CheckTxnStatusResponse(lock_ttl=3000 if self.alive else 0, action=tikv_pb2.NO_ACTION)
         if not request.rollback_if_not_exist:

@@ -132,6 +132,8 @@ class StubPump:
             if start_ts not in self.commits:
                 self.pending[start_ts] = payload
         elif envelope.commit_ts:
+            if start_ts in self.tombstones:
+                raise Refused(grpc.StatusCode.ABORTED, f"commit of {start_ts}: a rollback is stored already")
             assert start_ts in self.pending or self.commits.get(start_ts) == envelope.commit_ts, (
                 "commit without prewrite"
             )
@@ -196,11 +198,13 @@ class _Extension(pump_ext_pb2_grpc.PumpExtServicer):
                 ddl_job_id=binlog.ddl_job_id,
                 bytes=len(payload),
                 prewrite_key=binlog.prewrite_key,
+                writer=binlog.writer,
             )
         return response
 
     async def Settle(self, request: pump_ext_pb2.SettleReq, context: Any) -> pump_ext_pb2.SettleResp:
-        self._pump.pending.pop(request.start_ts)
+        if self._pump.pending.pop(request.start_ts, None) is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no prewrite of start_ts {request.start_ts} is pending")
         if request.commit_ts:
             self._pump.commits[request.start_ts] = request.commit_ts
         return pump_ext_pb2.SettleResp(commit_ts=request.commit_ts)

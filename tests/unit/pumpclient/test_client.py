@@ -23,6 +23,7 @@ from tests.unit.pumpclient.conftest import FAST, Field, until
 from tests.unit.pumpclient.stub_pump import Fault
 
 KEY, VALUE = b"t\x80key", b"\x08\x01"
+PATIENT = replace(FAST, write_timeout_s=30)  # where nothing fails, and a busy machine must not make it fail
 BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", "plain"])
 
 
@@ -30,7 +31,7 @@ BOTH_WAYS = pytest.mark.parametrize("extension", [True, False], ids=["batched", 
 async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
     """Each pump commits exactly what it acknowledged, over either RPC."""
     pumps = [await field.add(name, extension=extension) for name in ("a", "b", "c")]
-    client = await field.client()
+    client = await field.client(limits=PATIENT)
     for start_ts in range(10, 70, 2):
         acked = await client.write_prewrite(start_ts, KEY, VALUE)
         await client.commit(start_ts, start_ts + 1)
@@ -44,7 +45,7 @@ async def test_commit_follows_prewrite(field: Field, extension: bool) -> None:
 async def test_hash_is_stable(field: Field) -> None:
     for name in ("a", "b", "c"):
         await field.add(name)
-    client = await field.client("hash")
+    client = await field.client("hash", limits=PATIENT)
     for start_ts in range(9, 18):
         assert await client.write_prewrite(start_ts, KEY, VALUE) == "abc"[start_ts % 3]
 
@@ -61,7 +62,7 @@ async def test_unknown_strategy_means_range(field: Field) -> None:
 async def test_waiting_binlogs_share_a_message(field: Field) -> None:
     """Natural batching: what queues while a message is under way goes in the next one."""
     pump = await field.add("a")
-    client = await field.client()
+    client = await field.client(limits=PATIENT)
     await client.write_prewrite(1, KEY, VALUE)
     await asyncio.gather(*(client.write_prewrite(ts, KEY, VALUE) for ts in range(2, 502)))
     assert len(pump.pending) == 501
@@ -114,7 +115,7 @@ async def test_a_pump_with_a_small_message_limit(field: Field) -> None:
     await pump.stop()
     pump.receive_bytes_max = 100_000
     await pump.start(pump.port)
-    client = await field.client(limits=replace(FAST, write_timeout_s=5))
+    client = await field.client(limits=PATIENT)
     await client.write_prewrite(1, KEY, VALUE)
     await asyncio.gather(*(client.write_prewrite(ts, KEY, b"\x08\x01" * 20_000) for ts in range(2, 40)))
     assert set(pump.pending) == set(range(1, 40))

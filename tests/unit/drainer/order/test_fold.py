@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.order.blob import merge_slot
-from drainer.order.errors import KeyCollision
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
 from drainer.plan import Kind, NetRow, SegmentWork
@@ -243,8 +242,22 @@ def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
         (b"b", b"('b',2)", (b"('b ')",)),
         (b"c", None, (b"('c')",)),
     ]
+    shape = work_of(decoder_of(PADDED), payloads).folded[0].shape
+    assert shape.has_text_key
     for cut in range(len(payloads) + 1):
-        assert net_rows(merge_slot(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))) == whole
+        work = merge_slot(blobs_of(PADDED, [payloads[cut:], payloads[:cut]]))
+        assert net_rows(work) == whole
+        assert work.folded[0].shape == shape  # with upstream's collations
+
+
+def test_a_slot_knows_as_much_of_the_table() -> None:
+    """Its collations, and how many digits upstream keeps."""
+    kinds = [("k", not_null(TEXT)), ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)), ("j", FieldType(Tp.JSON))]
+    info = table(kinds, unique={"PRIMARY": ["k"]}, clustered=True)
+    payloads = [transaction([(info, ("insert", {}, {1: b"b"}))], commit_ts=BEGIN_TS)]
+    shape = work_of(decoder_of(info), payloads).folded[0].shape
+    assert shape.fractions == (0, 4, 0)
+    assert merge_slot(blobs_of(info, [payloads])).folded[0].shape == shape
 
 
 def test_composite_keys_keep_their_parts_apart() -> None:
@@ -257,19 +270,14 @@ def test_composite_keys_keep_their_parts_apart() -> None:
     assert [net.stale for net in dead] == [(b"(1,'x')",), (b"(1,'x\0')",), (b"(2,'')",)]
 
 
-def test_two_live_rows_under_one_key_stay_in_order() -> None:
-    """Rule 12: upstream stops checking a key before its drop is seen."""
+def test_of_two_rows_under_one_key_the_later_stays() -> None:
+    """Rule 21: as if a batch had ended between them; in any parts and any order."""
     rows = [{1: 1, 2: None, 3: b"x"}, {1: 1, 2: None, 3: b"y"}]
     payloads = [transaction([(SHOP, ("insert", {}, row))], commit_ts=BEGIN_TS + n) for n, row in enumerate(rows)]
     work = work_of(decoder_of(SHOP), payloads)
-    assert not work.folded
-    assert [(c.kind, c.new) for c in work.ordered.changes] == [
-        (Kind.INSERT, (b"1", b"NULL", b"'x'")),
-        (Kind.INSERT, (b"1", b"NULL", b"'y'")),
-    ]
+    assert [net.row for net in net_rows(work)] == [b"(1,NULL,'y')"]
     for parts in ([payloads], [payloads[:1], payloads[1:]], [payloads[1:], payloads[:1]]):
-        with pytest.raises(KeyCollision, match="`db`"):
-            merge_slot(blobs_of(SHOP, parts))
+        assert merge_slot(blobs_of(SHOP, parts)).folded == work.folded
 
 
 def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
@@ -341,3 +349,16 @@ def test_without_a_key_the_rowid_tells_that_a_row_was_written_twice() -> None:
     builder.add(transaction([(bare, step) for step in (*steps, *other)], commit_ts=BEGIN_TS))
     kinds = [change.kind for change in builder.finish(0, BEGIN_TS).ordered.changes]
     assert kinds == [Kind.UPDATE, *[Kind.DELETE] * 4]
+
+
+@pytest.mark.parametrize("way", ["finish", "slots"])
+def test_the_same_row_of_two_tables_without_a_key_counts_in_each(way: str) -> None:
+    """Both tables count their rowids from 1, and one transaction empties both."""
+    tables = [table([("a", INT)], table_id=number, name=f"t{number}") for number in (1, 2)]
+    old, new = {1: 1, -1: 1}, {1: 2, -1: 1}
+    steps: tuple[Step, ...] = (("delete", old, {}), ("update", old, new))
+    for step in steps:
+        builder = FoldBuilder(decoder_of(*tables))
+        builder.add(transaction([(info, step) for info in tables], commit_ts=BEGIN_TS))
+        work = builder.finish(0, BEGIN_TS) if way == "finish" else merge_slot(builder.slots(1).values())
+        assert [change.shape.table_id for change in work.ordered.changes] == [1, 2]

@@ -14,6 +14,7 @@ from binlog.security import Security
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import ExtensionPump, NoExtension
+from drainer.pumps.count import Counted
 from drainer.pumps.go import GoPump
 from drainer.pumps.left import Missed
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark
@@ -71,6 +72,19 @@ async def test_its_resolved_ts_is_what_came_last_and_fakes_move_it(go: StubPump)
     await pump.close()
 
 
+async def test_asked_from_an_earlier_position_it_tells_again_what_lies_behind_that(go: StubPump) -> None:
+    """The next batch was asked for ahead, and this one failed: it is planned anew, from its own beginning."""
+    go.put(binlog(10), binlog(20), encode_fake(BASE + 30))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
+    assert (await marked(pump, BASE, BASE + 30)).batch_count == 2
+    assert (await marked(pump, BASE + 30, BASE + 30)).batch_count == 0
+    found = await marked(pump, BASE, BASE + 30)
+    assert (found.batch_count, found.counted(BASE + 30)) == (2, Counted(2, len(binlog(10)) + len(binlog(20))))
+    assert await pump.count(after_ts=BASE + 10, until_ts=BASE + 30) == Counted(1, len(binlog(20)))
+    assert not pump.interrupted
+    await pump.close()
+
+
 async def test_a_full_backlog_is_not_read_any_further_until_the_position_moves(go: StubPump) -> None:
     go.put(*(binlog(ts) for ts in range(10, 100, 10)))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=3)
@@ -85,6 +99,69 @@ async def test_until_something_came_it_holds_back(go: StubPump) -> None:
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN)
     with pytest.raises(PumpUnavailable):
         await pump.mark(after_ts=0, limits=Limits(1))
+    await pump.close()
+
+
+async def until_it_raises(pump: GoPump, match: str) -> None:
+    for _ in range(1000):
+        try:
+            await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+        except PumpUnavailable as error:
+            if match in str(error):
+                return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"it was believed all the time: {match}")
+
+
+async def test_one_that_falls_silent_is_not_believed_and_is_connected_to_anew(go: StubPump) -> None:
+    """Its host is gone, and TCP does not say so: no fake binlog came where one comes every three seconds."""
+    go.put(binlog(10), encode_fake(BASE + 30))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, silence_max_s=0.3)
+    await marked(pump, BASE, BASE + 30)
+    await until_it_raises(pump, "nothing came for 0.3 s, not even a fake binlog")
+    async with asyncio.timeout(10):
+        while len(go.streams) < 3:  # noqa: ASYNC110  the stub is on threads of its own
+            await asyncio.sleep(0.01)
+    assert go.streams[:3] == [BASE, BASE + 30, BASE + 30]
+    with pytest.raises(PumpUnavailable):
+        await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
+    go.put(binlog(40), encode_fake(BASE + 50))
+    found = await marked(pump, BASE, BASE + 50)
+    assert found.batch_count == 2, "what was received before stays known"
+    await pump.close()
+
+
+async def test_a_survey_says_which_pump_is_silent(go: StubPump) -> None:
+    """`HeldBack` in /status, and the metric of how long a pump has held the watermark."""
+    registry = Registry(MemoryEtcd())
+    await registry.create("pumps", NodeStatus("p", go.host, State.ONLINE))
+    pumps = PumpSet(registry, dial_with(1, PLAIN, silence_max_s=0.3))
+    go.put(encode_fake(BASE + 30))
+    said = ""
+    try:
+        async with asyncio.timeout(20):
+            while "nothing came for 0.3 s" not in said:
+                try:
+                    await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
+                except HeldBack as error:
+                    assert error.node_id == "p"
+                    said = str(error)
+                await asyncio.sleep(0.01)
+        assert said.startswith("held back by pump p: ")
+        assert pumps.views["p"].down_since is not None
+    finally:
+        await pumps.close()
+
+
+async def test_a_backlog_that_is_full_for_long_is_no_silence(go: StubPump) -> None:
+    """The destination is slow: nobody reads the stream, so that its silence says nothing."""
+    go.put(*(binlog(ts) for ts in range(10, 100, 10)))
+    pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=2, silence_max_s=0.2)
+    await marked(pump, BASE, BASE + 20)
+    await asyncio.sleep(0.6)  # three times as long as it may be silent
+    assert (await pump.mark(after_ts=BASE, limits=Limits(1 << 20))).resolved_ts >= BASE + 20
+    assert not pump.interrupted
+    assert (await marked(pump, BASE + 80, BASE + 90)).resolved_ts == BASE + 90
     await pump.close()
 
 

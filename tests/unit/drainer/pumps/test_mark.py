@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.pumps.count import Counted
 from drainer.pumps.cut import Place, cut
 from drainer.pumps.mark import Limits, PumpMark, Stop, ranges_of, watermark_of
 
@@ -43,6 +44,54 @@ def test_bytes_until_counts_in_pieces() -> None:
     """Rounded up, for what a batch may hold must not be underestimated."""
     found = mark(batch_bytes=400, end_ts=100, split_ts=(25, 50, 75))
     assert [found.bytes_until(ts) for ts in (1, 25, 60, 99, 100)] == [100, 200, 300, 400, 400]
+
+
+TELLS = {"batch_count": 9, "batch_bytes": 900, "end_ts": 100, "split_ts": (25, 50), "bytes_exact": True}
+
+
+def test_what_an_answer_says_exactly_of_a_shorter_range() -> None:
+    """At its end, behind its last binlog, and at its splits; anything else must be asked (rule 22)."""
+    found = mark(**TELLS, last_ts=80, splits=(Counted(2, 250), Counted(5, 500)))
+    whole = Counted(9, 900)
+    assert [found.counted(ts) for ts in (100, 80, 90, 50, 25)] == [
+        whole,
+        whole,
+        whole,
+        Counted(5, 500),
+        Counted(2, 250),
+    ]
+    assert [found.counted(ts) for ts in (101, 79, 51, 24)] == [None] * 4
+    about = mark(**{**TELLS, "bytes_exact": False}, last_ts=80, splits=(Counted(2, 250), Counted(5, 500)))
+    assert [about.counted(ts) for ts in (100, 50)] == [Counted(9, None), Counted(5, None)]
+    before = mark(**{**TELLS, "bytes_exact": False})
+    assert [before.counted(ts) for ts in (100, 90, 50)] == [Counted(9, None), None, None]
+    assert mark(end_ts=100).counted(40) == Counted(0, None)
+
+
+def test_each_range_says_what_it_holds() -> None:
+    found = mark(**TELLS, last_ts=80, splits=(Counted(2, 250), Counted(5, 500)))
+    ranges = ranges_of(found, after_ts=10, until_ts=90, pieces_max=3)
+    assert [part.planned for part in ranges] == [Counted(2, 250), Counted(3, 250), Counted(4, 400)]
+    ranges = ranges_of(found, after_ts=10, until_ts=70, pieces_max=3)
+    assert [part.planned for part in ranges] == [Counted(2, 250), Counted(3, 250), None]
+
+
+places = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 400)), max_size=30)
+
+
+@given(places, st.integers(0, 3000), st.integers(0, 40), st.integers(1, 8))
+def test_the_ranges_of_a_cut_count_what_lies_in_them(
+    found: list[tuple[int, int]], bytes_max: int, count_max: int, pieces: int
+) -> None:
+    """One after another from begin to end, each with just its binlogs; also where the first fills half the batch."""
+    ends = list(accumulate(step for step, _ in found))
+    stored = [Place(ts, size, False, 1) for ts, (_, size) in zip(ends, found, strict=True)]
+    answer = cut(stored, Limits(bytes_max, count_max), node_id="", host="", resolved_ts=2000)
+    ranges = ranges_of(answer, after_ts=0, until_ts=answer.end_ts, pieces_max=pieces)
+    assert all(a.until_ts == b.after_ts for a, b in pairwise(ranges))
+    for part in ranges:
+        sizes = [place.size for place in stored if part.after_ts < place.commit_ts <= part.until_ts]
+        assert part.planned == Counted(len(sizes), sum(sizes))
 
 
 PLACES = [Place(10, 100, False, 1), Place(20, 100, False, 1), Place(30, 50, True, 0), Place(40, 100, False, 2)]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from binlog import envelope
 from binlog.errors import PumpUnavailable
+from binlog.pb import pump_ext_pb2 as ext
 from binlog.security import Security
 
-from drainer.pumps.mark import PumpRange
+from drainer.pumps.client import ExtensionPump, Received
+from drainer.pumps.count import Counted, RangeDiffers
+from drainer.pumps.go import GoPump
+from drainer.pumps.mark import Limits, PumpRange
 from drainer.pumps.pull import payloads, pull
 from drainer.pumps.stub import StubPump
 
@@ -37,6 +44,115 @@ def test_everything_of_the_range(pump: StubPump) -> None:
     """The plan may be older than the program that now runs on the pump's data-dir, either way round."""
     assert pulled(pump, extension=True) == [20, 30]
     assert pulled(pump, extension=False) == [20, 30]
+
+
+def ranged(pump: StubPump, **more: Any) -> list[int]:
+    """What a pull of (10, 30] brings."""
+    part = PumpRange("p", pump.host, pump.extension, 10, 30, **more)
+    found = pull(part, cluster_id=1, security=Security())
+    return [envelope.scan(payload).commit_ts for message in found for payload in payloads(message)]
+
+
+SIZE = len(binlog(20)) + len(binlog(30))
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (Counted(2, SIZE), ""),
+        (Counted(2, None), ""),
+        (Counted(3, None), "planned with 3 binlogs, but 2 binlogs of"),
+        (Counted(1, SIZE), "planned with 1 binlog of"),
+        (Counted(2, SIZE + 1), f"planned with 2 binlogs of {SIZE + 1} bytes, but 2 binlogs of {SIZE} bytes"),
+    ],
+)
+def test_rule_22_what_comes_is_compared_with_what_was_planned(pump: StubPump, planned: Counted, said: str) -> None:
+    if not said:
+        assert ranged(pump, planned=planned) == [20, 30]
+        return
+    with pytest.raises(RangeDiffers, match=rf"pump p \({pump.host}\): the range \(10, 30\] was {said}"):
+        ranged(pump, planned=planned)
+
+
+def test_rule_22_fakes_do_not_count(pump: StubPump) -> None:
+    pump.put(envelope.encode_fake(15), envelope.encode_fake(25))
+    assert ranged(pump, planned=Counted(2, SIZE)) == [20, 30]
+
+
+def test_rule_22_a_pull_without_its_end_is_an_error() -> None:
+    """Unless the pump is one of before, which has none."""
+    stub = StubPump()
+    stub.ends_pulls = False
+    stub.put(binlog(20))
+    stub.resolve(40)
+    try:
+        assert ranged(stub) == [20]
+        with pytest.raises(RangeDiffers, match=r"pump p .*\(10, 30\] ended after 1 binlog of \d+ bytes without"):
+            ranged(stub, ends_pulls=True)
+    finally:
+        stub.stop()
+
+
+def test_rule_22_an_end_that_says_more_than_came_is_an_error() -> None:
+    received = Received(ends_pulls=True)
+    assert received.add(ext.PullRangeResp(payloads=[b"abc", b"de"]))
+    assert not received.add(ext.PullRangeResp(end=ext.PullEnd(count=3, bytes=9)))
+    with pytest.raises(RangeDiffers, match="3 binlogs of 9 bytes, but 2 binlogs of 5 bytes came"):
+        received.check("pump p", after_ts=1, until_ts=2)
+
+
+@pytest.mark.parametrize("last", [10, 28])
+def test_a_go_pump_that_stops_ends_its_stream_early(last: int) -> None:
+    """With a status that says all is well: what has come then is not the range."""
+    stub = StubPump(extension=False)
+    stub.put(binlog(last))
+    found: list[BaseException] = []
+
+    def reading() -> None:
+        try:
+            ranged(stub)
+        except PumpUnavailable as error:
+            found.append(error)
+
+    thread = threading.Thread(target=reading)
+    thread.start()
+    assert stub.streaming.wait(10)
+    stub.end_streams()
+    thread.join(10)
+    stub.stop()
+    assert "pump p" in str(found) and "ended" in str(found) and "before 30" in str(found)
+
+
+async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() -> None:
+    """A pump that is back and ends its answer early: nothing moves, where a shorter count would be believed."""
+    stub = StubPump(extension=False)
+    stub.put(binlog(20))
+    go = GoPump("p", stub.host, cluster_id=1, security=Security())
+    try:
+        asked = asyncio.create_task(go.missed(after_ts=10, until_ts=30))
+        assert await asyncio.to_thread(stub.streaming.wait, 10)
+        await asyncio.to_thread(stub.end_streams)
+        with pytest.raises(PumpUnavailable, match="before 30"):
+            await asked
+    finally:
+        await go.close()
+        await asyncio.to_thread(stub.stop)
+
+
+async def test_rule_2_what_a_pump_of_ours_does_not_tell_to_the_end_is_not_all_of_it() -> None:
+    stub = StubPump()
+    stub.put(binlog(20))
+    stub.resolve(40)
+    ours = ExtensionPump("p", stub.host, cluster_id=1, security=Security())
+    try:
+        await ours.mark(after_ts=10, limits=Limits(1))
+        assert (await ours.missed(after_ts=10, until_ts=30)).count == 1
+        stub.ends_pulls = False
+        with pytest.raises(RangeDiffers, match="without the message"):
+            await ours.missed(after_ts=10, until_ts=30)
+    finally:
+        await ours.close()
+        stub.stop()
 
 
 def test_a_pump_that_is_killed_is_an_error() -> None:

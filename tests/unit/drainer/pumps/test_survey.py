@@ -6,6 +6,7 @@ import pytest
 from binlog.errors import ClusterMismatch, PumpUnavailable
 from binlog.node import NodeStatus, State
 from binlog.registry import ROOT
+from structlog.testing import capture_logs
 
 from drainer.pumps.client import NoExtension
 from drainer.pumps.view import HeldBack
@@ -75,13 +76,20 @@ async def test_a_dead_pump_holds_back_by_name_and_since_when_until_it_answers() 
     await world.put("a", State.ONLINE)
     await world.put("dead", State.ONLINE)
     world.answers[("dead", True)] = PumpUnavailable("no answer")
-    with pytest.raises(HeldBack) as caught:
-        await world.pumps.survey(after_ts=10, limits=LIMITS)
+    with capture_logs() as lines:
+        for _ in range(3):
+            with pytest.raises(HeldBack) as caught:
+                await world.pumps.survey(after_ts=10, limits=LIMITS)
     assert caught.value.node_id == "dead"
     view = world.pumps.views["dead"]
     assert view.down_since is not None and "no answer" in view.error
     world.client("dead").answer = 70
-    assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 70
+    with capture_logs() as more:
+        assert (await world.pumps.survey(after_ts=10, limits=LIMITS)).ts == 70
+    # Away for a moment is no warning.
+    told = [(line["log_level"], line["event"], line["pump"]) for line in (*lines, *more)]
+    assert told == [("info", "a pump does not answer", "dead"), ("info", "pump answers again", "dead")]
+    assert "lasted_s" in more[0]
     assert (view.down_since, view.error) == (None, "")
 
 

@@ -148,6 +148,28 @@ def test_what_a_destination_learns_of_a_table() -> None:
     assert (shape.schema, shape.table, shape.columns, shape.key) == ("db", "t", ("id", "t", "f", "j"), (0,))
     assert shape.secondary_unique == ("t",)
     assert shape.match == (Match.PLAIN, Match.BINARY_TEXT, Match.EXACT_FLOAT, Match.JSON)
+    assert shape.collations == ("", TEXT.collate, "", "")
+    assert shape.may_collide and not shape.has_text_key
+    blob = FieldType(Tp.VAR_STRING, charset="binary", collate="binary")
+    other = table([("b", blob), ("t", TEXT)], unique={"PRIMARY": ["b"]}, clustered=True)
+    codec = decoder_of(other).codec(other.id, 1, 0)
+    assert codec is not None and codec.shape.collations == ("binary", TEXT.collate) and codec.shape.has_text_key
+
+
+def test_how_many_digits_upstream_keeps() -> None:
+    """What a type leaves out is none; a FLOAT has no digits of its own."""
+    kinds = [
+        ("a", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)),
+        ("b", FieldType(Tp.DATETIME, decimal=6)),
+        ("c", FieldType(Tp.TIMESTAMP, decimal=3)),
+        ("d", FieldType(Tp.DURATION, decimal=2)),
+        ("e", FieldType(Tp.DATETIME)),
+        ("f", FieldType(Tp.DOUBLE, flen=10, decimal=2)),
+        ("g", TEXT),
+    ]
+    info = table(kinds)
+    codec = decoder_of(info).codec(info.id, 1, 0)
+    assert codec is not None and codec.shape.fractions == (4, 6, 3, 2, 0, 0, 0)
 
 
 def test_text_that_is_no_utf8_is_hexadecimal() -> None:

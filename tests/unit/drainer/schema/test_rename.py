@@ -18,7 +18,7 @@ from drainer.schema.sqltext import quoted
             "RENAME TABLES `we``ird` TO `to`, `,`.`.` TO `table`",
             [(None, "we`ird", None, "to"), (",", ".", None, "table")],
         ),
-        ("/*!50000 rename */ table /*T![x] a */ to b", [(None, "a", None, "b")]),
+        ("/*!50000 rename */ table /*T![ttl] a */ to b", [(None, "a", None, "b")]),
         ("rename table `表 1` to 表2", [(None, "表 1", None, "表2")]),
         ("rename table 1a to b$", [(None, "1a", None, "b$")]),
     ],

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from binlog.stub.etcd import MemoryEtcd
 from binlog.tidb.job import ActionType
 
+from drainer.config import Config
+from drainer.daemon import job_sources
 from drainer.schema.errors import HistoryBroken
 from drainer.schema.url import PAGE_JOBS, UrlSource, fetcher
+from tests.certificates import Authority
 from tests.schema_case import job, table
 
 
@@ -157,3 +163,43 @@ async def test_nobody_there() -> None:
 def test_not_a_url(url: str) -> None:
     with pytest.raises(HistoryBroken, match="not the http"):
         UrlSource(url)
+
+
+async def test_an_https_status_port_is_verified_with_the_configured_ca(tmp_path: Path) -> None:
+    """As etcd and pumps are: a TiDB's certificate is of the cluster's own authority."""
+    (tmp_path / "other").mkdir()
+    ours, stranger = Authority(tmp_path), Authority(tmp_path / "other", "stranger")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Empty)
+    pair = ours.issue("status")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+
+    async def jobs(authority: Authority | None) -> int:
+        security = {"ssl-ca": str(authority.ca)} if authority else {}
+        url = f"https://127.0.0.1:{server.server_port}"
+        config = Config.model_validate({"security": security, "schema": {"history-url": url}})
+        (source,) = (found for found in job_sources(config, MemoryEtcd()) if isinstance(found, UrlSource))
+        return len(await source.refresh())
+
+    try:
+        assert await jobs(ours) == 0
+        for wrong in (stranger, None):
+            with pytest.raises(HistoryBroken, match="certificate verify failed"):
+                await jobs(wrong)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
+
+
+class _Empty(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

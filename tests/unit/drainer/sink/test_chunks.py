@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_tables_that_may_surprise_come_last() -> None:
     kinds = ["o" if c.ordered else "u" if c.folded[0].shape.secondary_unique else "p" for c in pieces]
     assert "".join(kinds) == "oooo" + "p" * 7 + "u" * 7
     assert all(not chunk.ordered for chunk in cut(work(random.Random(1)), Phase.INSERT, 3))
+
+
+def test_tables_with_keys_of_text_may_surprise_too() -> None:
+    """The destination may compare them more coarsely (rule 10), which an executor learns only when it writes."""
+    text = replace(shape(1), collations=("utf8mb4_bin",))
+    pieces = SegmentWork(1, 2, (Folded(text, (net(1),)), Folded(shape(2), (net(2),))), Ordered(()), 0, 0)
+    assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DIRECT, 1)] == [2, 1]
+    assert [c.folded[0].shape.table_id for c in cut(pieces, Phase.DELETE, 1)] == [1]
 
 
 def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,47 @@ def test_a_successor_fences_the_one_before() -> None:
     assert (new.commit_ts, store.intent) == (300, None)
 
 
+def test_a_range_that_is_not_at_the_position_changes_nothing() -> None:
+    """Nothing is written before the position is looked at; an open range stands in the way of everything else."""
+    one = MemoryDestination()
+    one.open(IDENTITY, 200)
+    row = NetRow(b"1", Kind.INSERT, b"(1)", ())
+    for attempt in (
+        lambda: one.apply(work(100, 300, row), 3),
+        lambda: one.begin(replace(INTENT, after_ts=100)),
+    ):
+        with pytest.raises(PositionMoved):
+            attempt()
+    one.begin(INTENT)
+    for attempt in (lambda: one.apply(work(200, 300, row), 3), lambda: one.advance(300, 3)):
+        with pytest.raises(PositionMoved, match="a range is open"):
+            attempt()
+    assert (one.store.rows, one.commit_ts) == ({}, 200)
+
+
+def test_a_slot_of_a_range_that_is_finished_writes_nothing() -> None:
+    """Rule 15: in the same epoch, too; an executor may wake late."""
+    one = MemoryDestination()
+    one.open(IDENTITY, 200)
+    late = one.begin(INTENT)
+    one.finish(INTENT, 4)
+    one.begin(replace(INTENT, after_ts=300, until_ts=400))
+    with pytest.raises(Fenced):
+        late.apply(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
+    assert one.store.rows == {}
+
+
+def test_a_closed_one_moves_nothing_and_the_schema_version_never_goes_back() -> None:
+    one = MemoryDestination()
+    one.open(IDENTITY, 100)
+    one.advance(200, 9)
+    one.advance(300, 4)
+    assert one.store.schema_version == 9
+    one.close(clean=True)
+    with pytest.raises(Fenced):
+        one.advance(400, 9)
+
+
 def test_jobs_are_remembered() -> None:
     one = MemoryDestination()
     one.open(IDENTITY, 100)

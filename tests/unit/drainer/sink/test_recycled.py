@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binlog import tso
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.sink import recycled
@@ -12,6 +12,7 @@ from drainer.sink.protocol import Identity
 OWNER = recycled.tag(Identity(7, "main", "n"))
 
 
+@example((1 << 63) - 1, (1 << 48) - 1, (1 << 48) - 1, "t")
 @given(
     st.integers(0, (1 << 63) - 1), st.integers(1, (1 << 48) - 1), st.integers(1, (1 << 48) - 1), st.text(max_size=64)
 )
@@ -21,6 +22,8 @@ def test_a_name_is_read_back(commit_ts: int, job_id: int, table_id: int, table: 
     assert recycled.kept(OWNER, [name]) == [recycled.Kept(commit_ts, job_id, table_id, name)]
     (fresh,) = recycled.kept(OWNER, [recycled.fresh_name(name)])
     assert fresh.fresh
+    (former,) = recycled.kept(OWNER, [name + "$new"])  # of an earlier release
+    assert former.fresh
 
 
 def test_only_our_own_and_the_latest() -> None:

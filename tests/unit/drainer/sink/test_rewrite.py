@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from drainer.sink.mysql.comments import without_tidb_clauses
+from drainer.schema.sqltext import pieces, tokens
+from drainer.sink.mysql.comments import without_comments
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 
 MARIADB = Dialect("mariadb", frozenset({"utf8mb4_bin", "utf8mb4_general_ci", "latin1_bin", "utf8mb4_nopad_bin",
@@ -177,14 +180,78 @@ def test_tidb_gets_its_own_clauses() -> None:
     ("sql", "wanted"),
     [
         ("ALTER TABLE `t` ADD COLUMN `a` INT, /*T! SHARD_ROW_ID_BITS = 0 */", "ALTER TABLE `t` ADD COLUMN `a` INT"),
-        ("ALTER TABLE `t` ADD COLUMN `a` INT, /*T! X */;", "ALTER TABLE `t` ADD COLUMN `a` INT;"),
-        ("ALTER TABLE `t` /*T![x] X */, ADD COLUMN `a` INT", "ALTER TABLE `t` ADD COLUMN `a` INT"),
-        ("ALTER TABLE `d`.`t` ADD `a` INT, /*T! X */, ADD `b` INT", "ALTER TABLE `d`.`t` ADD `a` INT, ADD `b` INT"),
-        ("ALTER TABLE `t` /*T![x] X */", "ALTER TABLE `t`"),
+        ("ALTER TABLE `t` ADD COLUMN `a` INT, /*T! AUTO_ID_CACHE = 1 */;", "ALTER TABLE `t` ADD COLUMN `a` INT;"),
+        ("ALTER TABLE `t` /*T![ttl] REMOVE TTL */, ADD COLUMN `a` INT", "ALTER TABLE `t` ADD COLUMN `a` INT"),
+        ("ALTER TABLE `t` ADD `a` INT, /*T! CLUSTERED */, ADD `b` INT", "ALTER TABLE `t` ADD `a` INT, ADD `b` INT"),
+        ("ALTER TABLE `d`.`t` /*T![ttl] REMOVE TTL */, ADD `b` INT", "ALTER TABLE `d`.`t` ADD `b` INT"),
+        ("ALTER TABLE `t` /*T![ttl] REMOVE TTL */", "ALTER TABLE `t`"),
         ("CREATE TABLE `t` (`a` INT /*T![a] B */ COMMENT '/*T!*/')", "CREATE TABLE `t` (`a` INT COMMENT '/*T!*/')"),
         ("CREATE TABLE `t` (PRIMARY KEY (`a`) /*T![c] CLUSTERED */)", "CREATE TABLE `t` (PRIMARY KEY (`a`))"),
-        ("SELECT 1 /* plain */", "SELECT 1 /* plain */"),
+        ("CREATE TABLE `t` (`a` BIGINT /*T![auto_rand] AUTO_RANDOM(5, 64) */)", "CREATE TABLE `t` (`a` BIGINT)"),
+        (
+            "CREATE TABLE `t` (`a` INT) /*T![ttl] TTL=`a` + INTERVAL 1 DAY, TTL_JOB_INTERVAL='*/' */ COMMENT 'x'",
+            "CREATE TABLE `t` (`a` INT) COMMENT 'x'",
+        ),
     ],
 )  # fmt: skip
 def test_tidb_clauses_leave_a_statement_behind(sql: str, wanted: str) -> None:
-    assert without_tidb_clauses(sql) == wanted
+    assert without_comments(sql) == wanted
+
+
+@pytest.mark.parametrize(
+    ("sql", "wanted"),
+    [
+        ("ALTER TABLE t ADD a INT /*M! , DROP b */", "ALTER TABLE t ADD a INT"),
+        ("ALTER TABLE t ADD a INT /*M!100100 , DROP b */;", "ALTER TABLE t ADD a INT;"),
+        ("ALTER TABLE t ADD a INT/*!999999 , DROP b*/", "ALTER TABLE t ADD a INT, DROP b"),
+        ("ALTER TABLE t ADD a INT/*! , DROP b*/", "ALTER TABLE t ADD a INT, DROP b"),
+        ("ALTER TABLE t COMMENT /*!1234567*/", "ALTER TABLE t COMMENT 7"),
+        ("ALTER TABLE t COMMENT /*!1234*/", "ALTER TABLE t COMMENT 1234"),
+        ("ALTER TABLE t /*T! ADD COLUMN b INT */", "ALTER TABLE t ADD COLUMN b INT"),
+        ("ALTER TABLE t /*T![ttl,placement] ADD COLUMN b INT */", "ALTER TABLE t ADD COLUMN b INT"),
+        ("ALTER TABLE t ADD a INT/*T![ttl,x] , ADD COLUMN b INT */", "ALTER TABLE t ADD a INT"),
+        ("ALTER TABLE t /*T! REMOVE PARTITIONING */", "ALTER TABLE t REMOVE PARTITIONING"),
+        ("ALTER TABLE t /*!50100 ADD a INT /* not /*! this */, ADD b INT */", "ALTER TABLE t ADD a INT, ADD b INT"),
+        ("ALTER TABLE t /*! ADD /*! a INT */, ADD b INT", "ALTER TABLE t ADD a INT, ADD b INT"),
+        ("ALTER TABLE t /*! ADD a INT -- */ , ADD b INT\n, ADD c INT */", "ALTER TABLE t ADD a INT, ADD c INT"),
+        ("CREATE VIEW v AS SELECT /*+ SET_VAR(sql_mode='') */ 1", "CREATE VIEW v AS SELECT 1"),
+        ("ALTER TABLE t COMMENT '/*M! x */' # /*! , DROP a */", "ALTER TABLE t COMMENT '/*M! x */'"),
+        ("ALTER TABLE `/*M!x*/` ADD a INT DEFAULT 1--1", "ALTER TABLE `/*M!x*/` ADD a INT DEFAULT 1--1"),
+        ("ALTER TABLE t ADD a INT -- /*! , DROP b */\n;", "ALTER TABLE t ADD a INT;"),
+        ("/* first */ ALTER TABLE t ADD a INT /* never closed", "ALTER TABLE t ADD a INT"),
+    ],
+)
+def test_what_upstream_takes_as_a_comment_is_none_downstream(sql: str, wanted: str) -> None:
+    """And what it runs stands in the open: servers differ in what they take as code."""
+    assert without_comments(sql) == wanted
+    assert without_comments(wanted) == wanted
+
+
+def test_an_operators_text_keeps_its_comments() -> None:
+    sql = "ALTER TABLE `t` /*M! ADD `a` INT */"
+    assert rewrite(sql, Defaults(), MARIADB, operators=True).sql == sql
+    assert rewrite(sql, Defaults(), TIDB).sql == sql
+
+
+_MEANINGS = st.sampled_from(
+    [
+        *((text, True) for text in ("a", "`b``/*!`", "'c*/ ''#'", '"d\\"-- "', ",", "(", ")", "1", "-", "@x", "é€")),
+        *((text, False) for text in ("/* x */", "/**/", "/*M! x */", "/*M!100 y*/", "/*+ z */", "/*T![no] w */", " ")),
+        *((text, False) for text in ("-- x */ /*!\n", "#*/ '\n", "\n", "/*T![ttl,no] v '*/", "/*t! x */", "/* ' */")),
+        ("/*/*!*/", False),
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.lists(_MEANINGS), st.sampled_from(["", "/*!", "/*!50100", "/*!123456", "/*T!"]))))
+def test_any_comments_around_and_in_any_code(parts: list[tuple[list[tuple[str, bool]], str]]) -> None:
+    """What is left are the tokens that were meant, and nothing that any server could take for a comment."""
+    sql, meant = "", []
+    for inner, opened in parts:
+        sql += f"{opened} " + " ".join(text for text, _ in inner) + (" */ " if opened else " ")
+        meant += [text for text, counts in inner if counts]
+    left = without_comments(sql)
+    found = list(pieces(left))
+    assert {piece.kind for piece in found} <= {"space", "name", "text", "word", "mark"}
+    wanted = [token.value for text in meant for token in tokens(text)]
+    assert [token.value for token in tokens(left)] == wanted == [token.value for token in tokens(sql)]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import stat
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
+from pathlib import Path
 
 import pytest
 
 from drainer.pumps.mark import PumpRange
 from drainer.spark.line import PlannerGone, PlannerLine, Tasks
-from drainer.spark.planner import PlannerServer
+from drainer.spark.planner import PlannerServer, QuestionUnreadable, question_of
 
 RANGE = PumpRange("a", "h:1", True, 5, 9)
 
@@ -63,3 +68,61 @@ def test_a_stranger_is_not_let_in(server: tuple[PlannerServer, Answers, list[Bas
 def test_a_driver_that_is_gone_is_an_error() -> None:
     with pytest.raises(PlannerGone):
         PlannerLine("/nowhere/socket", "00").next_until(5)
+
+
+def test_only_this_user_may_reach_the_socket(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:
+    folder = Path(server[0].address).parent.stat()
+    assert (stat.S_IMODE(folder.st_mode), folder.st_uid) == (0o700, os.getuid())
+
+
+class Harmful:
+    """What a pickle may hold: a call of anything."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._trace,)
+
+
+def test_a_question_is_not_unpickled(
+    server: tuple[PlannerServer, Answers, list[BaseException]], tmp_path: Path
+) -> None:
+    """Not even from somebody who knows the key."""
+    running, _, errors = server
+    with Client(running.address, family="AF_UNIX", authkey=running.key.encode()) as connection:
+        connection.send(Harmful(tmp_path / "called"))
+        verdict, _ = connection.recv()
+    assert verdict == "error"
+    assert not (tmp_path / "called").exists()
+    assert [type(error) for error in errors] == [QuestionUnreadable]
+
+
+ASKED = b'["tasks", 5, 9]'
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(ASKED[:at] for at in range(len(ASKED))),
+        b"\xff",
+        b"7",
+        b"{}",
+        b"[" * 1000,
+        b'["tasks", 5]',
+        b'["tasks", 5, 9, 9]',
+        b'["stop", 5, 9]',
+        b'["tasks", "5", 9]',
+        b'["tasks", 5, 9.5]',
+        b'["tasks", true, 9]',
+        b'[["tasks"], 5, 9]',
+        pickle.dumps(("tasks", 5, 9)),
+    ],
+)
+def test_what_is_no_question(asked: bytes) -> None:
+    with pytest.raises(QuestionUnreadable):
+        question_of(asked)
+
+
+def test_a_question() -> None:
+    assert question_of(ASKED) == ("tasks", 5, 9)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.session import SparkUnavailable, check_java, with_retries
+from drainer.spark.errors import SparkUnavailable
+from drainer.spark.session import check_java, with_retries
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
         await nodes.update(session(etcd, node_id="p1", state="gone"), "pumps")
     with pytest.raises(NodeNotFound, match="key /tidb-binlog/v1/pumps/p9 in etcd not found"):
         await nodes.update(session(etcd, node_id="p9", state="offline"), "pumps")
-    with pytest.raises(NodeNotFound):
+    with pytest.raises(CommandError, match="one of online, pausing, paused, closing, offline"):
+        await nodes.update(session(etcd, node_id="p1"), "pumps")
+    with pytest.raises(CommandError, match=r"which drainer.*binlogctl drainers"):
         await nodes.update(session(etcd, state="offline"), "drainers")
 
 

@@ -38,6 +38,7 @@ def test_defaults() -> None:
         (["-start-ts", "x"], "invalid value 'x' for -start-ts"),
         (["-start-ts", str(1 << 63)], "63 bits"),
         (["-rollback=maybe"], "invalid boolean value 'maybe'"),
+        (["-o", "yaml"], "invalid value 'yaml' for -output: one of auto, table, json, log"),
         (["pumps", "drainers"], "'drainers' is not a valid flag"),
     ],
 )

@@ -13,6 +13,7 @@ from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
+from pumpclient.sdk.lease import WriterLease
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.service import Service
 from pumpclient.writer import Limits
@@ -48,9 +49,9 @@ class Shop(Field):
         self.timestamps = Counted()
         self.services: list[Service] = []
 
-    async def service(self, limits: Limits = FAST) -> Service:
+    async def service(self, limits: Limits = FAST, lease: WriterLease | None = None) -> Service:
         client: PumpsClient = await self.client(limits=limits)
-        service = Service(etcd=self.etcd, client=client, timestamps=self.timestamps, rowids=RowIds(7))
+        service = Service(etcd=self.etcd, client=client, timestamps=self.timestamps, rowids=RowIds(7), lease=lease)
         await service.open()
         self.services.append(service)
         return service
@@ -65,6 +66,7 @@ class Shop(Field):
         for service in self.services:
             if service._follower is not None:
                 service._follower.cancel()
+            await service._lease.close()
         await super().close()
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 from binlog.pb import binlog_pb2
+from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
 
-from pumpclient.sdk import schema, sql
+from pumpclient.sdk import modify, schema, sql
 from pumpclient.sdk import types as t
 from pumpclient.sdk.table import Column, Index, Table
 from tests.capture import GOLDEN, CaptureSet
@@ -154,3 +157,37 @@ def test_alter_table_as_tidb_did_it() -> None:
     assert info.columns[0].id == 7
     assert info.columns[0].origin_default_bit == b"\x0a\x01"
     assert info.indexes[0].columns[0].offset == 3
+
+
+@cache
+def changed_tables() -> Mapping[int, tuple[TableInfo, TableInfo]]:
+    """TableInfo before and after each job of the recording `ddl` that changed a column."""
+    before: dict[int, TableInfo] = {}
+    found = {}
+    for line in CaptureSet(GOLDEN / "ddl").jobs_text.decode().splitlines():
+        line = line.strip().rstrip(",")
+        if not line.startswith("{"):
+            continue
+        job = Job.from_json(line)
+        if job.table_info is not None:
+            if job.table_info.id in before:
+                found[job.id] = before[job.table_info.id], job.table_info
+            before[job.table_info.id] = job.table_info
+    return found
+
+
+@pytest.mark.parametrize(
+    ("job_id", "change"),
+    [
+        (149, lambda info: modify.change_column(info, "v", c("v", t.BigInt()))),
+        (150, lambda info: modify.change_column(info, "s", c("s", t.VarChar(40)))),
+        (159, lambda info: modify.change_column(info, "e", c("e", t.Enum("a", "b", "c")))),
+        (166, lambda info: modify.rename_column(info, "nn", "nnn")),
+        (167, lambda info: modify.change_column(info, "k", c("k", t.Int(), comment="only comment"))),
+    ],
+)
+def test_changed_columns_as_tidb_did_them(job_id: int, change: Callable[[TableInfo], TableInfo]) -> None:
+    before, after = changed_tables()[job_id]
+    made = replace(change(before), update_timestamp=after.update_timestamp)
+    assert made.to_json()["cols"] == after.to_json()["cols"]
+    assert made.to_json() == after.to_json()

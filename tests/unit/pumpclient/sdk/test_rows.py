@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 
 import pytest
+from binlog.tidb.json_encode import JSONDuration, encode_json
 from binlog.tidb.key import RecordKey, decode_table_key
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ROWID
-from binlog.tidb.unflatten import to_text
+from binlog.tidb.unflatten import to_float32, to_text
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ def test_worked_bytes() -> None:
     assert made.insert({"id": 2}, rowid=0) == b"\x08\x04\x00"
     changed = made.update({"id": 1, "name": "a"}, {"id": 1, "name": "b"})
     assert changed is not None
-    assert changed.hex() == "08020802080402026108020802" + "0804020262"
+    assert changed.changed.hex() == "08020802080402026108020802" + "0804020262"
     assert made.delete({"id": 1, "name": "b"}).hex() == "080208020804020262"
 
 
@@ -89,12 +90,98 @@ def test_what_is_written_is_read(name: str, row: dict[str, object], new: dict[st
     assert len(full) == len(made.info.columns)
     assert {**dict.fromkeys(full), **shown(made, inserted)} == full
     changed = made.update(row, new)
-    if changed is not None:
-        old_row, new_row = decode_update(changed)
+    if changed is not None and changed.moves:
+        assert changed.deleted == made.delete(row)
+        assert changed.inserted == made.insert(new, rowid=0)
+    elif changed is not None:
+        old_row, new_row = decode_update(changed.changed)
         assert shown(made, old_row) == full
         assert shown(made, new_row) == shown(made, decode_delete(made.info, made.delete(new)))
     else:
         assert full == shown(made, decode_delete(made.info, made.delete(new)))
+
+
+GIVEN = st.fixed_dictionaries(
+    {"id": ROWS.map(lambda row: row["id"])},
+    optional={
+        "tiny": st.booleans() | st.integers(-128, 127),
+        "c": st.text(st.characters(codec="utf-8"), max_size=5),
+        "s": st.text(st.characters(codec="utf-8"), max_size=5),
+        "bin": st.none() | st.binary(max_size=4) | st.binary(max_size=4).map(bytearray),
+        "f": st.floats(width=32, allow_nan=False, allow_infinity=False) | st.integers(-9, 9),
+        "y": st.sampled_from([0, 1901, 2155]),
+        "d": st.dates() | st.dates().map(str),
+        "ts": st.datetimes(datetime(1971, 1, 1), datetime(2037, 1, 1), timezones=st.just(timezone(timedelta(hours=3)))),
+        "set": st.lists(st.sampled_from(["", "a", "b"])).map(tuple) | st.sampled_from(["a,b", "b", ""]),
+        "price": st.none() | st.integers(-9, 9) | st.sampled_from(["1.5", "-0", "-0.00"]),
+        "took": st.none() | st.times() | st.sampled_from(["-838:59:59", "1:02:03.5"]),
+        "doc": st.none() | st.recursive(st.booleans() | st.integers(-9, 1 << 63) | st.floats(allow_nan=False,
+            allow_infinity=False) | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3) | st.tuples(inner)
+            | st.dictionaries(st.text(max_size=3), inner, max_size=3), max_leaves=6)
+            | st.just(encode_json({"at": JSONDuration(1_000_000_000, 0)})),
+        "now": st.datetimes(),
+    },
+)  # fmt: skip
+GIVEN_CODEC = codec(
+    Column("id", t.NumericType(20, 0), primary_key=True),
+    Column("tiny", t.TinyInt(), default=7),
+    Column("c", t.Char(5), default="x "),
+    Column("s", t.VarChar(5)),
+    Column("bin", t.Binary(4), default=b"ab"),
+    Column("f", t.Float(), default=0.1),
+    Column("y", t.Year()),
+    Column("d", t.Date(), default="2026-11-22"),
+    Column("ts", t.Timestamp(6), default="2026-11-22 01:02:03.000004"),
+    Column("set", t.Set("", "a", "b"), default="a"),
+    Column("bits", t.Bit(9), default=0x101),
+    Column("kind", t.Enum("x", "y"), default="y"),
+    Column("price", t.NumericType(6, 3), default="1.5"),
+    Column("took", t.Time(6), default="-12:34:56.78"),
+    Column("doc", t.JSON()),
+    Column("now", t.DateTime(6), default=NOW),
+)
+
+
+@given(row=GIVEN)
+def test_the_row_that_an_insert_returns_is_the_stored_one_byte_for_byte(row: dict[str, object]) -> None:
+    """Whatever kinds of values it was given; so a delete or an update of it names exactly the row that is there."""
+    made = GIVEN_CODEC
+    encoded, stored = made.insert_stored(row, rowid=0)
+    assert list(stored) == [column.name for column in made.info.columns]
+    assert made.insert_stored(stored, rowid=0) == (encoded, stored)
+    _, inserted = decode_insert(made.info, encoded)
+    deleted = decode_delete(made.info, made.delete(stored))
+    assert deleted == {**dict.fromkeys(deleted), **inserted, 1: deleted[1]}
+    changed = made.update(stored, {"tiny": None if stored["tiny"] is not None else 1})
+    assert changed is not None
+    before, after = decode_update(changed.changed)
+    assert before == deleted
+    assert {i: datum for i, datum in after.items() if i != 2} == {i: d for i, d in deleted.items() if i != 2}
+    assert made.update(stored, stored) is None
+    assert made.update(stored, {}) is None
+
+
+def test_stored_values_are_of_pythons_own_kinds() -> None:
+    _, stored = GIVEN_CODEC.insert_stored({"id": 1, "doc": {"a": [1, None]}}, rowid=0)
+    now = stored.pop("now")
+    assert isinstance(now, datetime)
+    assert abs(datetime.now(UTC).replace(tzinfo=None) - now) < timedelta(minutes=10)
+    assert stored == {
+        "id": Decimal(1), "tiny": 7, "c": "x", "s": None, "bin": b"ab\0\0", "f": to_float32(0.1), "y": None,
+        "d": date(2026, 11, 22), "ts": datetime(2026, 11, 22, 1, 2, 3, 4), "set": ("a",), "bits": 0x101, "kind": "y",
+        "price": Decimal("1.500"), "took": -timedelta(hours=12, minutes=34, seconds=56, milliseconds=780),
+        "doc": {"a": [1, None]},
+    }  # fmt: skip
+
+
+def test_an_update_names_unknown_columns_of_either_row() -> None:
+    made = codec(ID, Column("v", t.Int()))
+    with pytest.raises(RowRejected, match=r"s\.t\.w: no such column"):
+        made.update({"id": 1, "v": 1}, {"w": 2})
+    with pytest.raises(RowRejected, match=r"s\.t\.v: missing; the old row"):
+        made.update({"id": 1}, {"v": 2})
+    with pytest.raises(RowRejected, match=r"s\.t: a row is a mapping of column names to values, not \[\('id', 1\)\]"):
+        made.insert([("id", 1)], rowid=0)  # type: ignore[arg-type]
 
 
 def test_keys() -> None:
@@ -119,10 +206,17 @@ def test_without_a_key_rows_get_the_rowid() -> None:
 
 def test_moving_the_clustered_key() -> None:
     made = codec(ID, Column("v", t.Int()))
-    assert made.moves({"id": 1, "v": 2}, {"id": 3, "v": 2})
-    assert not made.moves({"id": 1, "v": 2}, {"id": 1, "v": 4})
-    loose = codec(ID, Column("v", t.Int()), clustered=False)
-    assert not loose.moves({"id": 1, "v": 2}, {"id": 3, "v": 2})
+    moved = made.update({"id": 1, "v": 2}, {"id": 3})
+    assert moved is not None
+    assert moved.moves
+    assert moved.inserted == made.insert({"id": 3, "v": 2}, rowid=0)
+    stays = made.update({"id": 1, "v": 2}, {"v": 4})
+    assert stays is not None
+    assert not stays.moves
+    nonclustered = codec(ID, Column("v", t.Int()), clustered=False)
+    changed = nonclustered.update({"id": 1, "v": 2}, {"id": 3, "v": 2})
+    assert changed is not None
+    assert not changed.moves
 
 
 def test_an_insert_fills_defaults() -> None:
@@ -158,7 +252,7 @@ def test_rows_are_refused_by_name() -> None:
         made.insert({"id": 1, "v": 1, "x": 1}, rowid=0)
     with pytest.raises(RowRejected, match=r"s\.t\.v: missing, NOT NULL and without a default"):
         made.insert({"id": 1}, rowid=0)
-    with pytest.raises(RowRejected, match=r"s\.t\.w: missing; an update or delete gives every column"):
+    with pytest.raises(RowRejected, match=r"s\.t\.w: missing; the old row and a deleted one give every column"):
         made.delete({"id": 1, "v": 1})
     with pytest.raises(ValueRejected, match=r"s\.t\.v = None: the column is NOT NULL"):
         made.insert({"id": 1, "v": None}, rowid=0)

@@ -103,7 +103,7 @@ def test_impossible_defaults(column: Column, error: type[Exception]) -> None:
         (lambda: Table("t", Column("a", t.Int(), primary_key=True, nullable=True)), "cannot be nullable"),
         (lambda: Table("t", Column("a", t.Int(), nullable=False, default=None)), "default NULL"),
         (lambda: Table("t", Column("a ", t.Int())), "no space at the end"),
-        (lambda: Table("t", Column("a", t.Int()), unique=["a"]), "a key is a list of columns"),
+        (lambda: Table("t", Column("a", t.Int()), unique=["a"]), "unique: a key must be a list of columns, not 'a'"),
     ],
 )
 def test_impossible_tables(declare: object, why: str) -> None:

@@ -1,0 +1,212 @@
+"""A large transaction cut into small ones: binlogs of the same timestamps that hold its rows in its order.
+
+Applied one after another they do what the whole does, because upstream checks unique keys row by row: every state
+between two of its rows is one that its keys allow. Everything behind this module sees ordinary binlogs of a few MiB.
+The transaction itself is a view of a file, and nothing here copies more of it than one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from binlog import envelope
+from binlog.errors import DecodeError
+from binlog.tidb.mutation import DELETE, INSERT, UPDATE
+from binlog.tidb.varint import decode_uvarint, encode_uvarint
+
+PIECE_BYTES_MAX = 4 << 20
+RELEASE_BYTES = 8 << 20
+
+# Protobuf wire types, and fields of PrewriteValue and TableMutation.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_SCHEMA_VERSION, _MUTATIONS = 1, 2
+_TABLE_ID, _SEQUENCE = 1, 7
+_FIELD_OF_KIND = {INSERT: 2, UPDATE: 3, DELETE: 6}
+_SEQUENCE_TAG = _SEQUENCE << 3
+_U64 = (1 << 64) - 1
+
+
+class _Field(NamedTuple):
+    """One field of a message: its number and wire type, where it begins, and where its value lies."""
+
+    number: int
+    wire: int
+    at: int
+    begin: int
+    end: int
+
+
+def pieces(
+    binlog: memoryview, bytes_max: int = PIECE_BYTES_MAX, *, release: Callable[[], None] = lambda: None
+) -> Iterator[bytes]:
+    """Served binlogs of about `bytes_max` bytes, at least one row each. DecodeError, naming the commit_ts, where the
+    transaction is damaged; then nothing was given of the table in which it is. `release` is called now and then while
+    much of the view is looked at: what was read may leave memory."""
+    found = envelope.scan(binlog)  # type: ignore[arg-type]  # it only reads single bytes and slices
+    try:
+        yield from _Cutter(binlog, found, bytes_max, release).pieces()
+    except DecodeError as error:
+        what = f"binlog of commit_ts {found.commit_ts}: {error.what}"
+        raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+
+
+class _Cutter:
+    """Walks the tables of one transaction. `_tables`: finished TableMutations of the piece that is being filled."""
+
+    def __init__(self, view: memoryview, found: envelope.Envelope, bytes_max: int, release: Callable[[], None]) -> None:
+        self._view = view
+        self._release = release
+        self._found = found
+        self._bytes_max = bytes_max
+        self._version = 0
+        self._tables: list[bytes] = []
+        self._size = 0
+
+    def pieces(self) -> Iterator[bytes]:
+        spans = []
+        for field in _fields(self._view, self._found.value_at, self._found.value_end):
+            if field.number == _SCHEMA_VERSION and field.wire == _VARINT:
+                self._version = decode_uvarint(self._view, field.begin)[0]  # type: ignore[arg-type]
+            elif field.number == _MUTATIONS and field.wire == _BYTES:
+                spans.append((field.begin, field.end))
+        for begin, end in spans:
+            yield from self._table(_Table(self._view, begin, end, self._release))
+        if self._tables:
+            yield self._flush()
+
+    def _table(self, table: _Table) -> Iterator[bytes]:
+        """No cut stands between a change and its like, within reason: while REORGANIZE PARTITION runs TiDB tells of a
+        row twice in turn, and what drops the second must see both."""
+        view, bytes_max = self._view, self._bytes_max
+        rows = {kind: bytearray() for kind in _FIELD_OF_KIND}
+        following = {kind: table.rows(kind) for kind in _FIELD_OF_KIND}
+        sequence = bytearray()
+        last = (0, 0)
+        for kind in table.sequence:
+            field = next(following[kind])
+            if self._size >= bytes_max and (
+                self._size >= 2 * bytes_max or view[last[0] : last[1]] != view[field.begin : field.end]
+            ):
+                self._close(table, rows, sequence)
+                yield self._flush()
+                rows = {kind: bytearray() for kind in _FIELD_OF_KIND}
+                sequence = bytearray()
+            rows[kind] += view[field.at : field.end]
+            sequence.append(kind)
+            self._size += field.end - field.at + 2
+            last = (field.begin, field.end)
+        self._close(table, rows, sequence)
+
+    def _close(self, table: _Table, rows: dict[int, bytearray], sequence: bytearray) -> None:
+        """The rows so far become a TableMutation of this piece."""
+        if sequence:
+            kinds = bytearray(2 * len(sequence))
+            kinds[0::2] = bytes((_SEQUENCE_TAG,)) * len(sequence)
+            kinds[1::2] = sequence
+            self._tables.append(b"\x08" + encode_uvarint(table.id & _U64) + b"".join(rows.values()) + kinds)
+
+    def _flush(self) -> bytes:
+        found = self._found
+        value = [b"\x08", encode_uvarint(self._version)]
+        for table in self._tables:
+            value += (b"\x12", encode_uvarint(len(table)), table)
+        self._tables, self._size = [], 0
+        return envelope.encode_binlog(
+            tp=found.tp,
+            start_ts=found.start_ts,
+            commit_ts=found.commit_ts,
+            prewrite_key=bytes(self._view[found.key_at : found.key_end]),
+            prewrite_value=b"".join(value),
+        )
+
+
+class _Table:
+    """One TableMutation between two offsets: its id, and `sequence`, one byte a row. It has been checked that every
+    kind is known and has as many rows as the sequence says."""
+
+    def __init__(self, view: memoryview, begin: int, end: int, release: Callable[[], None]) -> None:
+        self._view = view
+        self._end = end
+        self._release = release
+        self.id = 0
+        self.sequence = bytearray()
+        self._first: dict[int, int] = {}
+        self._counts = dict.fromkeys(_FIELD_OF_KIND.values(), 0)
+        self._read(begin)
+        self._check(begin)
+
+    def _read(self, begin: int) -> None:
+        view = self._view
+        next_release = begin + RELEASE_BYTES
+        for number, wire, at, value_at, value_end in _fields(view, begin, self._end):
+            if at > next_release:
+                self._release()
+                next_release = at + RELEASE_BYTES
+            if wire == _BYTES and number in self._counts:
+                self._counts[number] += 1
+                self._first.setdefault(number, at)
+            elif number == _SEQUENCE and wire == _VARINT:
+                self._add(decode_uvarint(view, value_at)[0])  # type: ignore[arg-type]
+            elif number == _SEQUENCE and wire == _BYTES:  # packed
+                place = value_at
+                while place < value_end:
+                    kind, place = decode_uvarint(view, place)  # type: ignore[arg-type]
+                    self._add(kind)
+            elif number == _TABLE_ID and wire == _VARINT:
+                found = decode_uvarint(view, value_at)[0]  # type: ignore[arg-type]
+                self.id = found - (1 << 64) if found >> 63 else found
+
+    def _add(self, kind: int) -> None:
+        if kind not in _FIELD_OF_KIND:
+            raise DecodeError(
+                f"mutations of table {self.id}", offset=len(self.sequence), detail=f"unknown mutation type {kind}"
+            )
+        self.sequence.append(kind)
+
+    def _check(self, begin: int) -> None:
+        for kind, number in _FIELD_OF_KIND.items():
+            if self.sequence.count(kind) != self._counts[number]:
+                detail = (
+                    f"{self._counts[number]} rows of kind {kind}, but the sequence says {self.sequence.count(kind)}"
+                )
+                raise DecodeError(f"mutations of table {self.id}", offset=begin, detail=detail)
+
+    def rows(self, kind: int) -> Iterator[_Field]:
+        """The rows of one kind, in order."""
+        number = _FIELD_OF_KIND[kind]
+        for field in _fields(self._view, self._first.get(number, self._end), self._end):
+            if field.number == number and field.wire == _BYTES:
+                yield field
+
+
+def _fields(view: memoryview, at: int, end: int) -> Iterator[_Field]:
+    """The fields between two offsets. DecodeError where one does not end within them."""
+    while at < end:
+        begin = at
+        try:
+            tag = view[at]
+            at += 1
+            if tag > 127:
+                tag, at = decode_uvarint(view, begin)  # type: ignore[arg-type]
+            wire = tag & 7
+            if wire == _BYTES:
+                size = view[at]
+                value_at = at + 1
+                if size > 127:
+                    size, value_at = decode_uvarint(view, at)  # type: ignore[arg-type]
+                at = value_at + size
+            elif wire == _VARINT:
+                value_at = at
+                at = decode_uvarint(view, at)[1]  # type: ignore[arg-type]
+            elif wire in (_FIXED64, _FIXED32):
+                value_at = at
+                at += 8 if wire == _FIXED64 else 4
+            else:
+                raise DecodeError("PrewriteValue", offset=begin, detail=f"a field has wire type {wire}")
+        except IndexError:
+            at = end + 1
+            value_at = begin
+        if at > end or tag >> 3 == 0:
+            raise DecodeError("PrewriteValue", offset=begin, detail="unexpected EOF in a field")
+        yield _Field(tag >> 3, wire, begin, value_at, at)

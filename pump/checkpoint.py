@@ -1,0 +1,132 @@
+"""How far start-up may trust the index: up to a record of the log whose keys were flushed to synced tables.
+
+See FORMAT.md, "Checkpoint". LevelDB's own log is synced now and then, and after a power cut (or damage) it may lack a
+page in its middle while later pages, and with them a newer head, are there; LevelDB steps over the gap without a word.
+So the head in the index proves nothing. A checkpoint does: it is made after a flush, in a file of its own, and its
+number is a key in the table that was flushed last. Where an older number is found, or the manifest has a gap, tables
+are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from binlog.log import get_logger
+from google_crc32c import value as crc32c
+
+from pump.index import Index
+from pump.keys import decode_head, encode_head
+from pump.log import Head
+from pump.record import POINTER_BYTES, Pointer
+
+FILE_NAME = "checkpoint"
+MAGIC = 0x6B706C62  # "blpk"
+HEAD_BYTES = 28
+
+_FIXED = Struct("<IQQ")  # magic, number, purged_ts
+_CRC = Struct("<I")
+FILE_BYTES = _FIXED.size + HEAD_BYTES + POINTER_BYTES + _CRC.size
+
+_log = get_logger("pump.checkpoint")
+
+
+class Checkpoint(NamedTuple):
+    """`head` None: nothing was indexed yet. No prewrite before `handle` was pending, and none is."""
+
+    number: int
+    purged_ts: int
+    head: Head | None
+    handle: Pointer
+
+    @property
+    def start(self) -> Pointer:
+        """Where recovery begins to read."""
+        return Pointer(0, 0) if self.head is None else min(self.head.pointer, self.handle)
+
+
+_NO_HEAD = Head(Pointer(0, 0), 0, 0)  # a record ends above 0
+
+
+def encode_checkpoint(found: Checkpoint) -> bytes:
+    body = _FIXED.pack(MAGIC, found.number, found.purged_ts) + encode_head(found.head or _NO_HEAD)
+    body += found.handle.encode()
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_checkpoint(data: bytes) -> Checkpoint | None:
+    """None where these are not the bytes of a checkpoint."""
+    if len(data) != FILE_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(data[: -_CRC.size]):
+        return None
+    magic, number, purged_ts = _FIXED.unpack_from(data)
+    at = _FIXED.size
+    head = decode_head(data[at : at + HEAD_BYTES])
+    handle = Pointer.decode(data[at + HEAD_BYTES : at + HEAD_BYTES + POINTER_BYTES])
+    return Checkpoint(number, purged_ts, head if head.end else None, handle) if magic == MAGIC else None
+
+
+class Checkpoints:
+    """`trusted` once at start, then `save` and `purge` from any thread. OSError and IndexFailed: the disk fails."""
+
+    def __init__(self, directory: Path, index: Index) -> None:
+        self._path = directory / FILE_NAME
+        self._index = index
+        self._writing = threading.Lock()
+        self._last = self._read() or Checkpoint(0, 0, None, Pointer(0, 0))
+
+    def _read(self) -> Checkpoint | None:
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            if self._index.head() is not None:
+                _log.warning("no checkpoint yet: the whole value log is read once", file=str(self._path))
+            return None
+        found = decode_checkpoint(data)
+        if found is None:
+            _log.error("the checkpoint is damaged: the whole value log is read again", file=str(self._path))
+        return found
+
+    def trusted(self) -> Checkpoint | None:
+        """The last one, if the index still holds what was flushed up to it; None: nothing is proved.
+
+        Brings back the purge point where the index has lost it.
+        """
+        last = self._last
+        if last.purged_ts > self._index.purged_ts():
+            _log.error("the index has lost its purge point, the checkpoint has it", purged_ts=last.purged_ts)
+            self._index.save_purged(last.purged_ts)
+        if self._index.unbroken and self._index.check() >= last.number:
+            return last
+        _log.error("the index has lost tables: the whole value log is read again", checkpoint=last.number)
+        return None
+
+    def save(self, head: Head | None, handle: Pointer) -> None:
+        """Everything up to `head` was written to the index before this call."""
+        with self._writing:
+            number = max(self._last.number, self._index.check()) + 1
+            self._index.flush(number)
+            self._put(Checkpoint(number, self._index.purged_ts(), head, handle))
+
+    def purge(self, purged_ts: int) -> None:
+        """Store the purge point, here and in the index, before anything is removed."""
+        with self._writing:
+            self._index.save_purged(purged_ts)
+            self._put(self._last._replace(purged_ts=purged_ts))
+
+    def _put(self, found: Checkpoint) -> None:
+        """Replace the file as a whole."""
+        new = self._path.with_suffix(".new")
+        with new.open("wb") as file:
+            file.write(encode_checkpoint(found))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._last = found

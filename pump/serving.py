@@ -1,0 +1,84 @@
+"""What a store gives to pulls, to drainers' plans, and to whoever asks for one binlog."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import chain, islice
+
+from pump.errors import NotResolved
+from pump.index import Index
+from pump.keys import FLAG_DAMAGED
+from pump.log import ValueLog
+from pump.parts import Part
+from pump.pending import Resolved
+from pump.plan import BatchPlan, Limits, plan_batch
+from pump.pull import Reader, Served
+from pump.record import Pointer
+
+PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
+
+
+class Serving:
+    """The reading half of a Store, which makes the parts."""
+
+    index: Index
+    log: ValueLog
+    reader: Reader
+    _resolved: Resolved
+
+    @property
+    def resolved_ts(self) -> int:
+        return self._resolved.ts
+
+    async def plan(self, after_ts: int, resolved_ts: int, limits: Limits) -> BatchPlan:
+        """Where a batch after `after_ts` ends; `resolved_ts` was given out before this call."""
+        entries = iter(self.index.completes(after_ts, resolved_ts))
+        first = list(islice(entries, PLAN_INLINE_ENTRIES))
+        if len(first) < PLAN_INLINE_ENTRIES:
+            return plan_batch(first, resolved_ts, limits)
+        return await asyncio.to_thread(plan_batch, chain(first, entries), resolved_ts, limits)
+
+    async def count(self, after_ts: int, until_ts: int) -> BatchPlan:
+        """What a pull of (after_ts, until_ts] must bring: `count` and `bytes`. NotResolved, PurgedPosition."""
+        if until_ts > self._resolved.ts:
+            raise NotResolved(until_ts, self._resolved.ts)
+        plan = await self.plan(after_ts, until_ts, Limits(0))
+        self.reader.check_position(after_ts)  # after the index was read, as in a pull
+        return plan
+
+    async def pull(
+        self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False, part_bytes_max: int = 0
+    ) -> AsyncIterator[list[Served] | Part]:
+        """All complete binlogs in (after_ts, until_ts], in chunks; large ones in parts where `part_bytes_max` says so.
+        NotResolved, PurgedPosition, DamagedRecord.
+
+        The next chunk is read while the caller sends this one.
+        """
+        if until_ts > self._resolved.ts:
+            raise NotResolved(until_ts, self._resolved.ts)
+        chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
+        step: Callable[[], list[Served] | Part | None] = lambda: next(chunks, None)  # noqa: E731
+        ahead = asyncio.ensure_future(asyncio.to_thread(step))
+        try:
+            while (chunk := await ahead) is not None:
+                ahead = asyncio.ensure_future(asyncio.to_thread(step))
+                yield chunk
+        finally:
+            ahead.cancel()
+
+    def read_at(self, ts: int) -> bytes | None:
+        """The payload under a `ts:` key, or None (`/debug/binlog/{ts}`)."""
+        pointer: Pointer | None = self.index.pointer(ts)
+        return None if pointer is None else self.log.read(pointer)
+
+    def outcome(self, start_ts: int) -> int:
+        """The commit_ts of a start_ts whose binlog this pump serves; else 0. A rollback is no evidence (rule 5)."""
+        commit_ts = self.index.outcome(start_ts) or 0
+        complete = self.index.complete(commit_ts) if commit_ts else None
+        return commit_ts if complete is not None and not complete.flags & FLAG_DAMAGED else 0
+
+    @property
+    def purged_ts(self) -> int:
+        """Binlogs at or below may be gone."""
+        return self.index.purged_ts()

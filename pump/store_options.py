@@ -1,0 +1,23 @@
+"""How a store is opened; the pump's configuration says most of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pump.horizon import AHEAD_MAX_S
+from pump.index import IndexOptions
+from pump.progress import CHECKPOINT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """`file_bytes_max` and `sync` as in ValueLog; `stop_bytes`: see Space; `checkpoint_bytes`: see Progress;
+    `ts_ahead_max_s`: see Horizon; `transaction_bytes_max`: larger binlogs are refused."""
+
+    stop_bytes: int = 0
+    transaction_bytes_max: int = 1 << 30
+    sync: bool = True
+    file_bytes_max: int = 500 << 20
+    checkpoint_bytes: int = CHECKPOINT_BYTES
+    ts_ahead_max_s: int = AHEAD_MAX_S
+    index: IndexOptions = field(default_factory=IndexOptions)

@@ -1,0 +1,139 @@
+"""reset-tso-bound: where there is no PD, lower a bound of timestamps that is far ahead of the clock.
+
+The elected pump keeps in etcd a bound above every timestamp it gave out, and its successor starts there. A bound that
+is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to go on from there
+(`bound-ahead-max`), and nobody else may lower it: whoever gives out a smaller ts than one that is in use loses
+transactions. So this command looks what is in use, says what it found, and lowers the bound to just above that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from binlog.kv import KV, Compare, Put
+from binlog.node import NodeStatus
+from binlog.tso import compose, format_local, physical_ms
+from binlog.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
+
+from pumpclient.ctl.session import CommandError, Session
+
+# A position may be so far ahead of this machine's clock and still be taken for one that was really reached.
+AHEAD_MAX_MS = 86_400_000
+# Between the last heartbeat of a node and the last timestamp given out; and clocks differ.
+MARGIN_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """What to do. `bound_ms` None: nothing. `above`: nodes whose positions are above the new bound."""
+
+    bound_ms: int | None
+    above: tuple[str, ...]
+
+
+def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, int]]) -> Reset:
+    """`positions`: each node's name and maxCommitTS. A bound that is no number is as bad as one that is far ahead."""
+    reached_ms = [physical_ms(ts) for _, ts in positions if physical_ms(ts) <= now_ms + AHEAD_MAX_MS]
+    wanted_ms = max([now_ms, *reached_ms]) + MARGIN_MS
+    above = tuple(f"{name} at {ts}" for name, ts in positions if physical_ms(ts) > now_ms + AHEAD_MAX_MS)
+    fine = stored is not None and stored.isdigit() and int(stored) <= now_ms + AHEAD_MAX_MS
+    return Reset(None if fine else wanted_ms, above)
+
+
+async def reset(session: Session) -> None:
+    """Say what is there and what would be; with -dry-run no more than that."""
+    source = await session.etcd.get(SOURCE_KEY)
+    if source is None or source.value != b"own":
+        said = "nothing" if source is None else source.value.decode(errors="replace")
+        raise CommandError(
+            f"etcd key {SOURCE_KEY} says {said}: no pump gives out timestamps here, and there is no bound to lower"
+        )
+    leader, stored = await session.etcd.get(LEADER_KEY), await session.etcd.get(BOUND_KEY)
+    now_ms = time.time_ns() // 1_000_000
+    found = decide(stored=stored.value if stored else None, now_ms=now_ms, positions=await _positions(session))
+    _show(session, stored, now_ms, found)
+    if found.bound_ms is None:
+        session.out.done("the bound is right: nothing to do")
+        return
+    _check(session, leader, found)
+    if session.options.dry_run:
+        session.out.done("dry run: nothing was written")
+        return
+    await _confirm(session, found.bound_ms)
+    compares = [
+        Compare(LEADER_KEY, mod_revision=0),
+        Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
+    ]
+    if await session.etcd.txn(compares, [Put(BOUND_KEY, str(found.bound_ms).encode())]) is None:
+        raise CommandError("a pump took office, or the bound changed meanwhile: nothing was written; look again")
+    session.out.done(
+        "the bound is lowered; pumps that wait go on by themselves", key=BOUND_KEY, bound_ms=found.bound_ms
+    )
+
+
+async def _positions(session: Session) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for kind in ("pumps", "drainers"):
+        listing = await session.registry.list(kind)
+        if listing.unreadable:
+            raise CommandError(f"who is how far? these records cannot be read: {', '.join(listing.unreadable)}")
+        found += [(_name(kind, record.status), record.status.max_commit_ts) for record in listing.nodes]
+    return found
+
+
+def _name(kind: str, status: NodeStatus) -> str:
+    return f"{kind.removesuffix('s')} {status.node_id} ({status.state})"
+
+
+def _show(session: Session, stored: KV | None, now_ms: int, found: Reset) -> None:
+    text = stored.value[:40].decode(errors="replace") if stored else "absent"
+    bound_ms = int(text) if text.isdigit() else None
+    session.out.done(
+        "bound of timestamps",
+        key=BOUND_KEY,
+        stored=text,
+        time="" if bound_ms is None else format_local(compose(bound_ms)),
+        ahead_of_this_clock_s="" if bound_ms is None else (bound_ms - now_ms) // 1000,
+        this_clock=format_local(compose(now_ms)),
+        positions_far_ahead=list(found.above),
+    )
+    if found.bound_ms is not None:
+        session.out.done(
+            "it would become just above this clock and every position that is not far ahead",
+            bound_ms=found.bound_ms,
+            time=format_local(compose(found.bound_ms)),
+        )
+
+
+def _check(session: Session, leader: KV | None, found: Reset) -> None:
+    """What stands in the way; a dry run only says so."""
+    obstacles: list[str] = []
+    if leader is not None:
+        address = leader.value.decode(errors="replace")
+        obstacles.append(f"pump {address} gives out timestamps now: stop all pumps first (a stopped pump's key goes)")
+    if found.above and not session.options.force:
+        obstacles.append(
+            f"timestamps above the new bound are in use: {', '.join(found.above)}. What commits below them would never "
+            f"be applied by a drainer that is there, nor served in order by a pump. If those positions are mistakes "
+            f"too, or these nodes are set up anew, say -force"
+        )
+    for obstacle in obstacles:
+        if not session.options.dry_run:
+            raise CommandError(f"{obstacle}. Nothing was written")
+        session.out.problem("this would be refused", why=obstacle)
+
+
+async def _confirm(session: Session, bound_ms: int) -> None:
+    if session.options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError("lowering the bound cannot be undone: say -yes, or -dry-run to see what it would do")
+    sys.stderr.write(f"Every transaction above it must be gone. Type {bound_ms} to go on: ")
+    sys.stderr.flush()
+    typed = await asyncio.to_thread(sys.stdin.readline)
+    if typed.strip() != str(bound_ms):
+        raise CommandError("not confirmed, nothing was done")

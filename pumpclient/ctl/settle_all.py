@@ -1,0 +1,141 @@
+"""settle -all: every old pending prewrite of one pump or of all, in one go."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog.node import NodeStatus
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.published import PublishedJobs
+from binlog.tidb.job import Job
+from binlog.tso import format_local
+from binlog.writers import living_writers
+
+from pumpclient.ctl.options import UsageError, seconds_of
+from pumpclient.ctl.output import Listing
+from pumpclient.ctl.session import CommandError, Session
+
+INSPECTED_MAX = 10_000  # a pump tells of no more in one answer
+
+_LISTING = Listing(
+    "prewrites to settle",
+    {
+        "node_id": "NODE ID",
+        "start_ts": "START TS",
+        "started": "STARTED",
+        "age_s": "AGE (S)",
+        "ddl_job_id": "DDL JOB",
+        "writer": "WRITER",
+        "how": "HOW",
+    },
+    "prewrite to settle",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or left alone; `left` says why."""
+
+    host: str
+    node_id: str
+    pending: pb.PendingPrewrite
+    commit_ts: int = 0
+    left: str = ""
+
+    def facts(self) -> dict[str, object]:
+        how = f"commit at {self.commit_ts}, where its job is published" if self.commit_ts else "rollback"
+        writer: bytes = self.pending.writer
+        return {
+            "node_id": self.node_id,
+            "start_ts": self.pending.start_ts,
+            "started": format_local(self.pending.start_ts),
+            "age_s": round(self.pending.age_ms / 1000, 1),
+            "ddl_job_id": self.pending.ddl_job_id or None,
+            "writer": writer.hex() or None,
+            "how": f"left alone: {self.left}" if self.left else how,
+        }
+
+
+async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
+    """List what will be done; with -dry-run that is all. CommandError when a pump did not answer, at the end."""
+    options = session.options
+    if not options.rollback or options.commit_ts or options.start_ts:
+        raise CommandError("-all goes with -rollback, and neither with -start-ts nor with -commit-ts")
+    try:
+        older_than_s = seconds_of(options.older_than)
+    except UsageError as error:
+        raise CommandError(str(error)) from error
+    silent: list[str] = []
+    answers: list[tuple[NodeStatus, pb.InspectResp]] = []
+    for status in pumps:
+        try:
+            answers.append((status, await session.inspect(status.host, INSPECTED_MAX)))
+        except CommandError as error:
+            session.out.problem("pump does not answer", node_id=status.node_id, error=str(error))
+            silent.append(status.node_id)
+    decisions = await _decide(session, answers, older_than_s)
+    session.out.rows(_LISTING, [decision.facts() for decision in decisions])
+    chosen = [decision for decision in decisions if not decision.left]
+    if chosen and not options.dry_run:
+        await _confirm(session, len(chosen))
+        await _carry_out(session, chosen)
+    more = sum(answer.pending_count - len(answer.pending) for _, answer in answers)
+    if more > 0:
+        session.out.problem("more are pending than a pump tells of at once; run this again", count=more)
+    if silent:
+        raise CommandError(f"no answer from {', '.join(silent)}")
+
+
+async def _decide(
+    session: Session, answers: Sequence[tuple[NodeStatus, pb.InspectResp]], older_than_s: float
+) -> list[Decision]:
+    found = [(status, pending) for status, answer in answers for pending in answer.pending]
+    living = await living_writers(session.etcd)
+    published: Mapping[int, int] = {}
+    if any(pending.ddl_job_id for _, pending in found):
+        jobs = [Job.from_json(text) for _, text in await PublishedJobs(session.etcd).all()]
+        published = {job.id: job.finished_ts for job in jobs}
+    decisions = []
+    for status, pending in found:
+        if pending.age_ms < older_than_s * 1000:
+            continue
+        force = session.options.force
+        left = "its writer lives and may still commit it (-force)" if pending.writer in living and not force else ""
+        commit_ts = published.get(pending.ddl_job_id, 0) if pending.ddl_job_id and not force else 0
+        decisions.append(Decision(status.host, status.node_id, pending, commit_ts, left))
+    return decisions
+
+
+async def _confirm(session: Session, count: int) -> None:
+    """A person types how many; a script says -yes."""
+    if session.options.yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"settling decides {count} transactions for good: say -yes, or look first with -dry-run")
+    sys.stderr.write(f"{count} prewrites will be settled. This cannot be undone. Type {count} to go on: ")
+    sys.stderr.flush()
+    typed = await asyncio.to_thread(sys.stdin.readline)
+    if typed.strip() != str(count):
+        raise CommandError("not confirmed, nothing was done")
+
+
+async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:
+    """All of one pump over one connection and together, so that its log syncs once for many."""
+    failed = 0
+    for host in dict.fromkeys(decision.host for decision in chosen):
+        part = [decision for decision in chosen if decision.host == host]
+        errors = await session.settle_many(host, [(d.pending.start_ts, d.commit_ts) for d in part])
+        ended = Counter("failed" if error else "settled" for error in errors)
+        for decision, error in zip(part, errors, strict=True):
+            if error:
+                session.out.problem(
+                    "not settled", node_id=decision.node_id, start_ts=decision.pending.start_ts, error=error
+                )
+        failed += ended["failed"]
+        session.out.done("settled", node_id=part[0].node_id, count=ended["settled"])
+    if failed:
+        raise CommandError(f"{failed} of {len(chosen)} prewrites were not settled")

@@ -1,0 +1,46 @@
+"""The kinds of arguments, checked where they come in: an error names the argument and what was given. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from types import FunctionType
+from typing import TypeVar
+
+from binlog.tidb.types import FieldType
+
+from pumpclient.sdk.errors import BadDeclaration
+
+T = TypeVar("T")
+_KIND_NAMES: dict[type, str] = {FieldType: "type such as BigInt() or VarChar(40)", object: "columns"}
+
+
+def shown(value: object) -> str:
+    """What was given, short enough for a message."""
+    if isinstance(value, FunctionType):
+        return f"the function {value.__name__}: call it, {value.__name__}()"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def of_kind(where: str, value: object, kind: type[T]) -> T:
+    """BadDeclaration unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise BadDeclaration(f"{where} must be a {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
+    return value
+
+
+def list_of(where: str, value: object, kind: type[T]) -> tuple[T, ...]:
+    """A list, tuple or other iterable of `kind`; a str is none, though it is a sequence of str."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Collection | Iterator):
+        raise BadDeclaration(f"{where} must be a list of {_KIND_NAMES.get(kind, kind.__name__)}, not {shown(value)}")
+    return tuple(of_kind(f"{where}[{n}]", item, kind) for n, item in enumerate(value))
+
+
+def mapping_of(where: str, value: object, kind: type[T]) -> tuple[tuple[str, T], ...]:
+    """A mapping of names to `kind`, as pairs."""
+    if not isinstance(value, Mapping):
+        raise BadDeclaration(f"{where} must be a dict of names to {kind.__name__}, not {shown(value)}")
+    return tuple(
+        (of_kind(f"a key of {where}", name, str), of_kind(f"{where}[{name!r}]", item, kind))
+        for name, item in value.items()
+    )

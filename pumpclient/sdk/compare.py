@@ -1,0 +1,101 @@
+"""Whether a table that is there is the one that a program declares, for `if_not_exists`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.index import IndexInfo
+from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.types import FieldType, Flag
+
+from pumpclient.sdk import schema as shape
+from pumpclient.sdk import sql
+from pumpclient.sdk.errors import SchemaDiffers
+from pumpclient.sdk.table import Bound, Table
+
+# What a declaration says of a type; the other flags follow from defaults and keys, which are compared themselves.
+_DECLARED_FLAGS = int(Flag.UNSIGNED | Flag.ZEROFILL)
+
+
+def check_database(there: DBInfo, collate: str) -> None:
+    """SchemaDiffers where the database has another collation."""
+    if there.collate != collate:
+        raise SchemaDiffers(
+            f"database {there.name} is there already, with collation {there.collate} and not {collate} as declared"
+        )
+
+
+def check_table(there: Bound, declared: Table) -> None:
+    """SchemaDiffers names the first difference. Ids do not count, nor does how the table became what it is."""
+    wanted = shape.build_table(declared, table_id=there.info.id, start_ts=there.info.update_timestamp)
+    difference = next(_differences(there.info, wanted), None)
+    if difference is not None:
+        where = f"table {there.schema}.{there.info.name}"
+        raise SchemaDiffers(f"{where} is there already and is not as declared: {difference}")
+
+
+def _differences(there: TableInfo, wanted: TableInfo) -> Iterator[str]:
+    columns = {column.name.lower(): column for column in there.public_columns if not column.hidden}
+    declared = {column.name.lower(): column for column in wanted.columns}
+    for key, column in declared.items():
+        found = columns.get(key)
+        if found is None:
+            yield f"it has no column {column.name}"
+        else:
+            yield from _unlike(f"column {column.name}", _column_facts(found), _column_facts(column))
+    for key, column in columns.items():
+        if key not in declared:
+            yield f"its column {column.name} is not declared"
+    if list(columns) != list(declared):
+        yield f"its columns stand in the order {', '.join(columns)}, declared {', '.join(declared)}"
+    yield from _unlike("the table", _table_facts(there), _table_facts(wanted))
+    keys = {index.name.lower(): index for index in there.indexes if not index.primary}
+    wanted_keys = {index.name.lower(): index for index in wanted.indexes if not index.primary}
+    for name in keys.keys() | wanted_keys.keys():
+        here, there_should = keys.get(name), wanted_keys.get(name)
+        yield from _unlike(f"key {name}", {"": _key(here)}, {"": _key(there_should)})
+
+
+def _unlike(what: str, there: dict[str, str], wanted: dict[str, str]) -> Iterator[str]:
+    for fact, value in wanted.items():
+        if there[fact] != value:
+            yield f"{what}{': ' if fact else ''}{fact} is {there[fact]}, declared {value}"
+
+
+def _column_facts(column: ColumnInfo) -> dict[str, str]:
+    default = column.default_bit if column.default_bit is not None else column.default
+    if isinstance(default, str):
+        default = default.encode(errors="replace").decode()  # a job's JSON has no bytes that are no text
+    return {
+        "its type": _type(column.type),
+        "NOT NULL": "set" if column.is_not_null else "not set",
+        "its default": "none" if default is None else repr(default),
+        "its comment": repr(column.comment),
+    }
+
+
+def _type(kind: FieldType) -> str:
+    return sql.type_sql(replace(kind, flag=kind.flag & _DECLARED_FLAGS))
+
+
+def _table_facts(info: TableInfo) -> dict[str, str]:
+    primary = info.primary_index()
+    key = ", ".join(_parts(primary)) if primary else ", ".join(c.name for c in info.columns if c.is_primary)
+    return {
+        "its primary key": f"({key})" if key else "none",
+        "the kind of its primary key": "clustered" if info.pk_is_handle or info.is_common_handle else "not clustered",
+        "its collation": info.collate,
+        "its comment": repr(info.comment),
+    }
+
+
+def _key(index: IndexInfo | None) -> str:
+    if index is None:
+        return "missing"
+    return f"{'UNIQUE' if index.unique else 'INDEX'} ({', '.join(_parts(index))})"
+
+
+def _parts(index: IndexInfo) -> list[str]:
+    return [part.name.lower() + (f"({part.length})" if part.length > 0 else "") for part in index.columns]

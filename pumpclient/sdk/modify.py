@@ -1,0 +1,137 @@
+"""MODIFY, CHANGE and RENAME COLUMN on a TableInfo, with the ids TiDB gives. Pure.
+
+A column whose rows read alike keeps its id. One whose type is another gets a new id at the same place, and so do its
+keys; rows of older handles carry the old id, and drainers cast their values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from binlog.errors import DecodeError
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.flatten import flatten
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType
+from binlog.tidb.unflatten import to_text
+
+from pumpclient.sdk import schema as shape
+from pumpclient.sdk.defaults import literal_info, stored_default
+from pumpclient.sdk.errors import BadDeclaration, SchemaExists
+from pumpclient.sdk.retype import Retype, retype
+from pumpclient.sdk.sql import type_sql
+from pumpclient.sdk.table import Column, Index, check_column, check_index, check_name
+
+
+def rename_column(info: TableInfo, name: str, new_name: str) -> TableInfo:
+    """The column keeps its id and place. SchemaNotFound, SchemaExists."""
+    check_name(f"{info.name}: column", new_name)
+    column = shape.column_of(info, name)
+    _must_be_plain(info, column)
+    taken = next((c for c in info.columns if c.name.lower() == new_name.lower() and c.id != column.id), None)
+    if taken is not None:
+        raise SchemaExists(f"{info.name}: column {taken.name} is there already")
+    columns = tuple(replace(c, name=new_name) if c.id == column.id else c for c in info.columns)
+    indexes = tuple(
+        replace(
+            index,
+            columns=tuple(replace(p, name=new_name) if p.offset == column.offset else p for p in index.columns),
+        )
+        for index in info.indexes
+    )
+    return replace(info, columns=columns, indexes=indexes)
+
+
+def change_column(info: TableInfo, name: str, column: Column) -> TableInfo:
+    """The column anew, as declared: name, type, nullable, default, comment. What is left out of the declaration goes.
+
+    BadDeclaration where the rows that are there may not fit, or where it is part of the primary key and its type
+    would be another.
+    """
+    info = rename_column(info, name, column.name)
+    old = shape.column_of(info, column.name)
+    where = f"{info.name}.{name}"
+    column = _declared(where, old, column)
+    check_column(info.name, column)
+    how = _how(info, where, old, column)
+    made = shape.column_info(info.name, column, column_id=old.id, offset=old.offset)
+    if how is Retype.CAST:
+        return _cast(info, old, made)
+    made = replace(made, origin_default=old.origin_default, origin_default_bit=old.origin_default_bit)
+    info = replace(info, columns=tuple(made if c.id == old.id else c for c in info.columns))
+    _check_keys(info, made)
+    return shape.with_key_flags(info)
+
+
+def _declared(where: str, old: ColumnInfo, column: Column) -> Column:
+    """Whether it is in the primary key is the table's to say."""
+    if column.primary_key and not old.is_primary:
+        raise BadDeclaration(f"{where}: primary_key=True, and the column is not part of the primary key")
+    return replace(column, primary_key=old.is_primary)
+
+
+def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype:
+    how = retype(old.type, column.type)
+    was, now = type_sql(old.type), type_sql(column.type)
+    if old.is_primary and (was != now or how is not Retype.SAME):
+        raise BadDeclaration(f"{where} is part of the primary key: its type {was} cannot become {now}")
+    if how is None:
+        raise BadDeclaration(
+            f"{where}: {was} cannot become {now}: a value that was written as {was} may not fit or would change, and "
+            f"the SDK has no rows to look at. Add a column of the new type and drop the old one when every row is over"
+        )
+    if column.is_nullable is False and not old.is_not_null:
+        raise BadDeclaration(
+            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK has no rows to look at"
+        )
+    in_key = any(part.offset == old.offset for index in info.indexes for part in index.columns)
+    if in_key and old.type.is_string and column.type.is_string and old.type.collate != column.type.collate:
+        raise BadDeclaration(
+            f"{where}: the collation {old.type.collate} cannot become {column.type.collate} while the column is in a "
+            f"key: drop the key first"
+        )
+    return how
+
+
+def _cast(info: TableInfo, old: ColumnInfo, made: ColumnInfo) -> TableInfo:
+    """With a new id for the column, and for every key it is in."""
+    origin, bit = _cast_default(old, made.type)
+    made = replace(made, id=info.max_column_id + 1, origin_default=origin, origin_default_bit=bit)
+    columns = tuple(made if c.id == old.id else c for c in info.columns)
+    last, indexes = info.max_index_id, []
+    for index in info.indexes:
+        if any(part.offset == old.offset for part in index.columns):
+            last += 1
+            index = replace(index, id=last)
+        indexes.append(index)
+    info = replace(info, columns=columns, indexes=tuple(indexes), max_column_id=made.id, max_index_id=last)
+    _check_keys(info, made)
+    return shape.with_key_flags(info)
+
+
+def _cast_default(old: ColumnInfo, kind: FieldType) -> tuple[str | None, bytes | None]:
+    """What rows older than the column hold in it, in its new type."""
+    if old.origin_default is None:
+        return None, None
+    datum = stored_default(old.type, old.origin_default, old.origin_default_bit)
+    try:
+        found = literal_info(kind, flatten(to_text(datum, old.type), kind))
+    except (DecodeError, ValueError) as error:
+        raise BadDeclaration(f"{old.name}: the default of older rows, {old.origin_default!r}: {error}") from None
+    return found.text, found.bit
+
+
+def _check_keys(info: TableInfo, changed: ColumnInfo) -> None:
+    types = {c.name: c.type for c in info.columns}
+    for index in info.indexes:
+        if any(part.offset == changed.offset for part in index.columns):
+            parts = tuple((part.name, part.length) for part in index.columns)
+            check_index(info.name, Index(index.name, parts, index.unique), types)
+
+
+def _must_be_plain(info: TableInfo, column: ColumnInfo) -> None:
+    if column.is_generated or any(c.is_generated for c in info.columns) or info.partition is not None:
+        raise BadDeclaration(
+            f"{info.name}.{column.name}: the table has generated columns or partitions, whose expressions the SDK does "
+            f"not rewrite"
+        )

@@ -1,0 +1,82 @@
+"""What a row holds as Python values of the kinds the encoders take: the way back from pumpclient.sdk.values. Pure.
+
+`decoder(FieldType)` makes one function per column. Encoding what it returns gives the same datum again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+
+from binlog.tidb.datum import Datum
+from binlog.tidb.json import BinaryJSON
+from binlog.tidb.json_encode import encode_json
+from binlog.tidb.time import unpack
+from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, FieldType, Tp
+
+Decode = Callable[[Datum], object]
+
+
+def decoder(kind: FieldType) -> Decode:
+    """The decoder of one column; NULL is the caller's. The type must be one that `encoder` takes."""
+    if kind.tp in INTEGERS or kind.tp in (Tp.YEAR, Tp.BIT):
+        return _whole
+    if kind.tp in FLOATS:
+        return _same
+    if kind.tp in STRINGS:
+        return _same if kind.is_binary else _text
+    if kind.tp is Tp.ENUM:
+        return lambda datum: kind.elems[_whole(datum) - 1]
+    if kind.tp is Tp.SET:
+        return lambda datum: tuple(name for n, name in enumerate(kind.elems) if _whole(datum) >> n & 1)
+    return _DECODERS[kind.tp]
+
+
+def _same(datum: Datum) -> object:
+    return datum
+
+
+def _whole(datum: Datum) -> int:
+    assert isinstance(datum, int)
+    return int(datum)
+
+
+def _text(datum: Datum) -> str:
+    assert isinstance(datum, bytes)
+    return datum.decode()
+
+
+def _decimal(datum: Datum) -> Decimal:
+    assert isinstance(datum, str)
+    return Decimal(str(datum))
+
+
+def _date(datum: Datum) -> date:
+    civil = unpack(_whole(datum))
+    return date(civil.year, civil.month, civil.day)
+
+
+def _datetime(datum: Datum) -> datetime:
+    return datetime(*unpack(_whole(datum)))
+
+
+def _duration(datum: Datum) -> timedelta:
+    return timedelta(microseconds=_whole(datum) // 1_000)
+
+
+def _json(datum: Datum) -> object:
+    """A BinaryJSON where Python's values cannot say what it holds (dates, durations and opaque bytes in JSON)."""
+    assert isinstance(datum, BinaryJSON)
+    value = datum.value()
+    return value if bytes(encode_json(value)) == bytes(datum) else datum
+
+
+_DECODERS: dict[Tp, Decode] = {
+    Tp.NEWDECIMAL: _decimal,
+    Tp.DATE: _date,
+    Tp.DATETIME: _datetime,
+    Tp.TIMESTAMP: _datetime,
+    Tp.DURATION: _duration,
+    Tp.JSON: _json,
+}

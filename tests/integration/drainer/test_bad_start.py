@@ -1,0 +1,118 @@
+"""Starts that cannot succeed: one clear line, an exit code, and no deaf minute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_daemon import END, configuration
+from tests.integration.drainer.test_signals import descendants, gone
+from tests.support import Server, free_port, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+STOP_S = 15  # on a busy machine; Spark itself tries for a minute
+
+
+def failed(drainer: Server, code: int, *texts: str) -> None:
+    assert drainer.wait(deadline_s=60) == code, drainer.tail()
+    text = drainer.text()
+    assert "Traceback" not in text
+    assert "nobody foresaw" not in text
+    last = text.strip().splitlines()[-1]
+    assert "[ERROR]" in last or last.startswith("drainer: "), last
+    assert all(part in last for part in texts), last
+
+
+def test_a_master_that_is_not_there_is_one_line(stubs: Stubs) -> None:
+    stubs.add("a")
+    stubs.resolve(END)
+    drainer = stubs.drainer(configuration(stubs, free_port()), "--master", "spark://127.0.0.1:1").start()
+    failed(drainer, 2, "no Spark master answers at spark://127.0.0.1:1", "Connection refused")
+    assert not (stubs.directory / "data" / "spark.log").exists()
+
+
+@contextmanager
+def silent_master() -> Iterator[tuple[int, list[socket.socket]]]:
+    """Takes connections and says nothing."""
+    taken: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            while True:
+                try:
+                    taken.append(server.accept()[0])
+                except OSError:
+                    return
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1], taken
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in taken:
+        connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_start_that_waits_for_a_master(stubs: Stubs, number: signal.Signals) -> None:
+    stubs.add("a")
+    stubs.resolve(END)
+    with silent_master() as (port, taken):
+        drainer = stubs.drainer(configuration(stubs, free_port()), "--master", f"spark://127.0.0.1:{port}").start()
+        # The first is the drainer's own question, the second the JVM's.
+        wait_until(lambda: len(taken) >= 2, deadline_s=120, what=f"the JVM connects\n{drainer.tail()}")
+        assert drainer.process is not None
+        left = descendants(drainer.process.pid)
+        begun_s = time.monotonic()
+        os.kill(drainer.process.pid, number)
+        assert drainer.wait(deadline_s=60) == 0, drainer.tail()
+        assert time.monotonic() - begun_s < STOP_S, drainer.tail()
+        assert "Traceback" not in drainer.text()
+        assert "drainer stopped" in drainer.text()
+        gone(left)
+
+
+def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(stubs: Stubs) -> None:
+    stubs.add("a")
+    stubs.resolve(END)
+    more = '[spark]\nconf = {"spark.driver.memory" = "1q"}\n'
+    drainer = stubs.drainer(configuration(stubs, free_port()) + more).start()
+    failed(drainer, 2, "Spark did not start, see ", "spark.log")
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file"])
+def test_a_data_dir_that_cannot_be_is_one_line(stubs: Stubs, kind: str) -> None:
+    place = stubs.directory / "taken"
+    place.write_text("")
+    wanted = place if kind == "file" else place / "below"
+    drainer = stubs.drainer(configuration(stubs, free_port()), "-data-dir", str(wanted)).start()
+    failed(drainer, 1, f"data-dir {wanted} cannot be used: a file is in its place")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_data_dir_without_rights_is_one_line(stubs: Stubs, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    drainer = stubs.drainer(configuration(stubs, free_port()), "-data-dir", str(tmp_path / "data")).start()
+    failed(drainer, 1, f"data-dir {tmp_path / 'data'} cannot be used: Permission denied")
+    tmp_path.chmod(0o700)
+
+
+def test_a_signal_ends_a_start_that_waits_for_etcd(stubs: Stubs) -> None:
+    with silent_master() as (port, taken):
+        settings = configuration(stubs, free_port())
+        drainer = stubs.drainer(settings, "-pd-urls", f"http://127.0.0.1:{port}").start()
+        wait_until(lambda: len(taken) >= 1, deadline_s=60, what=f"a connection\n{drainer.tail()}")
+        assert drainer.process is not None
+        begun_s = time.monotonic()
+        os.kill(drainer.process.pid, signal.SIGTERM)
+        assert drainer.wait(deadline_s=60) == 0, drainer.tail()
+        assert time.monotonic() - begun_s < STOP_S
+        assert "stopped before etcd was reached" in drainer.text()

@@ -1,0 +1,143 @@
+"""A drainer that is killed while it starts leaves no process behind, at whatever moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from drainer.scratch import sweep
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_daemon import configuration
+from tests.support import Server, free_port, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+MARK = "DRAINER_TEST_LIFE"
+
+
+@dataclass
+class Life:
+    """One drainer and everything it started, known by a variable that all of them inherit."""
+
+    drainer: Server
+    mark: str
+    place: Path
+
+    def processes(self) -> dict[int, str]:
+        """Command lines of what lives; a zombie has none."""
+        found = {}
+        wanted = f"{MARK}={self.mark}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if wanted in (process / "environ").read_bytes().split(b"\0"):
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if command:
+                        found[int(process.name)] = command
+            except OSError:
+                continue
+        return found
+
+    def runs(self, *words: str, count: int = 1) -> bool:
+        return sum(all(word in command for word in words) for command in self.processes().values()) >= count
+
+    def has(self, pattern: str) -> bool:
+        return any(self.place.glob(f"drainer-run-*/{pattern}"))
+
+    def reach(self, moment: Callable[[Life], bool]) -> None:
+        """Not wait_until, whose pauses grow: some moments are short."""
+        assert self.reached(moment), f"the moment did not come: {self.processes()}\n{self.drainer.tail()}"
+
+    def reached(self, moment: Callable[[Life], bool]) -> bool:
+        """False: the start went through, and nobody saw the moment."""
+        end = time.monotonic() + 120
+        while not moment(self):
+            assert self.drainer.alive, self.drainer.tail()
+            assert time.monotonic() < end, f"neither the moment nor the end of the start: {self.drainer.tail()}"
+            if "drainer is running" in self.drainer.text():
+                return moment(self)
+            time.sleep(0.005)
+        return True
+
+    def check_gone(self) -> None:
+        """With the temporary files removed, as the next start of a drainer does it."""
+        sweep(self.place)
+        self.check_ended()
+
+    def check_ended(self) -> None:
+        def ended() -> bool:
+            left = self.processes()
+            assert not left, left
+            return True
+
+        wait_until(ended, what="everything ended")
+
+
+MOMENTS: dict[str, Callable[[Life], bool]] = {
+    "an interpreter runs": lambda life: life.runs("-m drainer"),
+    "the temporary folder is there": lambda life: life.has("lock"),
+    "the JVM's supervisor runs": lambda life: life.runs("supervisor.py"),
+    "spark-submit runs": lambda life: life.runs("bash", "spark-submit"),
+    "the launcher's JVM runs": lambda life: life.runs("org.apache.spark.launcher.Main"),
+    "the JVM runs": lambda life: life.runs("org.apache.spark.deploy.SparkSubmit", "-Dlog4j2.configurationFile"),
+    "the gateway runs": lambda life: life.has("gateway-*/connection*"),
+    "Spark's session is being made": lambda life: life.has("blockmgr-*"),
+    "the planner listens": lambda life: life.has("drainer-planner-*/socket"),
+    "Python's daemon runs": lambda life: life.runs("-m drainer.spark.worker"),
+    "a worker runs": lambda life: life.runs("-m drainer.spark.worker", count=2),
+    "the query is being made": lambda life: life.has("drainer-query-*"),
+    "the stream reader runs": lambda life: life.runs("python_streaming_source_runner"),
+    "the drainer runs": lambda life: "drainer is running" in life.drainer.text(),
+}
+
+
+def born(stubs: Stubs) -> Life:
+    if not stubs.pumps:
+        stubs.add("a")
+    place = stubs.directory / "tmp"
+    place.mkdir(exist_ok=True)
+    mark = uuid.uuid4().hex
+    drainer = stubs.drainer(configuration(stubs, free_port()), TMPDIR=str(place), **{MARK: mark}).start()
+    return Life(drainer, mark, place)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_start_leaves_nothing(stubs: Stubs, moment: str) -> None:
+    """On a busy machine a short moment may pass between two looks: then another start is watched."""
+    for _ in range(5):
+        life = born(stubs)
+        reached = life.reached(MOMENTS[moment])
+        life.drainer.kill()
+        life.check_gone()
+        if reached:
+            return
+    pytest.fail(f"in five starts nobody saw the moment: {moment}")
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("the temporary folder is there", signal.SIGINT),
+        ("the JVM runs", signal.SIGTERM),
+        ("the JVM runs", signal.SIGINT),
+        ("a worker runs", signal.SIGTERM),
+    ],
+)
+def test_a_signal_during_the_start_is_a_clean_stop(stubs: Stubs, moment: str, number: signal.Signals) -> None:
+    """Ctrl-C in a terminal, a service manager: the whole group gets it."""
+    life = born(stubs)
+    life.reach(MOMENTS[moment])
+    assert life.drainer.process is not None
+    os.killpg(life.drainer.process.pid, number)
+    assert life.drainer.wait(deadline_s=90) == 0, life.drainer.tail()
+    assert "Traceback" not in life.drainer.text()
+    if moment == "the temporary folder is there":
+        assert "drainer is running" not in life.drainer.text(), "the start went on"
+    life.check_ended()
+    assert list(life.place.iterdir()) == []

@@ -1,0 +1,154 @@
+"""Errors through real Spark jobs, where the names of tables are made to look like errors, or like code."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from binlog.errors import DecodeError
+from binlog.pb import pump_ext_pb2 as ext
+from binlog.tidb.row import encode_insert
+from binlog.tidb.table import TableInfo
+
+from drainer.feed import SpreadJob
+from drainer.order.slot import HASH_VERSION
+from drainer.plan import SegmentWork
+from drainer.reading import FoldOrder, PackedView
+from drainer.sink.errors import UniqueConflict
+from drainer.sink.protocol import Intent, Phase, SlotResult
+from drainer.spark.errors import ErrorSeal, SparkFailed
+from drainer.spark.query import SparkFeed
+from drainer.spark.session import start_session, stop_session
+from drainer.spark.source import PACKED_SCHEMA
+from tests.row_case import INT, table, transaction, view_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+SLOTS = 4
+
+
+class Harmful:
+    """What a pickle may hold: a call of anything."""
+
+    def __init__(self, trace: Path) -> None:
+        self._trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._trace,)
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """A destination whose error quotes a name, as all of them do; `surprise` is what it says of a slot otherwise."""
+
+    name: str = ""
+    surprise: str = ""
+    plain: bool = False
+    phase: Phase = field(default=Phase.DIRECT)
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        if self.plain:
+            raise OSError(f"file {self.name}")
+        if self.name:
+            raise UniqueConflict(f"slot {slot}", schema="db", table=self.name, key="k")
+        return SlotResult(slot, sum(len(folded.rows) for folded in work.folded), 1 << 20, 0, self.surprise)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
+    yield session
+    stop_session(session)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Is there when somebody's code ran."""
+    return tmp_path / "called"
+
+
+def hostile(trace: Path, seal: ErrorSeal) -> str:
+    """A name that is a pickle, as it was once unpickled; that pickle in the form of today; and a mark as somebody makes
+    it who knows all but the secret."""
+    pickled = base64.b64encode(pickle.dumps((Harmful(trace), (), {}))).decode()
+    forged = str(ErrorSeal("guessed").carry(UniqueConflict("7", schema="db", table="other", key="k")))
+    name = f"<binlog-error:{pickled}><binlog-error:{pickled}:{'0' * 64}>{forged}"
+    assert seal.secret not in name
+    return name
+
+
+def feed_of(spark: Any, seal: ErrorSeal, *binlogs: bytes) -> SparkFeed:
+    message = ext.PullRangeResp(payloads=binlogs).SerializeToString()
+    return SparkFeed(spark.createDataFrame([("p", 0, message)], PACKED_SCHEMA), seal)
+
+
+def order_of(info: TableInfo) -> FoldOrder:
+    return FoldOrder(PackedView.of(view_of(info)), "mysql", SLOTS)
+
+
+def job_of(info: TableInfo, target: Refusing) -> SpreadJob:
+    return SpreadJob(order_of(info), Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, ""), target, folded=False)
+
+
+def rows(info: TableInfo, count: int = 20) -> list[bytes]:
+    return [transaction([(info, ("insert", {}, {1: n, 2: n}))], commit_ts=10 + n) for n in range(count)]
+
+
+def table_named(name: str) -> TableInfo:
+    return table([("id", INT), ("v", INT)], handle="id", name=name)
+
+
+def test_a_row_that_cannot_be_read_of_a_table_with_a_hostile_name(spark: Any, trace: Path) -> None:
+    seal = ErrorSeal.new()
+    name = hostile(trace, seal)
+    info = table_named(name)
+    whole = transaction([(info, ("insert", {}, {1: 1, 2: 2}))], commit_ts=10)
+    torn = whole.replace(
+        encode_insert(info, {1: 1, 2: 2}, rowid=1), encode_insert(info, {1: 1, 2: 2}, rowid=1)[:-2] + b"\x63\x04"
+    )
+    assert torn != whole
+    with pytest.raises(DecodeError) as raised:
+        feed_of(spark, seal, torn).check(order_of(info))
+    assert name in raised.value.what
+    assert raised.value.detail
+    assert not trace.exists()
+
+
+def test_an_error_of_a_destination_that_quotes_a_hostile_name(spark: Any, trace: Path) -> None:
+    seal = ErrorSeal.new()
+    info = table_named("t")
+    name = hostile(trace, seal)
+    with pytest.raises(UniqueConflict) as raised:
+        feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(name)))
+    assert raised.value.table == name
+    assert str(raised.value) in {f"slot {slot}" for slot in range(SLOTS)}
+    assert not trace.exists()
+    # What Spark said, which goes to its log, gives nobody the means to write such a mark.
+    assert seal.secret not in str(raised.value.__cause__)
+
+
+def test_an_error_that_is_not_ours_is_text(spark: Any, trace: Path) -> None:
+    seal = ErrorSeal.new()
+    info = table_named("t")
+    with pytest.raises(SparkFailed, match="OSError: file"):
+        feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(hostile(trace, seal), plain=True)))
+    assert not trace.exists()
+
+
+def test_results_of_slots_come_back_as_values(spark: Any, trace: Path) -> None:
+    seal = ErrorSeal.new()
+    info = table_named("t")
+    name = hostile(trace, seal)
+    results = feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(surprise=name)))
+    assert sum(result.rows for result in results) == 20
+    assert all(
+        result == SlotResult(result.slot, result.rows, 1 << 20, 0, name) and type(result.rows) is int
+        for result in results
+    )
+    assert len({result.slot for result in results}) == len(results) > 1
+    assert not trace.exists()

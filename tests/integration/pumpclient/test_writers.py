@@ -1,0 +1,234 @@
+"""Rule 24 with real processes: a service that dies, sleeps or leaves holds nobody back, and was told no untruth."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from binlog.etcd import connect_etcd
+from binlog.published import PublishedJobs
+from binlog.tidb.job import Job
+from binlog.writers import living_writers
+
+from pumpclient.client import PumpsClient
+from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table
+from tests.integration.pumpclient.conftest import Cluster
+from tests.integration.pumpclient.test_pumps import binlogctl, child
+from tests.support import ROOT, wait_until
+
+pytestmark = pytest.mark.integration
+
+HERE = Path(__file__).parent
+SOON_S = 30.0  # of a loaded machine; the lease of these children lives for two seconds
+
+
+class Child:
+    """A running service_child.py."""
+
+    def __init__(self, cluster: Cluster, ttl_s: int = 2) -> None:
+        self._output = cluster.directory / f"service-{ttl_s}.out"
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{ROOT}"}
+        command = [sys.executable, str(HERE / "service_child.py"), cluster.url, str(ttl_s)]
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=output)
+
+    def lines(self) -> list[list[str]]:
+        return [line.split() for line in self._output.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def committed(self) -> dict[int, int]:
+        return {int(line[1]): int(line[2]) for line in self.lines() if line[0] == "committed"}
+
+    def told(self, kind: str) -> set[int]:
+        return {int(line[1]) for line in self.lines() if line[0] == kind}
+
+    def busy(self, more: int = 200) -> None:
+        """Wait until it has committed that many more."""
+        before = len(self.committed())
+        wait_until(lambda: len(self.committed()) >= before + more, deadline_s=60, what="transactions")
+
+
+@pytest.fixture
+def service(cluster: Cluster) -> Iterator[Child]:
+    made = Child(cluster)
+    made.busy()
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+async def pending(cluster: Cluster) -> int:
+    cluster_id = await id_of(cluster)
+    return sum([(await cluster.inspect(pump, cluster_id)).pending_count for pump in cluster.pumps.values()])
+
+
+async def id_of(cluster: Cluster) -> int:
+    async with await PumpsClient.connect(cluster.url, tso_source="own") as client:
+        return client.cluster_id
+
+
+async def nothing_pending(cluster: Cluster) -> None:
+    async with asyncio.timeout(SOON_S):
+        while await pending(cluster):  # noqa: ASYNC110  other processes
+            await asyncio.sleep(0.1)
+
+
+async def served(cluster: Cluster) -> dict[int, int]:
+    """start_ts → commit_ts of all rows, once the watermark has passed everything that was ever begun."""
+    async with await Service.connect(cluster.url, tso_source="own") as looker:
+        until_ts = await looker._timestamps.get()
+        found = [
+            envelope
+            for pump in cluster.pumps.values()
+            for envelope in await cluster.pull(pump, looker.client.cluster_id, until_ts)
+            if not envelope.ddl_job_id
+        ]
+        assert len({e.start_ts for e in found}) == len(found)
+        return {e.start_ts: e.commit_ts for e in found}
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=["KILL", "TERM", "INT"])
+async def test_a_service_that_dies_holds_nobody_back(cluster: Cluster, service: Child, how: signal.Signals) -> None:
+    service.process.send_signal(how)
+    service.process.wait(timeout=SOON_S)
+    await nothing_pending(cluster)
+    rows = await served(cluster)
+    assert service.committed().items() <= rows.items(), "what it was told is there"
+
+
+async def test_the_pump_dies_too(cluster: Cluster, service: Child) -> None:
+    """It comes back with prewrites in its log whose writer has gone meanwhile."""
+    service.process.kill()
+    service.process.wait()
+    for pump in cluster.pumps.values():
+        await asyncio.to_thread(pump.server.kill)
+    await asyncio.gather(*(asyncio.to_thread(pump.start) for pump in cluster.pumps.values()))
+    await nothing_pending(cluster)
+    assert service.committed().items() <= (await served(cluster)).items()
+
+
+async def test_a_service_that_slept_is_told(cluster: Cluster, service: Child) -> None:
+    """The watermark passes its transactions while it is stopped; what it commits after that is refused by name."""
+    service.process.send_signal(signal.SIGSTOP)
+    held = await pending(cluster)
+    assert held, "with 64 under way some are between prewrite and commit"
+    await nothing_pending(cluster)
+    passed = await served(cluster)
+    service.process.send_signal(signal.SIGCONT)
+    await asyncio.to_thread(service.busy)
+    wait_until(lambda: service.told("TransactionRolledBack"), what="a refusal")
+    assert service.process.stdin is not None
+    service.process.stdin.close()
+    wait_until(lambda: service.lines()[-1] == ["closed"], what="the service's end")
+    await nothing_pending(cluster)
+    rows = await served(cluster)
+    assert passed.items() <= rows.items()
+    assert service.committed().items() <= rows.items()
+    assert not service.told("TransactionRolledBack") & rows.keys(), "rolled back means not visible"
+    cluster_id = await id_of(cluster)
+    for pump in cluster.pumps.values():
+        assert (await cluster.inspect(pump, cluster_id)).late_commit_count == 0
+
+
+async def test_close_leaves_nothing(cluster: Cluster) -> None:
+    """With everything under way: cancelled transactions and prewrites whose answers are not awaited any more."""
+    service = await Service.connect(cluster.url, tso_source="own", lease_ttl_s=600)
+    await service.create_database("shop")
+    table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+    numbers, committed, refused = itertools.count(1), {}, set()
+
+    async def write() -> None:
+        while True:
+            txn = await service.begin()
+            txn.insert(table, {"id": next(numbers)})
+            try:
+                committed[txn.start_ts] = await txn.commit()
+            except ClientClosed:
+                refused.add(txn.start_ts)
+                raise
+            except CommitUndelivered:
+                pass
+
+    writers = [asyncio.create_task(write()) for _ in range(64)]
+    async with asyncio.timeout(60):
+        while len(committed) < 200:  # noqa: ASYNC110  a count, from outside
+            await asyncio.sleep(0.01)
+    await service.close(wait_s=0)
+    for result in await asyncio.gather(*writers, return_exceptions=True):
+        assert isinstance(result, ClientClosed | CommitUndelivered), result
+    async with asyncio.timeout(10):  # far below the lease's ten minutes
+        while await pending(cluster):  # noqa: ASYNC110  other processes
+            await asyncio.sleep(0.1)
+    rows = await served(cluster)
+    assert committed.items() <= rows.items()
+    assert not refused & rows.keys()
+
+
+@pytest.mark.parametrize(("point", "committed"), [("sdk.ddl_after_prewrite", False), ("sdk.ddl_after_publish", True)])
+async def test_a_ddl_whose_writer_died_ends_as_its_job_says(cluster: Cluster, point: str, committed: bool) -> None:
+    died = await asyncio.to_thread(child, cluster, point, ttl_s=2)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    await nothing_pending(cluster)
+    etcd = connect_etcd([cluster.url])
+    jobs = [Job.from_json(text) for _, text in await PublishedJobs(etcd).all()]
+    await etcd.close()
+    async with await Service.connect(cluster.url, tso_source="own") as looker:
+        until_ts = await looker._timestamps.get()
+        found = [
+            (envelope.ddl_job_id, envelope.commit_ts)
+            for pump in cluster.pumps.values()
+            for envelope in await cluster.pull(pump, looker.client.cluster_id, until_ts)
+        ]
+    assert found == [(job.id, job.finished_ts) for job in jobs]
+    assert len(found) == committed
+
+
+async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
+    """Blocked for three times as long as the lease lives, with a transaction between prewrite and commit."""
+    async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=2) as service:
+        await service.create_database("shop")
+        table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+        plain = service._timestamps.get
+
+        async def busy() -> int:
+            time.sleep(6)  # noqa: ASYNC251  that is the point
+            return await plain()
+
+        txn = await service.begin()
+        txn.insert(table, {"id": 1})
+        service._timestamps.get = busy  # type: ignore[method-assign]
+        commit_ts = await txn.commit()
+        service._timestamps.get = plain  # type: ignore[method-assign]
+        assert len(await living_writers(service._etcd)) == 1
+    assert (await served(cluster))[txn.start_ts] == commit_ts
+
+
+async def test_settle_all(cluster: Cluster) -> None:
+    """Writers without a lease, as every service of before: many at once, in the time of one."""
+    client = await PumpsClient.connect(cluster.url, tso_source="own", strategy="hash")
+    async with await Service.connect(cluster.url, tso_source="own") as looker:
+        stamps = [await looker._timestamps.get() for _ in range(60)]
+    await asyncio.gather(*(client.write_prewrite(ts, b"k", b"") for ts in stamps))
+    await client.close(drain_s=0)
+    shown = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0", "-dry-run")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert shown.stdout.count("prewrite to settle") == 60
+    assert await pending(cluster) == 60
+    young = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-yes")
+    assert young.returncode == 0, young.stdout + young.stderr
+    assert await pending(cluster) == 60, "none is a minute old"
+    refused = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s")
+    assert refused.returncode == 1
+    assert "say -yes" in refused.stdout + refused.stderr
+    began = asyncio.get_running_loop().time()
+    done = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s", "-yes")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert await pending(cluster) == 0
+    assert asyncio.get_running_loop().time() - began < 20

@@ -1,0 +1,104 @@
+"""The marks of DDL jobs: each is looked for, finished and thrown away by its changefeed, its job and its state."""
+
+from __future__ import annotations
+
+import pytest
+from binlog.tidb.job import ActionType
+
+from drainer.sink.errors import DdlFailed, Fenced, PositionMoved
+from drainer.sink.mysql.destination import MySQLDestination
+from drainer.step import Ddl
+from tests.integration.sink.case import IDENTITY, opened, server_config
+from tests.integration.sink.ddl_case import CREATE, T, position, step
+from tests.support import MariaDB
+
+pytestmark = pytest.mark.integration
+
+MARKS = "SELECT cluster_id, changefeed, job_id, state FROM tidb_binlog.drainer_ddl ORDER BY 1, 2, 3"
+OTHERS = ((7, "other"), (8, "main"))
+
+
+def copy(db: MariaDB, cluster_id: int, changefeed: str, job_id: int, state: str) -> None:
+    """A mark as a changefeed leaves it, made from our own of job 1."""
+    db.query(
+        "INSERT INTO tidb_binlog.drainer_ddl SELECT %s,%s,%s,%s,commit_ts,schema_version,statement,plan "
+        "FROM tidb_binlog.drainer_ddl WHERE cluster_id=7 AND changefeed='main' AND job_id=1",
+        cluster_id, changefeed, job_id, state,
+    )  # fmt: skip
+
+
+def add_column(job_id: int, commit_ts: int, *sql: str) -> Ddl:
+    return step(job_id, ActionType.ADD_COLUMN, commit_ts, *sql, before=T, after=T)
+
+
+def test_another_changefeeds_job_is_not_ours(db: MariaDB) -> None:
+    """Nor is another job, nor one that has only begun."""
+    destination = opened(db)
+    destination.ddl(CREATE)
+    for cluster_id, changefeed in OTHERS:
+        copy(db, cluster_id, changefeed, 2, "done")
+    copy(db, 7, "main", 3, "running")
+    assert [destination.job_done(job_id) for job_id in (1, 2, 3)] == [True, False, False]
+
+
+def test_what_others_have_begun_is_theirs_to_finish(db: MariaDB) -> None:
+    """A start looks at its own unfinished jobs, and at none that is done."""
+    destination = opened(db)
+    destination.ddl(CREATE)
+    destination.close(clean=True)
+    for cluster_id, changefeed in OTHERS:
+        copy(db, cluster_id, changefeed, 1, "running")
+    db.query("UPDATE tidb_binlog.drainer_ddl SET plan=JSON_SET(plan, '$.statement', 1)")  # it has begun to take effect
+    before = db.query(MARKS)
+    assert MySQLDestination(server_config(db)).open(IDENTITY, 100).settled == ()
+    assert db.query(MARKS) == before
+    assert before == [(7, "main", 1, "done"), (7, "other", 1, "running"), (8, "main", 1, "running")]
+
+
+def test_a_refused_job_takes_back_its_own_mark_alone(db: MariaDB) -> None:
+    destination = opened(db)
+    destination.ddl(CREATE)
+    for cluster_id, changefeed in OTHERS:
+        copy(db, cluster_id, changefeed, 77, "running")
+    copy(db, 7, "main", 76, "running")
+    before = db.query(MARKS)
+    with pytest.raises(DdlFailed, match="1146"):
+        destination.ddl(add_column(77, 300, "ALTER TABLE `nothere` ADD COLUMN `a` INT"))
+    assert db.query(MARKS) == before
+
+
+def test_old_marks_go_a_thousand_jobs_later(db: MariaDB) -> None:
+    """Our own, of jobs that are done; the newest thousand stay."""
+    destination = opened(db)
+    destination.ddl(CREATE)
+    copy(db, 7, "main", 2, "running")
+    copy(db, 7, "main", 999, "done")
+    copy(db, 7, "main", 1000, "done")
+    for cluster_id, changefeed in OTHERS:
+        copy(db, cluster_id, changefeed, 1, "done")
+    destination.ddl(add_column(2000, 300, "ALTER TABLE `t` ADD COLUMN `a` INT"))
+    assert db.query(MARKS) == [
+        (7, "main", 2, "running"),
+        (7, "main", 1000, "done"),
+        (7, "main", 2000, "done"),
+        (7, "other", 1, "done"),
+        (8, "main", 1, "done"),
+    ]
+
+
+def test_a_ddl_below_the_position_does_not_take_it_back(db: MariaDB) -> None:
+    """Rows above it are applied already; it comes too late, and says so."""
+    destination = opened(db, at=300)
+    with pytest.raises(PositionMoved, match="its position is 300"):
+        destination.ddl(CREATE)
+    assert position(db) == 300
+
+
+def test_a_statement_on_rows_is_fenced_too(db: MariaDB) -> None:
+    """One that an operator put into ddl-rewrite: it runs in a transaction of its own, and not under the lock alone."""
+    destination = opened(db)
+    destination.ddl(CREATE)
+    db.query("UPDATE tidb_binlog.drainer_position SET epoch=epoch+1, node_id='drainer-2'")
+    with pytest.raises(Fenced, match="'drainer-2' has taken over"):
+        destination.ddl(add_column(2, 300, "INSERT INTO `t` VALUES (1)"))
+    assert db.query("SELECT * FROM d.t") == []

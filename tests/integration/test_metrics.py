@@ -1,0 +1,143 @@
+"""The tables of metrics in docs/operations.md against scrapes of a pump, a writer and a drainer under load."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from binlog import metrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
+from tests.support import ROOT, Etcd, Server, free_port, python_module, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+PROGRAMS = ("pump", "drainer", "pump_client")
+Samples = dict[str, list[dict[str, str]]]  # name without binlog_ → the labels of each sample
+
+
+def documented(program: str) -> dict[str, tuple[set[str], str]]:
+    """Name → (its labels, the rest of its line) of one program's table."""
+    title = {"pump": "pump", "drainer": "drainer", "pump_client": "writer (SDK, pump client)"}[program]
+    table = PAGE.split(f"\n| {title} | meaning | look when |\n")[1].split("\n\n")[0]
+    found = {}
+    for line in table.splitlines()[1:]:
+        names, rest = line.split("|", 2)[1:]
+        for name, labels in re.findall(r"`(\w+)(?:\{([\w,]+)\})?`", names):
+            found[name] = (set(filter(None, labels.split(","))), rest)
+    return found
+
+
+def exported(text: str, program: str) -> tuple[set[str], Samples]:
+    """(names of all metrics of a program, their samples); a histogram is known by its `_count`."""
+    other = {"pump": "pump_client_"}.get(program, " ")
+    names: set[str] = set()
+    samples: Samples = {}
+    for line in text.splitlines():
+        kind = re.match(r"# TYPE binlog_(\w+)", line)
+        if kind and kind[1].startswith(f"{program}_") and not kind[1].startswith(other):
+            names.add(kind[1])
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            name = sample.name.removeprefix("binlog_").removesuffix("_count" if family.type == "histogram" else " ")
+            if name in names:
+                samples.setdefault(name, []).append(sample.labels)
+    return names, samples
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def counted(text: str, name: str, **labels: str) -> float:
+    """The sum of a metric's samples with these labels."""
+    wanted = labels.items()
+    found = [s for family in text_string_to_metric_families(text) for s in family.samples if s.name == f"binlog_{name}"]
+    return sum(sample.value for sample in found if wanted <= sample.labels.items())
+
+
+class Running:
+    """A pump, an SDK service in this process, and a drainer into SQLite."""
+
+    def __init__(self, etcd: Etcd, directory: Path) -> None:
+        self.etcd, self.directory = etcd, directory
+        self.pump_port, self.drainer_port = free_port(), free_port()
+        shared = ("-addr", f"127.0.0.1:{free_port()}", "-pd-urls", etcd.endpoint)
+        place = ("-status-addr", f"127.0.0.1:{self.pump_port}", "-data-dir", str(directory / "pump"))
+        self.pump = python_module("pump", *shared, *place, output=directory / "pump.log")
+        file = directory / "drainer.toml"
+        file.write_text(
+            f'pd-urls = "{etcd.endpoint}"\naddr = "127.0.0.1:{free_port()}"\ndata-dir = "{directory}/drainer"\n'
+            f'status-addr = "127.0.0.1:{self.drainer_port}"\n[spark]\nmaster = "local[1]"\n'
+            f'[syncer]\ndb-type = "sqlite"\n[syncer.to]\npath = "{directory}/down.sqlite"\n'
+        )
+        self.drainer = python_module("drainer", "-config", str(file), output=directory / "drainer.log")
+
+    def write(self) -> None:
+        table = Table("orders", Column("id", BigInt(), primary_key=True), Column("note", VarChar(40)))
+        with SyncService.connect(self.etcd.endpoint) as service:
+            service.create_database("shop", if_not_exists=True)
+            orders = service.create_table("shop", table, if_not_exists=True)
+            for number in range(20):
+                service.write(orders, [{"id": number, "note": "n"}])
+
+
+@pytest.fixture
+def running(etcd: Etcd, java: None, tmp_path: Path) -> Iterator[Running]:
+    made = Running(etcd, tmp_path)
+    started: list[Server] = []
+    try:
+        started.append(made.pump.start())
+        made.pump.wait_for_output("pump is serving")
+        made.write()
+        started.append(made.drainer.start())
+        made.drainer.wait_for_output("drainer is running", deadline_s=120)
+
+        def seen() -> bool:
+            text = scrape(made.drainer_port)
+            looked = counted(text, "drainer_pump_position") and "drainer_pump_late_commits{" in text
+            return bool(looked and counted(text, "drainer_rows_applied") >= 20)
+
+        wait_until(seen, deadline_s=60, what=f"rows of the load\n{made.drainer.tail()}")
+        yield made
+    finally:
+        for server in reversed(started):
+            server.kill()
+
+
+def test_the_tables_of_metrics_are_what_the_programs_export_under_load(running: Running) -> None:
+    texts = {
+        "pump": scrape(running.pump_port),
+        "drainer": scrape(running.drainer_port),
+        "pump_client": metrics.render().decode(),
+    }
+    for program in PROGRAMS:
+        wanted = documented(program)
+        names, samples = exported(texts[program], program)
+        assert set(wanted) == names, f"{program}: {set(wanted) ^ names}"
+        for name, (labels, _) in wanted.items():
+            assert all(labels == set(sample) - {"le"} for sample in samples.get(name, [])), name
+    # What the alarms look at moves with the load.
+    pump = texts["pump"]
+    _, line = documented("pump")["pump_rpc_duration_seconds"]
+    for method in re.findall(r"`([A-Z]\w+)`", line):
+        if method not in ("WriteBinlog", "PullBinlogs"):  # of TiDB and of a Go drainer, which are not here
+            assert counted(pump, "pump_rpc_duration_seconds_count", method=method, label="succ") > 0, method
+    assert counted(pump, "pump_rpc_duration_seconds_sum", method="WriteBatch") > 0
+    transactions = 20 + 2  # and two DDLs, each a prewrite and a commit
+    assert counted(pump, "pump_written_binlogs_total", method="WriteBatch") == 2 * transactions
+    assert counted(pump, "pump_written_bytes_total", method="WriteBatch") > 0
+    assert counted(pump, "pump_read_binlogs_total", method="PullRange") >= transactions
+    assert counted(pump, "pump_read_bytes_total", method="PullRange") > 0
+    assert counted(texts["drainer"], "drainer_read_bytes") > 0
+    assert counted(texts["drainer"], "drainer_batches_applied", mode="inline") > 0
+    client = texts["pump_client"]
+    assert counted(client, "pump_client_rpc_duration_seconds_count", outcome="acked") >= 2 * transactions
+    assert counted(client, "pump_client_written_binlogs_total") >= 2 * transactions

@@ -1,0 +1,47 @@
+"""The load of the desk tests against a TiDB alone, without binlogs: its statements must fit every time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.peer.cluster import peer_bin
+from tests.peer.destination import running_tidb
+from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
+from tests.support import MariaDB, wait_until
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(peer_bin() is None, reason="PEER_BIN does not name a folder with tidb-server"),
+]
+
+
+@pytest.fixture
+def tidb() -> Iterator[MariaDB]:
+    binaries = peer_bin()
+    assert binaries is not None
+    with running_tidb(binaries) as server:
+        with contextlib.closing(server.connect()) as connection:
+            prepare(connection)
+        yield server
+
+
+@pytest.mark.parametrize("ddls", [DDLS, CALM_DDLS], ids=["all", "calm"])
+def test_the_ddl_lists_can_run_again(ddls: Sequence[str], tidb: MariaDB) -> None:
+    """The tests run them once, twice or in two parts: none may need what an earlier run has taken away."""
+    load = Load(tidb.connect, works=())
+    for _ in range(3):
+        load.define(ddls, pause_s=0)
+        assert load.failed_ddls == []
+
+
+def test_no_ddl_is_refused_because_of_the_rows(tidb: MariaDB) -> None:
+    """Rows come and go under every DDL; what a transaction runs into because of a DDL is its own matter."""
+    with running_load(tidb.connect, pause_s=0.01) as load:
+        for _ in range(2):
+            load.define(DDLS, pause_s=0.05)
+        wait_until(lambda: load.committed.total() > 500, deadline_s=120, what="500 transactions are written")
+    assert load.failed_ddls == []

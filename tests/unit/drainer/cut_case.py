@@ -1,0 +1,239 @@
+"""Random streams over tables of every kind of key, also ones that break the rules, and what they leave when they are
+cut into batches somewhere (rule 21)."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from binlog.tidb.datum import Datum
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import DBInfo, TableInfo
+from hypothesis import strategies as st
+
+from drainer.coordinator import Mode, Plan
+from drainer.pipeline import Pipeline
+from drainer.plan import SegmentWork
+from drainer.schema.define import column_words, index_list, shown
+from drainer.schema.history import JobHistory
+from drainer.schema.policy import Policy
+from drainer.schema.schema import Schema
+from drainer.sink.errors import DataError
+from drainer.sink.protocol import Destination, Identity, Intent, Phase, SlotResult, SpreadTarget
+from drainer.sink.sqlite import rows as sqlite_rows
+from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.sink.sqlite.layout import quote, table_name
+from drainer.spreading import Cut
+from tests.local_feed import LocalFeed
+from tests.row_case import INT, TEXT, Step, not_null, table, transaction
+from tests.schema_case import BEGIN_TS, ddl, ts
+from tests.unit.drainer.test_pipeline import Supply
+
+NN = not_null(INT)
+# Columns k (or a, b), u, v in every table; values are few, so that they meet.
+INT_KEY = table([("k", INT), ("u", INT), ("v", INT)], handle="k", table_id=101, name="int_key")
+COMPOSITE = table(
+    [("k", not_null(TEXT)), ("u", NN), ("v", INT)], unique={"PRIMARY": ["k", "u"]}, table_id=102, name="composite"
+)
+ONE_UNIQUE = table([("k", INT), ("u", NN), ("v", INT)], unique={"uu": ["u"]}, table_id=103, name="one_unique")
+SECONDARY = table([("k", INT), ("u", NN), ("v", INT)], unique={"uu": ["u"]}, handle="k", table_id=104, name="secondary")
+NULLABLE = table([("k", INT), ("u", INT), ("v", INT)], unique={"uu": ["u"]}, handle="k", table_id=105, name="nullable")
+LOOSE = table([("k", INT), ("u", INT), ("v", INT)], unique={"uu": ["u"]}, table_id=106, name="loose")
+BARE = table([("k", INT), ("u", INT), ("v", INT)], table_id=107, name="bare")
+TABLES = (INT_KEY, COMPOSITE, ONE_UNIQUE, SECONDARY, NULLABLE, LOOSE, BARE)
+KEY_ONLY = (INT_KEY, COMPOSITE, ONE_UNIQUE)
+WITH_SECONDARY = (SECONDARY, NULLABLE)
+BEGUN = ts(9)
+
+Row = dict[int, Datum]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One change as drawn: `old_key` and `new_key` are used as the kind needs them; `stored`: the old row is what a
+    destination has that took all before it, where it has any under that key."""
+
+    kind: str
+    info: TableInfo
+    old: tuple[int, int | None, int]
+    new: tuple[int, int | None, int]
+
+
+def ops(tables: Sequence[TableInfo]) -> st.SearchStrategy[Op]:
+    few, unique = st.integers(1, 3), st.one_of(st.none(), st.integers(1, 3))
+    row = st.tuples(few, unique, few)
+    return st.builds(Op, st.sampled_from(["insert", "update", "delete"]), st.sampled_from(tables), row, row)
+
+
+def streams(tables: Sequence[TableInfo]) -> st.SearchStrategy[list[list[Op]]]:
+    return st.lists(st.lists(ops(tables), min_size=1, max_size=3), min_size=1, max_size=9)
+
+
+def row_of(info: TableInfo, values: tuple[int, int | None, int]) -> Row:
+    k, u, v = values
+    nulls = info not in (COMPOSITE, ONE_UNIQUE, SECONDARY)
+    key: Datum = f"k{k}".encode() if info is COMPOSITE else k
+    return {1: key, 2: u if u is not None or nulls else 1, 3: v}
+
+
+def payloads(stream: Sequence[Sequence[Op]], *, upserts: bool) -> list[bytes]:
+    """One binlog for each transaction. In a stream that does not upsert the old rows of tables with secondary unique
+    keys are true, as far as any is stored: what they hold in the key is not looked up."""
+    model: dict[tuple[int, Datum], Row] = {}
+    found = []
+    for number, transaction_ in enumerate(stream):
+        steps: list[tuple[TableInfo, Step]] = []
+        for op in transaction_:
+            old, new = row_of(op.info, op.old), row_of(op.info, op.new)
+            if not upserts and op.info in WITH_SECONDARY:
+                old = {**model.get((op.info.id, old[1]), old), 3: old[3]}
+            if op.kind != "insert":
+                model.pop((op.info.id, old[1]), None)
+            if op.kind != "delete":
+                model[op.info.id, new[1]] = new
+            steps.append((op.info, (op.kind, old if op.kind != "insert" else {}, new if op.kind != "delete" else {})))
+        found.append(transaction(steps, commit_ts=ts(10 + number), version=20))
+    return found
+
+
+def jobs(tables: Sequence[TableInfo], *, upserts: bool) -> list[Job]:
+    found = [Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d"))]
+    for number, info in enumerate(tables, start=2):
+        made = replace(info, upserts=upserts)
+        found.append(
+            Job(
+                id=number,
+                type=ActionType.CREATE_TABLE,
+                schema_version=number,
+                schema_id=2,
+                table_id=info.id,
+                table_info=made,
+            )
+        )
+    return found
+
+
+def beginning(known: Sequence[Job]) -> list[bytes]:
+    return [ddl(ts(1) + n, job.id, _text(job.table_info)).payload for n, job in enumerate(known)]
+
+
+def _text(info: TableInfo | None) -> str:
+    if info is None:
+        return "CREATE DATABASE d"
+    keys = index_list(info).values()
+    return f"CREATE TABLE {info.name} ({', '.join([*map(column_words, shown(info)), *keys])})"
+
+
+@dataclass(frozen=True)
+class SQLiteSlots:
+    """A spread target that writes a slot into the file, in one transaction."""
+
+    destination: SQLiteSpread
+    phase: Phase = Phase.DIRECT
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        with self.destination._opened().transaction() as connection:
+            return SlotResult(slot, sqlite_rows.write(connection, replace(work, commits=2)), 1, 0)
+
+
+class SQLiteSpread(SQLiteDestination):
+    """As a server is: its batches may be spread."""
+
+    @property
+    def spreads(self) -> bool:
+        return True
+
+    def begin(self, intent: Intent) -> SpreadTarget:
+        return SQLiteSlots(self)
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
+        return None
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        self.advance(intent.until_ts, schema_version)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Batches end behind the transactions of these numbers, and at the end; each of them spread or not, in turn."""
+
+    behind: frozenset[int] = frozenset()
+    spread: tuple[bool, ...] = (False,)
+    parts: int = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is there in the end: rows by table, sorted, and the error with its commit_ts."""
+
+    rows: Mapping[str, list[tuple[object, ...]]]
+    error: str = ""
+    commit_ts: int = 0
+    text: str = field(default="", compare=False)
+
+
+def cuts(length: int, *, spread: bool) -> st.SearchStrategy[Cuts]:
+    modes = st.lists(st.booleans(), min_size=1, max_size=4).map(tuple) if spread else st.just((False,))
+    return st.builds(Cuts, st.frozensets(st.integers(0, max(length - 2, 0))), modes, st.integers(1, 3))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Binlogs over some tables; `ignored`: the commit_ts that the configuration passes over."""
+
+    tables: tuple[TableInfo, ...]
+    binlogs: list[bytes]
+    upserts: bool
+    ignored: int = 0
+
+
+def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, upserts: bool) -> Stream:
+    return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
+
+
+def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
+    """The whole stream through a pipeline; the error that stopped it."""
+    known = jobs(stream.tables, upserts=stream.upserts)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    policy = Policy(ignored_ts=frozenset({stream.ignored}))
+    schema = Schema.open(
+        JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
+    )
+    pipeline = Pipeline(destination, Supply(schema), Cut(3, 2, "d"), position_ts=position.commit_ts)
+    begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
+    pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+    count = len(stream.binlogs)
+    edges = [ts(10 + n) for n in range(count) if n in how.behind or n == count - 1]
+    parts = [stream.binlogs[n :: how.parts] for n in range(how.parts)]
+    try:
+        for until_ts, spread in zip(edges, itertools.cycle(how.spread), strict=False):
+            feed = LocalFeed(parts, pipeline.position_ts, until_ts)
+            mode = Mode.SPREAD if spread else Mode.INLINE
+            pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+    except DataError as error:
+        return error
+    finally:
+        destination.close(clean=False)
+    return None
+
+
+def into_sqlite(path: Path, stream: Stream, how: Cuts) -> Outcome:
+    """A fresh file."""
+    path.unlink(missing_ok=True)
+    error = drain(SQLiteSpread(path), stream, how)
+    connection = sqlite3.connect(path)
+    found = {
+        info.name: sorted(connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', info.name))}"), key=repr)
+        for info in stream.tables
+    }
+    connection.close()
+    return outcome(found, error)
+
+
+def outcome(found: Mapping[str, list[tuple[object, ...]]], error: DataError | None) -> Outcome:
+    if error is None:
+        return Outcome(found)
+    return Outcome(found, type(error).__name__, error.commit_ts, str(error))

@@ -1,0 +1,69 @@
+"""How a JVM that does not come up is reported and ended; scripts stand for spark-submit."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark import SparkConf
+
+from drainer.progress import Stopped
+from drainer.spark.errors import SparkUnavailable
+from drainer.spark.launch import launch
+from tests.support import free_port, wait_until
+
+
+def spark_home(tmp_path: Path, script: str) -> Mapping[str, str]:
+    submit = tmp_path / "home" / "bin" / "spark-submit"
+    submit.parent.mkdir(parents=True)
+    submit.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
+    submit.chmod(0o755)
+    return {"SPARK_HOME": str(tmp_path / "home")}
+
+
+def started(tmp_path: Path) -> bool:
+    """Whether the script still runs."""
+    return Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:
+    """Also with exit code 0, for which pyspark waits for ever."""
+    for number, code in enumerate((3, 0)):
+        place = tmp_path / str(number)
+        place.mkdir()
+        with (place / "log").open("ab") as output, pytest.raises(SparkUnavailable, match=f"exit code {code}"):
+            launch(SparkConf(loadDefaults=False), spark_home(place, f"exit {code}"), output)
+
+
+def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "told").write_bytes(struct.pack(">ii", free_port(), 6) + b"secret")
+    script = f'cp {tmp_path}/told "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec sleep 600'
+    home = spark_home(tmp_path, script.replace("$TOLD", "$_PYSPARK_DRIVER_CONN_INFO_PATH"))
+    before = dict(os.environ)
+    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable, match="gateway does not answer"):
+        launch(SparkConf(loadDefaults=False), home, output)
+    wait_until(lambda: not started(tmp_path), what="what was started ended")
+    assert dict(os.environ) == before
+
+
+def test_a_start_that_is_not_wanted_any_more_is_ended(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab") as output, pytest.raises(Stopped):
+        home = spark_home(tmp_path, "exec sleep 600")
+        launch(
+            SparkConf(loadDefaults=False),
+            home,
+            output,
+            stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path),
+        )
+    wait_until(lambda: not started(tmp_path), what="what was started ended")
+
+
+def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
+    script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; exit 1'
+    conf = SparkConf(loadDefaults=False).set("spark.a", "x y")
+    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable):
+        launch(conf, {**spark_home(tmp_path, script), "EXTRA": "e"}, output)
+    assert (tmp_path / "given").read_text().splitlines() == ["--conf", "spark.a=x y", "pyspark-shell", "e"]

@@ -1,0 +1,211 @@
+"""Rule 21: what a stream gives does not depend on where batches are cut, nor on whether they are spread."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from binlog.tidb.table import TableInfo
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.plan import SegmentWork
+from drainer.sink.protocol import Applied
+from tests.schema_case import ts
+from tests.unit.drainer.cut_case import (
+    BARE,
+    COMPOSITE,
+    INT_KEY,
+    KEY_ONLY,
+    LOOSE,
+    NULLABLE,
+    SECONDARY,
+    TABLES,
+    Cuts,
+    Op,
+    SQLiteSpread,
+    Stream,
+    cuts,
+    drain,
+    into_sqlite,
+    stream_of,
+    streams,
+)
+
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("CUT_EXAMPLES", "12")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+EACH = Cuts(frozenset(range(99)))
+every_table = pytest.mark.parametrize("info", TABLES, ids=lambda info: info.name)
+
+
+@every_table
+@EXAMPLES
+@given(data=st.data())
+def test_a_stream_of_a_service(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
+    """The later commit_ts wins; nothing is an error, whatever writers did to keys and old rows."""
+    stream = stream_of([info], data.draw(streams([info])), upserts=True)
+    how = data.draw(cuts(len(stream.binlogs), spread=True))
+    expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
+    assert expected.error == "", expected.text
+    assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
+
+
+@every_table
+@EXAMPLES
+@given(data=st.data())
+def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) -> None:
+    """The same rows, or the same error at the same transaction with the same rows before it. Another table comes along:
+    of a transaction that is refused nothing arrives, of those before it everything."""
+    tables = [info] if info is INT_KEY else [info, INT_KEY]
+    stream = stream_of(tables, data.draw(streams(tables)), upserts=False)
+    how = data.draw(cuts(len(stream.binlogs), spread=info in KEY_ONLY))
+    expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
+    assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
+
+
+Rows = list[tuple[object, ...]]
+
+
+def put(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("insert", info, (k, u, v), (k, u, v))]
+
+
+def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("delete", info, (k, u, v), (k, u, v))]
+
+
+def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
+    return [Op("update", info, old, new)]
+
+
+def all_cuts(count: int, *, spread: bool) -> Iterator[Cuts]:
+    for chosen in itertools.product((False, True), repeat=count - 1):
+        behind = frozenset(n for n, cut in enumerate(chosen) if cut)
+        yield from (Cuts(behind, modes) for modes in (((False,), (True,), (True, False)) if spread else ((False,),)))
+
+
+SERVICE = [
+    pytest.param(INT_KEY, [put(INT_KEY, 1, 1), put(INT_KEY, 1, 2)], [(1, 2, 1)], id="one key twice"),
+    pytest.param(
+        COMPOSITE, [put(COMPOSITE, 1, 1), change(COMPOSITE, (1, 1, 3), (1, 2, 2))], [("k1", 2, 2)], id="wrong old value"
+    ),
+    pytest.param(INT_KEY, [change(INT_KEY, (1, 1, 1), (2, 2, 2))], [(2, 2, 2)], id="update of a row that is not there"),
+    pytest.param(
+        SECONDARY,
+        [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), gone(SECONDARY, 2, 1)],
+        [],
+        id="a row that is gone had taken another one away",
+    ),
+    pytest.param(
+        NULLABLE,
+        [put(NULLABLE, 1, None), put(NULLABLE, 2, None), put(NULLABLE, 3, 1), change(NULLABLE, (1, 2, 2), (1, 1, 9))],
+        [(1, 1, 9), (2, None, 1)],
+        id="NULL takes nothing away",
+    ),
+    pytest.param(
+        SECONDARY,
+        [put(SECONDARY, 1, 1), change(SECONDARY, (1, 3, 3), (2, 1, 5)), gone(SECONDARY, 2, 9, 9), put(SECONDARY, 3, 3)],
+        [(3, 3, 1)],
+        id="a moved key and a delete with a wrong old row",
+    ),
+    pytest.param(
+        LOOSE, [put(LOOSE, 1, 1), put(LOOSE, 2, 1), put(LOOSE, 1, None)], [(1, None, 1), (2, 1, 1)],
+        id="a table whose only key takes NULLs",
+    ),
+    pytest.param(
+        BARE, [put(BARE, 1, 1), gone(BARE, 2, 2), change(BARE, (3, 3, 3), (4, 4, 4))], [(1, 1, 1), (4, 4, 4)],
+        id="no key: rows that are not there",
+    ),
+    pytest.param(
+        BARE, [put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1), change(BARE, (1, 1, 1), (2, None, 2))],
+        [(2, None, 2)], id="no key: equal rows go one at a time",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("info", "drawn", "expected"), SERVICE)
+def test_streams_of_services_that_look_wrong(
+    tmp_path: Path, info: TableInfo, drawn: list[list[Op]], expected: Rows
+) -> None:
+    stream = stream_of([info], drawn, upserts=True)
+    for how in all_cuts(len(drawn), spread=True):
+        found = into_sqlite(tmp_path / "down.sqlite", stream, how)
+        assert (found.error, found.rows[info.name]) == ("", expected), how
+
+
+TIDB = [
+    pytest.param(
+        SECONDARY, [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), gone(SECONDARY, 1, 1)], 1, [(1, 1, 1)],
+        id="a value with two holders for a moment",
+    ),
+    pytest.param(
+        SECONDARY, [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), put(SECONDARY, 1, 2)], 1, [(1, 1, 1)],
+        id="given up by an insert of a key that is there",
+    ),
+    pytest.param(
+        NULLABLE,
+        [put(NULLABLE, 1, 1), put(NULLABLE, 2, 2), change(NULLABLE, (1, 1, 1), (1, 2, 1)), gone(NULLABLE, 2, 2)], 2,
+        [(1, 1, 1), (2, 2, 1)], id="taken before its holder goes",
+    ),
+    pytest.param(
+        BARE, [put(BARE, 1, 1), gone(BARE, 2, 2), put(BARE, 3, 3)], 1, [(1, 1, 1)], id="a row that is not there"
+    ),
+    pytest.param(
+        NULLABLE,
+        [
+            put(NULLABLE, 1, 1), put(NULLABLE, 2, 2), change(NULLABLE, (1, 1, 1), (1, None, 1)),
+            change(NULLABLE, (2, 2, 1), (2, 1, 1)), change(NULLABLE, (1, None, 1), (1, 2, 1)),
+        ],
+        None, [(1, 2, 1), (2, 1, 1)], id="a ring over NULL is no error",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("info", "drawn", "refused", "expected"), TIDB)
+def test_streams_of_tidb_that_break_the_rules(
+    tmp_path: Path, info: TableInfo, drawn: list[list[Op]], refused: int | None, expected: Rows
+) -> None:
+    """The error names transaction, table, row and the way past it, and never tells to drop a primary key."""
+    stream = stream_of([info], drawn, upserts=False)
+    for how in all_cuts(len(drawn), spread=False):
+        found = into_sqlite(tmp_path / "down.sqlite", stream, how)
+        assert found.rows[info.name] == expected, how
+        if refused is not None:
+            at = ts(10 + refused)
+            assert found.commit_ts == at
+            assert f"commit_ts {at}, start_ts {at - 3}, table d.{info.name}, rows (" in found.text
+            assert f"put {at} into syncer.ignore-txn-commit-ts" in found.text
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(tmp_path: Path, spread: bool) -> None:
+    drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), put(SECONDARY, 3, 3)]
+    stream = replace(stream_of([SECONDARY], drawn, upserts=False), ignored=ts(11))
+    for behind in (frozenset[int](), frozenset({0}), frozenset({0, 1})):
+        found = into_sqlite(tmp_path / "down.sqlite", stream, Cuts(behind, (spread,)))
+        assert (found.error, found.rows["secondary"]) == ("", [(1, 1, 1), (3, 3, 1)])
+
+
+def test_a_stream_that_keeps_its_keys_is_not_taken_apart(tmp_path: Path) -> None:
+    """Values that move from row to row in one batch are one transaction downstream."""
+    drawn = [
+        put(SECONDARY, 1, 1), put(SECONDARY, 2, 2), gone(SECONDARY, 1, 1), change(SECONDARY, (2, 2, 1), (2, 1, 1)),
+        put(SECONDARY, 1, 2),
+    ]  # fmt: skip
+    stream = Stream((SECONDARY,), stream_of([SECONDARY], drawn, upserts=False).binlogs, False)
+    moves: list[int] = []
+
+    class Counting(SQLiteSpread):
+        def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+            moves.append(work.commits)
+            return super().apply(work, schema_version)
+
+    assert drain(Counting(tmp_path / "down.sqlite"), stream, Cuts(frozenset({1}))) is None
+    assert moves == [2, 3]

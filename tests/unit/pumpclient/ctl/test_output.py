@@ -1,0 +1,122 @@
+"""What a person and a program see of binlogctl's answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from typing import Any
+
+import pytest
+from binlog.node import NodeStatus, State
+from binlog.registry import Registry
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tso import compose
+
+from pumpclient.ctl import nodes, settle
+from pumpclient.ctl.options import Options
+from pumpclient.ctl.output import JsonOutput, Listing, LogOutput, Output, TableOutput, open_output
+from pumpclient.ctl.session import Session
+from pumpclient.options import upstream
+from tests.unit.pumpclient.ctl.test_commands import Local, abandoned
+from tests.unit.pumpclient.sdk.conftest import Shop
+
+
+def session(etcd: Any, out: Output, **options: Any) -> Session:
+    made = Options(**options)
+    return Local(made, upstream(made.pd_urls), etcd, Registry(etcd), None, out)
+
+
+async def register(etcd: MemoryEtcd, node_id: str, state: State, *, age_s: float) -> None:
+    update_ts = compose(int((time.time() - age_s) * 1000))
+    status = NodeStatus(node_id, f"{node_id}:8250", state, max_commit_ts=7, update_ts=update_ts)
+    await Registry(etcd).create("pumps", status)
+
+
+@pytest.fixture
+async def etcd() -> MemoryEtcd:
+    etcd = MemoryEtcd()
+    await register(etcd, "alive", State.ONLINE, age_s=1)
+    await register(etcd, "dead", State.ONLINE, age_s=4000)
+    await register(etcd, "stopped", State.PAUSED, age_s=90_000)
+    await register(etcd, "left", State.OFFLINE, age_s=500_000)
+    return etcd
+
+
+async def test_a_table_shows_whose_heartbeat_is_missing(etcd: MemoryEtcd) -> None:
+    """A process that died in state online stays online in its record: only its heartbeat's age tells."""
+    out, err = io.StringIO(), io.StringIO()
+    await nodes.query(session(etcd, TableOutput(out, err), show_offline_nodes=True), "pumps")
+    heading, *rows = out.getvalue().splitlines()
+    assert heading.split("  ")[0] == "NODE ID"
+    assert [row.split()[0] for row in rows] == ["alive", "dead", "left", "stopped"]
+    alive, dead, left, stopped = rows
+    at = heading.index("STATE")
+    assert alive[at:].startswith("online   ")
+    assert dead[at:].startswith("online, but no heartbeat")
+    assert "67 min ago" in dead
+    assert left[at:].startswith("offline  ")
+    assert stopped[at:].startswith("paused  ")
+    assert err.getvalue() == ""
+
+
+async def test_offline_nodes_that_are_hidden_are_counted() -> None:
+    etcd = MemoryEtcd()
+    await register(etcd, "left", State.OFFLINE, age_s=1)
+    out, err = io.StringIO(), io.StringIO()
+    await nodes.query(session(etcd, TableOutput(out, err)), "pumps")
+    assert out.getvalue() == "no pumps to list\n"
+    assert err.getvalue() == "offline pumps are not listed; -show-offline-nodes lists them: offline 1\n"
+
+
+async def test_json_is_one_document(etcd: MemoryEtcd) -> None:
+    out = io.StringIO()
+    output = JsonOutput(out)
+    await nodes.query(session(etcd, output), "pumps")
+    await etcd.put("/tidb-binlog/v1/pumps/broken", b"{")
+    await nodes.query(session(etcd, output), "drainers")
+    await nodes.update(session(etcd, output, node_id="dead", state="offline"), "pumps")
+    output.end()
+    document = json.loads(out.getvalue())
+    assert [(row["node_id"], row["state"], row["heartbeat_missing"]) for row in document["pumps"]] == [
+        ("alive", "online", False),
+        ("dead", "online", True),
+        ("stopped", "paused", False),
+    ]
+    assert document["drainers"] == []
+    assert [done["before"] for done in document["done"]] == ["online"]
+
+
+async def test_inspect_as_table_and_as_json() -> None:
+    shop = Shop()
+    try:
+        await shop.add("a")
+        await abandoned(shop)
+        out, kept = io.StringIO(), io.StringIO()
+        await settle.inspect(session(shop.etcd, TableOutput(out, io.StringIO())))
+        pumps, pending = out.getvalue().splitlines()[1::2]
+        assert pumps.split()[0] == pending.split()[0] == "a"
+        assert pending.split()[1] == "100"
+        output = JsonOutput(kept)
+        await settle.inspect(session(shop.etcd, output))
+        output.end()
+        document = json.loads(kept.getvalue())
+        assert [row["pending"] for row in document["pumps"]] == [1]
+        assert [row["start_ts"] for row in document["pending_prewrites"]] == [100]
+    finally:
+        await shop.close()
+
+
+def test_cells() -> None:
+    out = io.StringIO()
+    listing = Listing("things", {"a": "A", "b": "LONG HEADING", "c": "C"}, "thing")
+    TableOutput(out, io.StringIO()).rows(listing, [{"a": 1, "b": None, "c": [2, 3]}, {"a": "x" * 5, "b": "y", "c": []}])
+    assert out.getvalue() == "A      LONG HEADING  C\n1      -             2,3\nxxxxx  y             -\n"
+
+
+def test_pipes_get_the_originals_lines() -> None:
+    """Scripts that read the original's output go on working; a test's stdout is no terminal."""
+    assert isinstance(open_output("auto"), LogOutput)
+    assert isinstance(open_output("log"), LogOutput)
+    assert isinstance(open_output("table"), TableOutput)
+    assert isinstance(open_output("json"), JsonOutput)

@@ -1,0 +1,116 @@
+"""settle -all: everything old, of all pumps, with its DDLs as their jobs say and living writers left alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import structlog
+from binlog.published import PublishedJobs
+from binlog.tidb.job import ActionType, Job
+from binlog.writers import living_writers
+
+from pumpclient.ctl import settle
+from pumpclient.ctl.options import UsageError, seconds_of
+from pumpclient.ctl.session import CommandError
+from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
+from tests.unit.pumpclient.ctl.test_commands import session
+from tests.unit.pumpclient.sdk.conftest import Shop
+
+JOB = Job(
+    id=7, type=ActionType.CREATE_SCHEMA, schema_state=5, schema_id=1, table_id=0, schema_name="s", table_name="",
+    query="CREATE DATABASE s", schema_version=1, start_ts=300, real_start_ts=300, finished_ts=305,
+)  # fmt: skip
+
+
+@pytest.fixture
+def lines() -> Any:
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    """Pump a has a transaction of TiDB, one of a dead service, one of a living one; b two DDLs, one published."""
+    made = Shop()
+    a, b = await made.add("a"), await made.add("b")
+    await made.service()
+    (living,) = await living_writers(made.etcd)
+    a.store(prewrite_payload(100, b"k", b""))
+    a.store(prewrite_payload(110, b"k", b"", b"d" * 16))
+    a.store(prewrite_payload(120, b"k", b"", living))
+    b.store(ddl_prewrite_payload(300, b"k", DdlFields(7, b"CREATE DATABASE s", 5)))
+    b.store(ddl_prewrite_payload(310, b"k", DdlFields(8, b"CREATE DATABASE t", 5)))
+    await PublishedJobs(made.etcd).publish(1, JOB.dump())
+    yield made
+    await made.close()
+
+
+ALL = {"all": True, "rollback": True, "older_than": "0s"}
+
+
+async def test_a_dry_run_says_what_would_be_done_and_does_nothing(shop: Shop, lines: list[Any]) -> None:
+    await settle.settle(session(shop.etcd, **ALL, dry_run=True))
+    told = {line["start_ts"]: line["how"] for line in lines if line["event"] == "prewrite to settle"}
+    assert told == {
+        100: "rollback", 110: "rollback", 120: "left alone: its writer lives and may still commit it (-force)",
+        300: "commit at 305, where its job is published", 310: "rollback",
+    }  # fmt: skip
+    assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
+
+
+async def test_all_are_settled(shop: Shop, lines: list[Any]) -> None:
+    await settle.settle(session(shop.etcd, **ALL, yes=True))
+    assert set(shop.pumps["a"].pending) == {120}
+    assert not shop.pumps["b"].pending
+    assert shop.pumps["b"].commits == {300: 305}
+    assert {line["node_id"]: line["count"] for line in lines if line["event"] == "settled"} == {"a": 2, "b": 2}
+
+
+async def test_only_of_one_pump_and_with_force(shop: Shop) -> None:
+    await settle.settle(session(shop.etcd, **ALL, yes=True, force=True, node_id="a"))
+    assert not shop.pumps["a"].pending
+    assert len(shop.pumps["b"].pending) == 2
+
+
+async def test_young_ones_are_left_alone(shop: Shop) -> None:
+    """The stub's are 1.5 s old."""
+    await settle.settle(session(shop.etcd, **{**ALL, "older_than": "2s"}, yes=True))
+    assert len(shop.pumps["a"].pending) == 3
+    await settle.settle(session(shop.etcd, **{**ALL, "older_than": "1"}, yes=True))
+    assert len(shop.pumps["a"].pending) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"all": True, "yes": True}, "-all goes with -rollback"),
+        ({**ALL, "commit_ts": 7, "yes": True}, "-all goes with -rollback"),
+        ({**ALL, "start_ts": 7, "yes": True}, "-all goes with -rollback"),
+        ({**ALL, "older_than": "soon", "yes": True}, "invalid value 'soon' for -older-than"),
+        (ALL, "decides 4 transactions for good: say -yes, or look first with -dry-run"),
+    ],
+)
+async def test_what_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(CommandError, match=why):
+        await settle.settle(session(shop.etcd, **options))
+    assert sum(len(pump.pending) for pump in shop.pumps.values()) == 5
+
+
+async def test_a_pump_that_does_not_answer_is_told_at_the_end(shop: Shop) -> None:
+    await shop.pumps["b"].stop()
+    with pytest.raises(CommandError, match="no answer from b"):
+        await settle.settle(session(shop.etcd, **ALL, yes=True))
+    assert set(shop.pumps["a"].pending) == {120}
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200), ("0", 0)])
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "1.5h"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(UsageError):
+        seconds_of(text)

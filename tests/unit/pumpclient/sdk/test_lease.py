@@ -1,0 +1,269 @@
+"""Rule 24 on the writer's side: who it is, what happens when its lease ends, and how a service is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from binlog.envelope import BinlogType, scan, writer_of
+from binlog.errors import EtcdError
+from binlog.keepalive import KeepAliveTask, boot_clock_s
+from binlog.kv import Compare, Lease, Put
+from binlog.stub.etcd import MemoryEtcd
+from binlog.writers import WRITERS_PREFIX, key_of_writer, living_writers
+
+from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
+from pumpclient.sdk.ddl import DdlLockLost
+from pumpclient.sdk.lease import WriterLease
+from tests.unit.pumpclient.conftest import until
+from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.stub_pump import Fault, StubPump
+
+
+class Unkept:
+    """A keep-alive as of a process that stands still: its time is over whenever the test says so."""
+
+    def __init__(self, lease: Lease, asked_s: float) -> None:
+        self.until_s = asked_s + lease.ttl_s
+
+    def stop(self) -> None:
+        pass
+
+
+async def opened(shop: Shop, lease: WriterLease | None = None) -> tuple[Service, Table]:
+    service = await shop.service(lease=lease)
+    await service.create_database("shop")
+    return service, await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+
+
+def writers(pump: StubPump) -> list[bytes]:
+    """Whom the prewrites name, in the order they came."""
+    return [writer_of(p, scan(p)) for p in pump.payloads if scan(p).tp == BinlogType.PREWRITE and scan(p).start_ts]
+
+
+def sleep_through(shop: Shop, service: Service) -> None:
+    """The lease has ended, and this process's clock says so, as after a SIGSTOP."""
+    held = service._lease._held
+    assert held is not None
+    shop.etcd.expire(held.lease.id)
+    held.kept.until_s = boot_clock_s() - 1  # type: ignore[misc]
+
+
+async def test_every_prewrite_names_its_living_writer(shop: Shop) -> None:
+    service, table = await opened(shop)
+    async with service.transaction() as txn:
+        txn.insert(table, {"id": 1})
+    (living,) = await living_writers(shop.etcd)
+    assert writers(shop.pumps["a"]) == [living] * 3, "two DDLs and a transaction"
+    commits = [p for p in shop.pumps["a"].payloads if scan(p).tp == BinlogType.COMMIT]
+    assert [writer_of(p, scan(p)) for p in commits] == [b""] * 3
+
+
+async def test_two_services_are_two_writers(shop: Shop) -> None:
+    await shop.service()
+    await shop.service()
+    assert len(await living_writers(shop.etcd)) == 2
+
+
+async def test_after_a_sleep_it_is_somebody_else(shop: Shop) -> None:
+    """An id is never used again: what it left has been rolled back under that name."""
+    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    before = writers(shop.pumps["a"])[-1]
+    sleep_through(shop, service)
+    async with service.transaction() as txn:
+        txn.insert(table, {"id": 1})
+    after = writers(shop.pumps["a"])[-1]
+    assert after != before
+    assert await living_writers(shop.etcd) == {after}
+
+
+async def test_a_lease_that_etcd_has_kept_goes_on(shop: Shop) -> None:
+    """Our clock says that it may have ended: after an outage of etcd it may live all the same."""
+    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    held = service._lease._held
+    assert held is not None
+    held.kept.until_s = 0  # type: ignore[misc]
+    async with service.transaction() as txn:
+        txn.insert(table, {"id": 1})
+    assert len(set(writers(shop.pumps["a"]))) == 1
+
+
+async def test_nothing_is_sent_under_a_lease_of_which_nobody_knows(shop: Shop) -> None:
+    service, table = await opened(shop, WriterLease(shop.etcd, keep=Unkept))
+    sent = len(shop.pumps["a"].received)
+    sleep_through(shop, service)
+    shop.etcd.fail()
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    with pytest.raises(EtcdError):
+        await txn.commit()
+    assert len(shop.pumps["a"].received) == sent
+    shop.etcd.recover()
+
+
+async def test_a_commit_that_comes_after_the_rollback_says_so(shop: Shop) -> None:
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    pump.on_write = lambda e: pump.tombstones.add(e.start_ts) if e.tp == BinlogType.COMMIT else None
+    with pytest.raises(TransactionRolledBack, match=r"the lease of this writer had ended.*repeat it") as caught:
+        await txn.commit()
+    assert caught.value.start_ts == txn.start_ts
+    assert service.client.open_transactions == 0, "it is over, and nothing is kept of it"
+    assert service.client.available_pumps == ("a",), "nothing is wrong with the pump"
+    pump.on_write = lambda e: None
+    async with service.transaction() as again:
+        again.insert(table, {"id": 1})
+    assert again.commit_ts in pump.commits.values()
+
+
+async def test_a_writer_without_its_lease_publishes_no_job(shop: Shop) -> None:
+    service, _ = await opened(shop)
+    jobs = len(await shop.jobs())
+    pump = shop.pumps["a"]
+
+    def ends(_: object) -> None:
+        held = service._lease._held
+        if held is not None:
+            shop.etcd.expire(held.lease.id)
+
+    pump.on_write = ends
+    with pytest.raises(DdlLockLost, match="lease"):
+        await service.create_database("late")
+    assert len(await shop.jobs()) == jobs
+    assert not pump.pending
+
+
+async def test_the_lease_is_renewed_while_the_service_lives(shop: Shop) -> None:
+    """A lease of a second lives on for two."""
+    lease = WriterLease(shop.etcd, ttl_s=1, keep=KeepAliveTask)
+    first = await lease.current()
+    renewed = asyncio.get_running_loop().time() + 1.5
+    await until(lambda: asyncio.get_running_loop().time() > renewed)
+    assert await living_writers(shop.etcd) == {first.id}
+    await lease.close()
+    assert not await living_writers(shop.etcd)
+
+
+class Lossy(MemoryEtcd):
+    """The first registration is carried out, and its answer lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 1
+
+    async def txn(
+        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> int | None:
+        answer = await super().txn(compares, puts, deletes)
+        if self.lost and puts and puts[0].key.startswith(WRITERS_PREFIX):
+            self.lost -= 1
+            raise EtcdError("no answer")
+        return answer
+
+
+async def test_an_id_of_which_it_is_not_known_whether_it_is_registered_is_not_used() -> None:
+    etcd = Lossy()
+    lease = WriterLease(etcd)
+    with pytest.raises(EtcdError):
+        await lease.current()
+    (lost,) = await living_writers(etcd)
+    writer = await lease.current()
+    assert writer.id != lost
+    assert await etcd.get(key_of_writer(writer.id)) is not None
+    await lease.close()
+
+
+# --- close ------------------------------------------------------------------------------------------------------------
+
+
+async def held_up(shop: Shop, tp: BinlogType, fault: Fault = Fault.HANG) -> tuple[Service, asyncio.Task[int], int]:
+    """A service with one transaction whose write of type `tp` hangs at the pump."""
+    service, table = await opened(shop)
+    pump = shop.pumps["a"]
+    pump.only = lambda envelope: envelope.tp == tp
+    pump.faults.extend([fault] * 20)
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    task = asyncio.create_task(txn.commit())
+    await until(lambda: pump.received[-1].tp == tp and pump.received[-1].start_ts == txn.start_ts)
+    return service, task, txn.start_ts
+
+
+async def test_close_waits_for_what_is_under_way(shop: Shop) -> None:
+    service, table = await opened(shop)
+    transactions = [await service.begin() for _ in range(20)]
+    for number, txn in enumerate(transactions):
+        txn.insert(table, {"id": number})
+    commits = [asyncio.create_task(txn.commit()) for txn in transactions]
+    await until(lambda: len(service._under_way) == 20)
+    await service.close()
+    assert len(set(await asyncio.gather(*commits))) == 20
+    assert not shop.pumps["a"].pending
+    assert not await living_writers(shop.etcd)
+
+
+async def test_close_cancels_what_does_not_end(shop: Shop) -> None:
+    service, task, start_ts = await held_up(shop, BinlogType.PREWRITE)
+    await service.close(wait_s=0)
+    with pytest.raises(ClientClosed, match=f"while transaction {start_ts} was under way: it is not committed"):
+        await task
+    assert task.cancelling() == 0, "its caller was not cancelled"
+    assert not await living_writers(shop.etcd), "the pumps may roll back what is left"
+
+
+async def test_a_commit_that_is_under_way_is_not_called_uncommitted(shop: Shop) -> None:
+    service, task, start_ts = await held_up(shop, BinlogType.COMMIT)
+    await service.close(wait_s=0)
+    with pytest.raises(CommitUndelivered, match="the client was closed") as caught:
+        await task
+    assert caught.value.start_ts == start_ts
+    assert start_ts in shop.pumps["a"].pending
+    assert not await living_writers(shop.etcd)
+
+
+async def test_a_callers_own_cancellation_stays_one(shop: Shop) -> None:
+    service, task, _ = await held_up(shop, BinlogType.PREWRITE)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await service.close(wait_s=0)
+
+
+async def test_nothing_begins_after_close(shop: Shop) -> None:
+    service, table = await opened(shop)
+    open_one = await service.begin()
+    open_one.insert(table, {"id": 1})
+    await service.close()
+    with pytest.raises(ClientClosed, match="was not sent"):
+        await open_one.commit()
+    with pytest.raises(ClientClosed):
+        await service.begin()
+    with pytest.raises(ClientClosed):
+        await service.create_database("late")
+    await service.close()
+
+
+async def test_a_ddl_that_is_being_published_is_left_to_the_pumps(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rolling it back here could contradict a job that etcd has just taken."""
+    service, _ = await opened(shop)
+    pump = shop.pumps["a"]
+    asked = asyncio.Event()
+    plain = shop.etcd.txn
+
+    async def hangs(compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()) -> int | None:
+        if puts and "/ddl/jobs/" in puts[0].key:
+            asked.set()
+            await asyncio.Event().wait()
+        return await plain(compares, puts, deletes)
+
+    monkeypatch.setattr(shop.etcd, "txn", hangs)
+    task = asyncio.create_task(service.create_database("late"))
+    await asked.wait()
+    await service.close(wait_s=0.05)
+    with pytest.raises(BaseException, match="being published"):
+        await task
+    assert len(pump.pending) == 1
+    assert not await living_writers(shop.etcd)

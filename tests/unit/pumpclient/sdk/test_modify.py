@@ -1,0 +1,141 @@
+"""Which changes of a column are taken, what ids they give, and that what is taken keeps every value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from binlog.tidb.flatten import flatten
+from binlog.tidb.table import TableInfo
+from binlog.tidb.unflatten import to_text
+
+from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema
+from pumpclient.sdk import types as t
+from pumpclient.sdk.retype import Retype, retype
+from pumpclient.sdk.values import encoder
+
+SAME, CAST = Retype.SAME, Retype.CAST
+TAKEN: list[tuple[Any, Any, Retype, list[object]]] = [
+    (t.TinyInt(), t.BigInt(), SAME, [-128, 127]),
+    (t.Bool(), t.TinyInt(), SAME, [True, False]),
+    (t.Int(unsigned=True), t.BigInt(), CAST, [0, (1 << 32) - 1]),
+    (t.Int(), t.NumericType(10, 0), CAST, [-(1 << 31), (1 << 31) - 1]),
+    (t.SmallInt(), t.VarChar(6), CAST, [-32768, 32767]),
+    (t.BigInt(), t.Text(), CAST, [-(1 << 63)]),
+    (t.Int(), t.Double(), CAST, [-(1 << 31), (1 << 31) - 1]),
+    (t.NumericType(6, 2), t.NumericType(8, 4), CAST, ["-9999.99", "0.01"]),
+    (t.VarChar(5), t.VarChar(9), SAME, ["", "x" * 5, "  "]),
+    (t.VarChar(5), t.TinyText(), CAST, ["😀" * 5, "a "]),
+    (t.VarChar(5, collate="utf8_bin"), t.VarChar(5), SAME, ["ä"]),
+    (t.TinyText(), t.LongText(), SAME, ["x" * 255]),
+    (t.TinyText(), t.VarChar(255), CAST, ["x" * 255]),
+    (t.Char(5), t.Char(6), SAME, ["abc"]),
+    (t.Char(5), t.VarChar(5), CAST, ["abc"]),
+    (t.Binary(3), t.VarBinary(3), CAST, [b"a", b"\xff\x00\xfe"]),
+    (t.VarBinary(3), t.Blob(), CAST, [b"a", b"\xff\x00\xfe"]),
+    (t.Enum("a", "b"), t.Enum("a", "b", "c"), SAME, ["a", "b"]),
+    (t.Set("a", "b"), t.Set("a", "b", "c"), SAME, ["", "a,b"]),
+    (t.Bit(7), t.Bit(9), SAME, [0, 127]),
+    (t.Date(), t.DateTime(3), CAST, ["0001-01-01", "9999-12-31"]),
+    (t.DateTime(), t.DateTime(6), CAST, ["2026-11-22 01:02:03"]),
+    (t.Timestamp(3), t.Timestamp(6), CAST, ["2026-11-22 01:02:03.004"]),
+    (t.Time(), t.Time(2), CAST, ["-838:59:59"]),
+    (t.JSON(), t.JSON(), SAME, [{"a": 1}]),
+    (t.Float(), t.Float(), SAME, [0.1]),
+]
+REFUSED = [
+    (t.BigInt(), t.Int()), (t.Int(), t.BigInt(unsigned=True)), (t.Int(unsigned=True), t.Int()),
+    (t.BigInt(), t.Double()), (t.Int(), t.NumericType(11, 2)), (t.Int(), t.VarChar(10)), (t.Int(), t.Binary(20)),
+    (t.Int(), t.Float()), (t.Float(), t.Double()), (t.Double(), t.Float()), (t.Double(), t.NumericType(30, 10)),
+    (t.NumericType(6, 2), t.NumericType(7, 4)), (t.NumericType(6, 2), t.NumericType(6, 1)),
+    (t.NumericType(6, 2), t.NumericType(6, 2, unsigned=True)), (t.VarChar(5), t.VarChar(4)), (t.VarChar(5), t.Char(5)),
+    (t.VarChar(64), t.TinyText()), (t.Text(), t.VarChar(9000)), (t.VarChar(5), t.VarBinary(20)),
+    (t.VarChar(5), t.VarChar(5, collate="ascii_bin")), (t.Binary(3), t.Binary(4)), (t.VarBinary(3), t.Binary(3)),
+    (t.Enum("a", "b"), t.Enum("b", "a")), (t.Enum("a"), t.Set("a")), (t.Bit(9), t.Bit(8)), (t.DateTime(), t.Date()),
+    (t.DateTime(6), t.DateTime(3)), (t.DateTime(), t.Timestamp()), (t.Timestamp(), t.DateTime()), (t.JSON(), t.Text()),
+    (t.Text(), t.JSON()), (t.VarChar(9), t.Int()), (t.Year(), t.Int()), (t.Date(), t.VarChar(10)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "how", "values"), TAKEN)
+def test_a_type_that_holds_every_value(old: Any, new: Any, how: Retype, values: list[object]) -> None:
+    """The drainer casts as `flatten` does; the new type's encoder takes what comes out as it is."""
+    assert retype(old, new) is how
+    for value in values:
+        datum = encoder(old)(value)
+        text = to_text(datum, old)
+        cast = datum if how is SAME else flatten(text, new)
+        if new.tp not in (t.JSON().tp, t.Set("a").tp):
+            assert encoder(new)(to_text(cast, new) if not isinstance(cast, float | int) else _value(cast, new)) == cast
+        if how is SAME:
+            assert to_text(datum, new) == text or new.tp is t.Bit().tp
+
+
+def _value(cast: Any, kind: Any) -> object:
+    text = to_text(cast, kind)
+    return cast if kind.tp in (t.BigInt().tp, t.Double().tp, t.TinyInt().tp, t.Bit().tp, t.Float().tp) else text
+
+
+@pytest.mark.parametrize(("old", "new"), REFUSED)
+def test_a_type_that_may_lose_a_value_is_refused_with_both_types(old: Any, new: Any) -> None:
+    assert retype(old, new) is None
+    made = table(Column("v", old))
+    with pytest.raises(BadDeclaration, match=r"^t\.v: .* cannot become .* may not fit or would change"):
+        modify.change_column(made, "v", Column("v", new))
+
+
+def table(*columns: Column, **more: Any) -> TableInfo:
+    key = Column("id", t.BigInt(), primary_key=True)
+    return schema.build_table(Table("t", key, *columns, **more), table_id=5, start_ts=1)
+
+
+def test_a_cast_gives_the_column_and_its_keys_new_ids() -> None:
+    """As TiDB 8.1 does it: the column's place stays, keys without it keep their ids."""
+    columns = [Column("a", t.Date()), Column("b", t.Int()), Column("c", t.Int())]
+    made = table(*columns, indexes={"ia": ["a"], "ib": ["b"], "iab": ["b", "a"]})
+    made = modify.change_column(made, "A", Column("aa", t.DateTime(), comment="new"))
+    assert [(x.id, x.name, x.offset) for x in made.columns] == [(1, "id", 0), (5, "aa", 1), (3, "b", 2), (4, "c", 3)]
+    shown = [(x.id, x.name, [(p.name, p.offset) for p in x.columns]) for x in made.indexes]
+    assert shown == [(4, "ia", [("aa", 1)]), (2, "ib", [("b", 2)]), (5, "iab", [("b", 2), ("aa", 1)])]
+    assert (made.max_column_id, made.max_index_id) == (5, 5)
+
+
+def test_rows_older_than_the_column_keep_its_first_default() -> None:
+    made = schema.add_column(table(), Column("v", t.NumericType(4, 1), default="1.5"))
+    made = modify.change_column(made, "v", Column("v", t.NumericType(6, 2), default="7"))
+    assert (made.columns[1].origin_default, made.columns[1].default) == ("1.50", "7.00")
+    made = modify.change_column(made, "v", Column("v", t.NumericType(6, 2)))
+    assert (made.columns[1].origin_default, made.columns[1].default) == ("1.50", None)
+
+
+def test_what_cannot_be_says_what_and_why() -> None:
+    made = table(Column("v", t.Int()), Column("s", t.VarChar(9)), indexes={"k": ["s"]})
+    for name, column, why in (
+        ("id", Column("id", t.NumericType(30)), r"t\.id is part of the primary key: its type BIGINT cannot become DEC"),
+        ("v", Column("v", t.Int(), primary_key=True), r"t\.v: primary_key=True, and the column is not part of"),
+        ("v", Column("v", t.Int(), nullable=False), r"t\.v: nullable=False, and rows that are there may hold NULL"),
+        ("id", Column("id", t.BigInt(), nullable=True), r"t\.id: a primary key's column cannot be nullable"),
+        (
+            "s",
+            Column("s", t.VarChar(9, collate="utf8mb4_general_ci")),
+            r"t\.s: the collation utf8mb4_bin cannot become",
+        ),
+        ("s", Column("s", t.Text()), r"key k, column s: a key over text needs the length of a prefix"),
+    ):
+        with pytest.raises(BadDeclaration, match=why):
+            modify.change_column(made, name, column)
+    with pytest.raises(SchemaExists, match=r"t: column s is there already"):
+        modify.rename_column(made, "v", "S")
+    with pytest.raises(SchemaNotFound, match=r"t: there is no column x"):
+        modify.rename_column(made, "x", "y")
+    with pytest.raises(BadDeclaration, match="name ''"):
+        modify.rename_column(made, "v", "")
+
+
+def test_a_primary_keys_column_may_be_renamed() -> None:
+    key = [Column("a", t.VarChar(9)), Column("b", t.Date())]
+    made = schema.build_table(Table("t", *key, primary_key=["b", "a"]), table_id=5, start_ts=1)
+    made = modify.rename_column(made, "a", "z")
+    assert [p.name for p in made.indexes[0].columns] == ["b", "z"]
+    made = modify.change_column(made, "z", Column("z", t.VarChar(9), comment="same type"))
+    assert [(x.id, x.name, x.is_primary) for x in made.columns] == [(1, "z", True), (2, "b", True)]

@@ -1,0 +1,54 @@
+"""What a wheel and an sdist hold, built from this checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one wheel and one sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60)
+    return folder
+
+
+def head() -> str:
+    """The commit that is checked out; "" where there is no git or no checkout."""
+    try:
+        ran = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""
+
+
+def test_a_wheel_holds_the_programs_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        tops = {name.split("/")[0] for name in names}
+        assert {top for top in tops if not top.endswith(".dist-info")} == {"binlog", "drainer", "pump", "pumpclient"}
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+        assert {f"{package}/py.typed" for package in ("binlog", "drainer", "pump", "pumpclient")} <= set(names)
+        commit = head()
+        if commit:
+            assert archive.read("binlog/COMMIT").decode().strip() == commit
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        assert "License-Expression: Apache-2.0" in archive.read(metadata).decode()
+
+
+def test_an_sdist_tells_its_commit_too(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        assert any(name.endswith("/LICENSE") for name in names)
+        assert any(name.endswith("/hatch_build.py") for name in names)
+        assert not head() or any(name.endswith("/proto/binlog/COMMIT") for name in names)

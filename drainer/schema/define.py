@@ -93,7 +93,7 @@ def column_words(column: ColumnInfo, *, counted: bool = True) -> str:
 
 def _default(column: ColumnInfo) -> list[str]:
     kind, value = column.type, column.default
-    if column.default_bit is not None and (kind.tp is Tp.BIT or kind.tp in STRINGS and kind.is_binary):
+    if column.default_bit is not None and (kind.tp is Tp.BIT or (kind.tp in STRINGS and kind.is_binary)):
         return [f"DEFAULT x'{column.default_bit.hex()}'"]
     if value is None:
         return []

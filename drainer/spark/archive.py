@@ -11,21 +11,28 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from drainer.scratch import locked_folder, sweep
+
 BATCHES = 3
 MAKE_S = 300.0
+MAKING = "making-"
 
 
 def archive_of(java_version: str) -> Path:
     """Where the archive for this Spark and this Java is, or would be."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "drainer" / f"spark-{pyspark.__version__}-java-{java_version}.jsa"
+
+
+def remove_leftovers(place: Path) -> None:
+    """What a making of the archive at `place` left, about 150 MB, when it was killed."""
+    sweep(place.parent, MAKING)
 
 
 def make(java_version: str) -> Path:
@@ -37,8 +44,7 @@ def make(java_version: str) -> Path:
 
     place = archive_of(java_version)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as name:
-        folder = Path(name)
+    with locked_folder(place.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)

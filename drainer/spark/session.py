@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from drainer.progress import Stopped
 from drainer.spark import register
-from drainer.spark.archive import archive_of
+from drainer.spark.archive import archive_of, remove_leftovers
 from drainer.spark.errors import SPARK_ERRORS, SparkUnavailable, reason_of
 from drainer.spark.launch import end, killed_when, launch
 from drainer.spark.master import check_master
@@ -140,6 +140,7 @@ def start_session(
     """
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
+    remove_leftovers(classes)
     # Nothing of ours goes through pandas; pyspark only checks that it is there.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     # Workers run `python3` from PATH unless told otherwise.

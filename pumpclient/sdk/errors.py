@@ -55,5 +55,5 @@ class DdlLockLost(SdkError):
 
 
 class DdlUndecided(SdkError):
-    """It is not known whether the job was published. The writer's lease ends with its other transactions; then the pumps
-    commit the statement if its job is there, and roll it back if not."""
+    """It is not known whether the job was published. The writer's lease ends with its other transactions; then the
+    pumps commit the statement if its job is there, and roll it back if not."""

@@ -73,10 +73,6 @@ class Session:
         self._asserts_strictly = False
 
     @property
-    def connection_id(self) -> int:
-        return int(self._connection.thread_id())  # type: ignore[no-untyped-call]
-
-    @property
     def address(self) -> str:
         return self._config.address
 

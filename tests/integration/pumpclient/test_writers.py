@@ -236,7 +236,9 @@ async def test_settle_all(cluster: Cluster) -> None:
     assert asyncio.get_running_loop().time() - began < 20
 
 
-async def undelivered(cluster: Cluster, service: Service, table: Table, cut: signal.Signals) -> tuple[Pump, Transaction]:
+async def undelivered(
+    cluster: Cluster, service: Service, table: Table, cut: signal.Signals
+) -> tuple[Pump, Transaction]:
     """A transaction whose pump gets `cut` between its prewrite and its commit: the service learns no outcome."""
     plain = service._timestamps.get
     hit: list[Pump] = []

@@ -198,7 +198,7 @@ async def test_close_waits_for_what_is_under_way(shop: Shop) -> None:
     for number, txn in enumerate(transactions):
         txn.insert(table, {"id": number})
     commits = [asyncio.create_task(txn.commit()) for txn in transactions]
-    while len(service._under_way) < 20:  # all begin in one turn of the loop, and none can end in it
+    while len(service._under_way) < 20:  # noqa: ASYNC110  all begin in one turn of the loop, and none can end in it
         await asyncio.sleep(0)
     await service.close()
     assert len(set(await asyncio.gather(*commits))) == 20

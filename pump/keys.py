@@ -26,6 +26,7 @@ FLAG_DDL = 1
 FLAG_FAKE = 2
 FLAG_GENERAL = 4
 FLAG_DAMAGED = 8
+FLAG_PASSED = 16
 
 _BE = Struct(">Q")
 _BE_FID = Struct(">I")

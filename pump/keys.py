@@ -21,6 +21,7 @@ NEED = b"sc!need"
 CHECK = b"sc!check"
 FLUSHED = b"sc!flushed"
 DAMAGE = b"sc!damage"
+ENDED = b"sc!ended"
 
 FLAG_DDL = 1
 FLAG_FAKE = 2

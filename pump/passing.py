@@ -48,7 +48,7 @@ def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = F
         index.write(raw)
         PASSED.inc()
         _log.error(
-            "a damaged binlog is passed over as an operator asked: its rows are lost to every drainer that reads it here",
+            "a damaged binlog is passed over as an operator asked: drainers that read it here do not get its rows",
             commit_ts=commit_ts,
             start_ts=complete.start_ts,
             ddl_job_id=complete.ddl_job_id,
@@ -74,6 +74,6 @@ def _why_unreadable(reader: Reader, commit_ts: int) -> str:
     except DamagedRecord as error:
         return str(error)
     raise NotDamaged(
-        f"the binlog of commit_ts {commit_ts} can be read: nothing is passed over. What a destination refuses is passed "
-        f"over by the drainer, with ignore-txn-commit-ts"
+        f"the binlog of commit_ts {commit_ts} can be read: nothing is passed over. What a destination refuses is "
+        f"passed over by the drainer, with ignore-txn-commit-ts"
     )

@@ -151,8 +151,8 @@ COMMANDS: Mapping[str, str] = {
     "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback; with -all "
     "-rollback end all old ones. Rolling back is safe when the writer has ended for good and its transaction was not "
     "committed: a service's is not unless a pump serves its commit; of a TiDB's, TiKV knows, and pumps ask it",
-    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost by that; for a range "
-    "that drainers cannot read (DATA_LOSS)",
+    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost by that; for a "
+    "range that drainers cannot read (DATA_LOSS)",
     "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run says what it would do",
     "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
     "pause-drainer": "the same for a drainer, after the batch in flight",

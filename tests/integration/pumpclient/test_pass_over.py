@@ -1,4 +1,4 @@
-"""Bytes of a pump's log are lost: drainers cannot read past them until an operator gives up exactly that transaction."""
+"""Bytes of a pump's log are lost: drainers cannot read past them until an operator gives up that one transaction."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from binlog.tso import compose
 from pump.errors import DrainerUnreadable
 from pump.gc import GarbageCollector, purge_point
 from pump.purge import SLACK_MS
+from pump.record import Pointer
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, rollback
 from tests.unit.pump.test_damage import damage
 
@@ -128,6 +129,10 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
             assert old not in pending
             assert all_ + 1 in pending
             shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
+    async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+        assert await store.write([prewrite(old + 9)]) == [None]
+    async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+        assert old + 9 in [entry.start_ts for entry in store.pending(9)], "it came after the log was read as a whole"
     async with opened(tmp_path.with_name("copy"), SetClock(all_ + 9), ts_ahead_max_s=0) as store:
         assert await store.write([commit(slow, all_ + 8), commit(all_ + 1, all_ + 9)]) == [None, None]
         store.resolver.advance(all_ + 20)
@@ -149,6 +154,9 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
         store.resolver.advance(point + 100)
         await GarbageCollector(store, registry, DAY).collect()
         assert not store.log.has(0)
+        batch, raw = store.index.batch()
+        batch.damage(Pointer(0, 0), 9)  # as it is until the collector comes to its key
+        store.index.write(raw)
         assert await store.write([commit(point + 1, point + 102), prewrite(point + 101)]) == [None, None]
         assert await store.write([commit(point + 101, point + 103)]) == [None]
         store.resolver.advance(point + 200)

@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
 from pump.parts import Part
+from pump.plan import Limits, Stop
 from pump.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.test_damage import FAR, damage, left_behind
@@ -68,6 +69,8 @@ async def test_a_ddl_keeps_its_job(tmp_path: Path) -> None:
     async with opened(await three(tmp_path, job=7), SetClock(FAR)) as store:
         store._resolved.ts = FAR
         assert (await store.pass_over(40, dry_run=False)).ddl_job_id == 7
+        plan = await store.plan(0, FAR, Limits(1 << 20, stop_at_schema=True, schema_version=99))
+        assert (plan.stop, plan.stop_ts) == (Stop.DDL, 40), "a batch still ends before it"
         found = scan((await binlogs_of(store))[1])
         assert (found.ddl_job_id, found.commit_ts) == (7, 40)
 

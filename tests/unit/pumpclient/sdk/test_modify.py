@@ -13,7 +13,7 @@ from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
 from binlog.tidb.unflatten import to_text
 
-from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema
+from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema, statements
 from pumpclient.sdk import types as t
 from pumpclient.sdk.defaults import stored_default
 from pumpclient.sdk.retype import Retype, retype
@@ -190,3 +190,22 @@ def test_a_default_that_is_no_text_is_there_after_json() -> None:
     assert cast.columns[1].origin_default_bit == b"\xff\x00\xfe"
     text = schema.add_column(table(), Column("v", t.Binary(3), default=b"abc")).columns[1]
     assert (text.default, text.default_bit) == ("abc", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"place": {"a": "b"}}, "place names a, which is in neither modify nor change"),
+        ({"change": {"a": Column("z", t.Int())}, "place": {"a": None}}, "place names a, which is in neither"),
+        ({"drop": ["b"], "place": {"A": "B"}}, r"place\['A'\]='B' names a column that this statement changes"),
+        ({"place": {"A": "a"}}, r"place\['A'\]='a' names a column that this statement changes"),
+        ({"place": {"a": "b", "A": "c"}}, "place names a column twice"),
+        ({"place": ["a"]}, r"place must be a dict of names to a name or None, not \['a'\]"),
+        ({"place": {"a": 1}}, r"place\['a'\] must be a str, not 1"),
+        ({"place": {1: "a"}}, "a key of place must be a str, not 1"),
+    ],
+)
+def test_a_place_that_cannot_be(arguments: dict[str, Any], why: str) -> None:
+    arguments = {"modify": [Column("b" if "neither" in why else "a", t.Int())], **arguments}
+    with pytest.raises(BadDeclaration, match=why):
+        statements.alteration(**arguments).check("ALTER TABLE d.t")

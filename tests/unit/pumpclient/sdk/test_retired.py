@@ -254,7 +254,7 @@ class SlowLease:
 async def test_one_that_is_retired_while_etcd_is_asked_about_it_is_not_used_again() -> None:
     etcd, held = Slow(), Held()
     lease = WriterLease(etcd, keep=held)
-    use = await lease.enter()
+    use, under_way = await lease.enter(), await lease.enter()  # so that the lease lives on
     assert lease._held is not None
     lease._held.kept.until_s = 0  # type: ignore[misc]
     asking = asyncio.create_task(lease.enter())
@@ -262,6 +262,7 @@ async def test_one_that_is_retired_while_etcd_is_asked_about_it_is_not_used_agai
     use.end(decided=False)
     etcd.answers.set()
     other = await asking
+    under_way.end(decided=True)
     assert len(held.kept) == 2, "the retired one is not renewed again"
     assert other.writer.id != use.writer.id
     await lease.close()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.tso import format_local
 
+from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.session import CommandError, Session
 
 
@@ -39,17 +37,9 @@ async def pass_over(session: Session) -> None:
 
 
 async def _confirm(session: Session, found: pb.PassOverResp) -> None:
-    """A person types the commit_ts; a script says -yes."""
-    options = session.options
-    if options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError("the rows of this binlog will be lost downstream: say -yes, or look first with -dry-run")
-    sys.stderr.write(
-        f"{found.why}\nThe rows of this transaction will be lost downstream. This cannot be undone. "
-        f"Type {options.commit_ts} to go on: "
+    await confirm(
+        session.options,
+        refusal="the rows of this binlog will be lost downstream: say -yes, or look first with -dry-run",
+        about=f"{found.why}\nThe rows of this transaction will be lost downstream. ",
+        word=str(session.options.commit_ts),
     )
-    sys.stderr.flush()
-    typed = await asyncio.to_thread(sys.stdin.readline)
-    if typed.strip() != str(options.commit_ts):
-        raise CommandError("not confirmed, nothing was done")

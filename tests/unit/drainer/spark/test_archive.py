@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from drainer.scratch import locked_folder
+from drainer.progress import Stopped
+from drainer.scratch import LOCK, locked_folder
 from drainer.spark.archive import MAKING, archive_of, remove_leftovers
-from drainer.spark.session import java_options
+from drainer.spark.session import java_options, start_session
+from tests.support import missing
 
 
 def test_an_archive_is_of_one_spark_and_one_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -31,7 +34,8 @@ def test_only_an_archive_that_is_there_is_used(tmp_path: Path) -> None:
 MAKER = """
 import sys
 from pathlib import Path
-from drainer.scratch import locked_folder
+from drainer.progress import Stopped
+from drainer.scratch import LOCK, locked_folder
 from drainer.spark.archive import MAKING
 with locked_folder(Path(sys.argv[1]), MAKING) as folder:
     (folder / "classes.jsa").write_bytes(b"x")
@@ -58,3 +62,15 @@ def test_what_a_killed_making_left_goes_at_the_next_start(tmp_path: Path) -> Non
         for maker in makers:
             maker.kill()
             maker.communicate()
+
+
+def test_a_start_removes_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        missing("java")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = tmp_path / "drainer" / f"{MAKING}x"
+    left.mkdir(parents=True)
+    (left / LOCK).touch()
+    with pytest.raises(Stopped):
+        start_session(master="local[1]", output=tmp_path / "spark.log", conf={}, stopping=lambda: True)
+    assert not left.exists()

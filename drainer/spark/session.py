@@ -154,7 +154,6 @@ def start_session(
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
-        settings["spark.authenticate"] = "true"  # its ports are open to every user of this machine; it makes a secret
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
         _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)

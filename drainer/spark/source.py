@@ -22,9 +22,9 @@ Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `
 tables' columns (types: drainer.spark.typed.types), and with `schema-changes` = collect `added`, a map of strings. A
 transaction comes once. The columns are those that the tables have when the query is planned.
 
-Columns without it: `commit_ts` long, `start_ts` long, `pump` string, `ddl_job_id` long (0 for rows), `ddl_query` string (null
-for rows), `payload` binary (a serialized binlog.Binlog, prewrite and commit merged). Fakes do not appear; a
-transaction that lies on two pumps appears twice (same start_ts and commit_ts). One of more than 64 MiB fails the
+Columns without it: `commit_ts` long, `start_ts` long, `pump` string, `ddl_job_id` long (0 for rows), `ddl_query`
+string (null for rows), `payload` binary (a serialized binlog.Binlog, prewrite and commit merged). Fakes do not appear;
+a transaction that lies on two pumps appears twice (same start_ts and commit_ts). One of more than 64 MiB fails the
 query: a row is one value, which Spark copies several times.
 
 The offset of a stream is `{"commit_ts": N}`: everything at or below N is final and has been read. It is the watermark

@@ -69,7 +69,7 @@ def mariadb(mariadb_server: MariaDB) -> MariaDB:
     return mariadb_server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def java() -> None:
     """Spark can start here."""
     require_java()

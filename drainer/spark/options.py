@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.security import Security
@@ -27,6 +28,11 @@ class SourceOptions:
     end_ts: int = 0
     batch_bytes_max: int = BATCH_BYTES_MAX
     packed: bool = False
+    tables: tuple[tuple[str, str], ...] = ()
+    history_file: str = ""
+    history_url: str = ""
+    schema_changes: str = "fail"
+    zero_dates: str = "null"
     planner: str = ""
     planner_key: str = field(default="", repr=False)
     error_secret: str = field(default="", repr=False)
@@ -51,6 +57,7 @@ class SourceOptions:
             end_ts=_number(given, "end-ts", 0),
             batch_bytes_max=_number(given, "batch-bytes-max", BATCH_BYTES_MAX) or BATCH_BYTES_MAX,
             packed=_truth(given, "packed"),
+            **_typed(given),
             planner=given.get("planner", ""),
             planner_key=given.get("planner-key", ""),
             error_secret=given.get("error-secret", ""),
@@ -60,6 +67,7 @@ class SourceOptions:
 
 _KNOWN = {
     "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
+    "table", "history-file", "history-url", "schema-changes", "zero-dates",
     "planner", "planner-key", "error-secret", "ssl-ca", "ssl-cert", "ssl-key",
 }  # fmt: skip
 
@@ -84,6 +92,57 @@ def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
 
     return told
+
+
+def _typed(given: Mapping[str, str]) -> dict[str, Any]:
+    """What belongs to `table`, and makes no sense without it."""
+    tables = _tables(given["table"]) if "table" in given else ()
+    alone = [name for name in _TYPED if name in given]
+    if alone and not tables:
+        raise ConfigError(f"data source binlog: the option {alone[0]} goes with the option table, which is not given")
+    if tables and given.get("packed"):
+        raise ConfigError("data source binlog: the options packed and table exclude each other")
+    return {
+        "tables": tables,
+        "history_file": given.get("history-file", ""),
+        "history_url": given.get("history-url", ""),
+        "schema_changes": _one_of(given, "schema-changes", ("fail", "collect")),
+        "zero_dates": _one_of(given, "zero-dates", ("null", "fail")),
+    }
+
+
+_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates")
+
+
+def _tables(text: str) -> tuple[tuple[str, str], ...]:
+    """`shop.orders, shop.items`; a name with a dot or comma in it stands in backquotes."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while True:
+        match = _TABLE.match(text, at)
+        if match is None:
+            raise ConfigError(
+                f"data source binlog: option table must be database.table, or several with commas between them, "
+                f"not {text!r}"
+            )
+        names = [(match[n] or match[n + 1].replace("``", "`")).lower() for n in (1, 3)]
+        if (names[0], names[1]) not in found:
+            found.append((names[0], names[1]))
+        at = match.end()
+        if match[5] != ",":
+            return tuple(found)
+
+
+_NAME = r"(?:([^`.,\s]+)|`((?:[^`]|``)+)`)"
+_TABLE = re.compile(rf"\s*{_NAME}\.{_NAME}\s*(,|$)")
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The first is the default."""
+    found = given.get(name, values[0]).lower()
+    if found not in values:
+        raise ConfigError(f"data source binlog: option {name} must be {' or '.join(values)}, not {found!r}")
+    return found
 
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:

@@ -30,21 +30,21 @@ class Pumps:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pumps", daemon=True)
         self._thread.start()
-        self.cluster_id, self._etcd, self._set = self._run(_connect(options))
+        self.cluster_id, self.etcd, self._set = self.run(_connect(options))
 
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
         """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
-        return self._run(self._patiently(after_ts, limits))
+        return self.run(self._patiently(after_ts, limits))
 
     def counted(self, part: PumpRange) -> PumpRange:
         """With what its pull must bring (rule 22), of a pump that answered the last survey. Raises HeldBack."""
         if part.planned is not None or (part.extension and not part.ends_pulls):
             return part
-        return replace(part, planned=self._run(self._set.count(part)))
+        return replace(part, planned=self.run(self._set.count(part)))
 
     def close(self) -> None:
-        self._run(self._set.close())
-        self._run(self._etcd.close())
+        self.run(self._set.close())
+        self.run(self.etcd.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
@@ -58,7 +58,8 @@ class Pumps:
                     raise
             await asyncio.sleep(PAUSE_S)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, run on the event loop of the pumps' clients."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 

@@ -12,10 +12,19 @@
 | `end-ts` | 0 | batch reads: up to this TSO; 0 = the watermark when the query is planned. Nothing there: no rows |
 | `batch-bytes-max` | 33554432 | binlog payload bytes of one micro-batch |
 | `ssl-ca`, `ssl-cert`, `ssl-key` | | TLS to etcd and pumps |
+| `table` | | `shop.orders`, or several with commas: typed changes of these tables, see below |
+| `history-file`, `history-url` | | DDL history, as in drainer.toml; jobs that services publish in etcd need neither |
+| `schema-changes` | `fail` | what a DDL does to a query: `fail`, or `collect` what it adds in a column |
+| `zero-dates` | `null` | a date that Spark has not (0000-00-00) is NULL, or `fail` |
 
-Columns: `commit_ts` long, `start_ts` long, `pump` string, `ddl_job_id` long (0 for rows), `ddl_query` string (null
-for rows), `payload` binary (a serialized binlog.Binlog, prewrite and commit merged). Fakes do not appear; a
-transaction that lies on two pumps appears twice (same start_ts and commit_ts). One of more than 64 MiB fails the
+Columns with `table`: `kind` ("insert", "update", "delete"), `commit_ts` long, `commit_time` timestamp, `start_ts` long,
+`seq` int (the change's place in its transaction), `schema` and `table` string, `before` and `after` structs with the
+tables' columns (types: drainer.spark.typed.types), and with `schema-changes` = collect `added`, a map of strings. A
+transaction comes once. The columns are those that the tables have when the query is planned.
+
+Columns without it: `commit_ts` long, `start_ts` long, `pump` string, `ddl_job_id` long (0 for rows), `ddl_query`
+string (null for rows), `payload` binary (a serialized binlog.Binlog, prewrite and commit merged). Fakes do not appear;
+a transaction that lies on two pumps appears twice (same start_ts and commit_ts). One of more than 64 MiB fails the
 query: a row is one value, which Spark copies several times.
 
 The offset of a stream is `{"commit_ts": N}`: everything at or below N is final and has been read. It is the watermark
@@ -52,8 +61,13 @@ class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow py
         return "binlog"
 
     @one_line_errors
-    def schema(self) -> str:
-        return PACKED_SCHEMA if SourceOptions.parse(self.options).packed else SCHEMA
+    def schema(self) -> StructType | str:
+        options = SourceOptions.parse(self.options)
+        if options.tables:
+            from drainer.spark.typed.reader import schema_for
+
+            return schema_for(options)
+        return PACKED_SCHEMA if options.packed else SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = SourceOptions.parse(self.options)
@@ -61,11 +75,20 @@ class BinlogSource(DataSource):  # type: ignore[misc]  # mypy does not follow py
             from drainer.spark.planned import PlannedReader
 
             return PlannedReader(options)
+        if options.tables:
+            from drainer.spark.typed.reader import ChangesStreamReader
+
+            return ChangesStreamReader(options, schema)
         from drainer.spark.stream import StreamReader
 
         return StreamReader(options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.parse(self.options)
+        if options.tables:
+            from drainer.spark.typed.reader import ChangesBatchReader
+
+            return ChangesBatchReader(options, schema)
         from drainer.spark.stream import BatchReader
 
-        return BatchReader(SourceOptions.parse(self.options))
+        return BatchReader(options)

@@ -35,11 +35,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @one_line_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         after_ts = start["commit_ts"]
-        watermark = self._connected().survey(after_ts, _limits(limit))
-        until_ts = min(watermark.ts, watermark.end_ts)
-        if self._target_ts is not None:
-            until_ts = min(until_ts, self._target_ts)
-        return {"commit_ts": max(after_ts, until_ts)}
+        watermark = self._connected().survey(after_ts, limits_of(limit))
+        return {"commit_ts": max(after_ts, self._end(watermark))}
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
@@ -60,6 +57,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def stop(self) -> None:
         if self._pumps is not None:
             self._pumps.close()
+
+    def _end(self, watermark: Watermark) -> int:
+        """Where a micro-batch of this survey ends; with `availableNow` not behind what there was at its start."""
+        until_ts = min(watermark.ts, watermark.end_ts)
+        return until_ts if self._target_ts is None else min(until_ts, self._target_ts)
 
     def _connected(self) -> Pumps:
         if self._pumps is None:
@@ -95,7 +97,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     return read_task(partition) if isinstance(partition, PullTask) else iter(())
 
 
-def _limits(limit: ReadLimit) -> Limits:
+def limits_of(limit: ReadLimit) -> Limits:
     """Rows are binlogs. Other limits do not apply to this source."""
     max_bytes, max_rows = getattr(limit, "max_bytes", 0), getattr(limit, "max_rows", 0)
     return Limits(1 << 40) if isinstance(limit, ReadAllAvailable) else Limits(max_bytes, max_rows)

@@ -82,3 +82,13 @@ def test_the_source_is_documented_as_it_is() -> None:
     for column in SCHEMA.split(", "):
         name, kind = column.split()
         assert f"| `{name}` | {kind} |" in section, column
+
+
+def test_the_change_stream_is_documented_as_it_is() -> None:
+    pytest.importorskip("pyspark")
+    from drainer.spark.typed.fields import Fields, change_schema
+
+    page = (ROOT / "docs" / "changes.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for column in change_schema(Fields((), (), {}), collect=True):
+        assert any(f"`{column.name}`" in row.split("|")[1] for row in rows), column.name

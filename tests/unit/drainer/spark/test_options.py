@@ -29,8 +29,22 @@ def test_names_come_in_any_case() -> None:
         ({**URLS, "end-ts": "tomorrow"}, "end-ts"),
         ({**URLS, "packed": "yes"}, "packed"),
         ({**URLS, "topic": "x"}, "topic"),
+        ({**URLS, "table": "orders"}, "table must be database.table"),
+        ({**URLS, "table": "shop.orders,"}, "table must be database.table"),
+        ({**URLS, "table": "a.b.c"}, "table must be database.table"),
+        ({**URLS, "history-file": "x"}, "history-file goes with the option table"),
+        ({**URLS, "table": "a.b", "packed": "true"}, "packed and table exclude each other"),
+        ({**URLS, "table": "a.b", "schema-changes": "add"}, "schema-changes must be fail or collect"),
+        ({**URLS, "table": "a.b", "zero-dates": "x"}, "zero-dates must be null or fail"),
     ],
 )
 def test_what_is_refused(options: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         SourceOptions.parse(options)
+
+
+def test_tables() -> None:
+    found = SourceOptions.parse({**URLS, "table": " Shop.Orders , shop.`a.b,``c`, shop.orders "})
+    assert found.tables == (("shop", "orders"), ("shop", "a.b,`c"))
+    assert (found.schema_changes, found.zero_dates, found.history_file, found.history_url) == ("fail", "null", "", "")
+    assert SourceOptions.parse(URLS).tables == ()

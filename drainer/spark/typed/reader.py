@@ -1,0 +1,208 @@
+"""The readers of the change stream of named tables.
+
+A task reads one range of commit_ts from all pumps and merges it, so that its changes come in upstream's order and a
+transaction that lies on two pumps comes once (correctness rule 19).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow as pa
+from binlog.errors import BinlogError
+from binlog.security import Security
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from drainer.pumps.mark import Limits, PumpRange, Watermark, ranges_of
+from drainer.pumps.parts import PartJoiner
+from drainer.pumps.pull import pull
+from drainer.row.decode import in_order
+from drainer.row.transaction import Scanned, scan
+from drainer.spark.options import SourceOptions, one_line_errors
+from drainer.spark.planned import UNSEALED, Offset
+from drainer.spark.pumps import Pumps
+from drainer.spark.stream import StreamReader, limits_of
+from drainer.spark.typed.fields import Fields, change_schema, chosen, fields_of
+from drainer.spark.typed.history import TableHistory, table_history
+from drainer.spark.typed.reading import Reading
+from drainer.spark.typed.rows import Changes
+
+PIECES = 4
+BATCH_ROWS = 10_000
+
+
+class StartedTwice(BinlogError):
+    """A table changed between the moment when Spark asked for the columns and the start of the reader."""
+
+
+@dataclass(frozen=True)
+class ChangesTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
+    """One range of commit_ts on every pump. Picklable; holds no connection."""
+
+    ranges: tuple[PumpRange, ...]
+    cluster_id: int
+    security: Security
+    reading: Reading
+
+
+def schema_for(options: SourceOptions) -> StructType:
+    """Of the tables as they are now. Raises TablesUnfit, HistoryBroken, and what a connection to etcd raises."""
+    pumps = Pumps(options)
+    try:
+        history = table_history(options, pumps)
+        fields = _fields(history, options, pumps)
+    finally:
+        pumps.close()
+    return change_schema(fields, collect=options.schema_changes == "collect")
+
+
+def _fields(history: TableHistory, options: SourceOptions, pumps: Pumps) -> Fields:
+    pumps.run(history.refresh())
+    return fields_of(chosen(history.watched, options.tables, history.describe()))
+
+
+class _Tables:
+    """The tables of a query, from its start on."""
+
+    def __init__(self, options: SourceOptions, pumps: Pumps, schema: StructType) -> None:
+        self._options = options
+        self._pumps = pumps
+        self._history = table_history(options, pumps)
+        self._fields = _fields(self._history, options, pumps)
+        self._begin_version = self._history.watched.version
+        self._read_at_ts = 0  # everything up to here had been written when the history was read again
+        if change_schema(self._fields, collect=options.schema_changes == "collect") != schema:
+            tables = ", ".join(".".join(name) for name in options.tables)
+            raise StartedTwice(f"a DDL changed {tables} while the query was started: start it again")
+
+    def survey(self, after_ts: int, limits: Limits) -> Watermark:
+        """Ends before the first DDL and the first row above the newest known schema version; where that is the very
+        next binlog, the history is read again and the survey passes over it."""
+        version = self._history.watched.version
+        found = self._pumps.survey(after_ts, replace(limits, stop_at_schema=True, schema_version=version))
+        if found.end_ts > after_ts or found.ts <= after_ts:
+            return found
+        found = self._pumps.survey(after_ts, limits)
+        self._read_history(found)
+        return found
+
+    def tasks(self, after_ts: int, until_ts: int, limits: Limits) -> list[InputPartition]:
+        """For the range, wherever a survey would end it: it may have been planned before a restart."""
+        watermark = self.survey(after_ts, limits)
+        if watermark.end_ts < until_ts:
+            watermark = self._pumps.survey(after_ts, limits)
+            if self._read_at_ts < until_ts:
+                self._read_history(watermark)
+        return [self._task(ranges) for ranges in self._windows(watermark, after_ts, until_ts)]
+
+    def _read_history(self, watermark: Watermark) -> None:
+        """What `watermark` covers was written before this."""
+        self._pumps.run(self._history.refresh())
+        self._read_at_ts = watermark.ts
+
+    def _windows(self, watermark: Watermark, after_ts: int, until_ts: int) -> Iterator[tuple[PumpRange, ...]]:
+        """The ranges of all pumps, cut where the pump with the most bytes would cut its own."""
+        largest = max(watermark.marks, key=lambda mark: mark.batch_bytes, default=None)
+        if largest is None:
+            return
+        cut = ranges_of(largest, after_ts=after_ts, until_ts=until_ts, pieces_max=PIECES)
+        for window in cut:
+            low, high = window.after_ts, window.until_ts
+            ranges = [PumpRange(m.node_id, m.host, m.extension, low, high, None, m.ends_pulls) for m in watermark.marks]
+            yield tuple(self._pumps.counted(part) for part in ranges)
+
+    def _task(self, ranges: tuple[PumpRange, ...]) -> ChangesTask:
+        options = self._options
+        reading = Reading(
+            self._history.watched,
+            self._fields,
+            self._begin_version,
+            collect=options.schema_changes == "collect",
+            zero_dates_fail=options.zero_dates == "fail",
+        )
+        return ChangesTask(ranges, self._pumps.cluster_id, options.security, reading)
+
+
+class ChangesStreamReader(StreamReader):
+    """`spark.readStream` with the option `table`."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options)
+        self._schema = schema
+        self._tables: _Tables | None = None
+
+    @one_line_errors
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        after_ts = start["commit_ts"]
+        watermark = self._opened().survey(after_ts, limits_of(limit))
+        return {"commit_ts": max(after_ts, self._end(watermark))}
+
+    @one_line_errors
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        after_ts, until_ts = start["commit_ts"], end["commit_ts"]
+        limits = Limits(self._options.batch_bytes_max)
+        return self._opened().tasks(after_ts, until_ts, limits) if until_ts > after_ts else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_changes(partition)
+
+    def _opened(self) -> _Tables:
+        if self._tables is None:
+            self._tables = _Tables(self._options, self._connected(), self._schema)
+        return self._tables
+
+
+class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow pyspark
+    """`spark.read` with the option `table`: every change in (start-ts, end-ts]."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    @one_line_errors
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        pumps = Pumps(options)
+        try:
+            watermark = pumps.survey(options.start_ts, Limits(1))
+            until_ts = min(watermark.ts, options.end_ts) if options.end_ts else watermark.ts
+            tables = _Tables(options, pumps, self._schema)
+            limits = Limits(1 << 40)
+            return tables.tasks(options.start_ts, until_ts, limits) if until_ts > options.start_ts else []
+        finally:
+            pumps.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_changes(partition)
+
+
+def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """Inside an executor: the record batches of one task. For a range without partitions Spark asks once all the same,
+    with a partition of its own that names nothing."""
+    if not isinstance(partition, ChangesTask):
+        return
+    changes = Changes(partition.reading)
+    try:
+        merged = heapq.merge(*[_served(part, partition) for part in partition.ranges])
+        for _, group in groupby(merged, key=lambda one: one[0]):
+            for transaction in in_order(list(group)):
+                changes.add(transaction)
+                if len(changes) >= BATCH_ROWS:
+                    yield changes.batch()
+        if len(changes):
+            yield changes.batch()
+    except BinlogError as error:
+        raise UNSEALED.carry(error) from error
+
+
+def _served(part: PumpRange, task: ChangesTask) -> Iterator[Scanned]:
+    joiner = PartJoiner()
+    for message in pull(part, cluster_id=task.cluster_id, security=task.security):
+        for payload in joiner.add(message):
+            yield scan(payload)
+    joiner.end()

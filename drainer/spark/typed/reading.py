@@ -1,0 +1,45 @@
+"""What a task of the change stream must know, and what its rows can run into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.errors import BinlogError
+
+from drainer.schema.watched import Watched
+from drainer.spark.typed.fields import Fields
+
+
+class SchemaChanged(BinlogError):
+    """A DDL has changed a table since the query was started, and its rows do not fit the query's columns any more."""
+
+    def __init__(self, table: str, what: str, commit_ts: int) -> None:
+        super().__init__(
+            f"table {table}: {what} since the query was started (row of commit_ts {commit_ts}). Start the query again "
+            f"to read on with the table's new columns, or set schema-changes = collect"
+        )
+
+
+class ValueUnfit(BinlogError):
+    """A value from before a change of type, or behind one, that the type which the query has for the column cannot
+    hold."""
+
+    def __init__(self, table: str, column: str, why: str, commit_ts: int) -> None:
+        super().__init__(
+            f"table {table}, row of commit_ts {commit_ts}: column {column} had another type then, and {why}. With "
+            f"schema-changes = collect it is NULL, and its text is in the column added; or read from behind this "
+            f"commit_ts with start-ts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a task must know; picklable. `watched` has every job that is at work in the task's rows: a column of a row
+    that is not in it was not public when the row was written. `begin_version`: of the newest DDL job when the query was
+    started; `collect`: what a DDL adds goes into the column `added`, instead of an error."""
+
+    watched: Watched
+    fields: Fields
+    begin_version: int
+    collect: bool = False
+    zero_dates_fail: bool = False

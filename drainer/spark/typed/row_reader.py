@@ -1,0 +1,179 @@
+"""Rows of one table id and schema version, read into the columns that a query has had since its start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum
+from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import flatten
+from binlog.tidb.row import decode_delete, decode_insert, decode_update
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.types import FieldType
+from binlog.tidb.unflatten import to_text
+
+from drainer.plan import Kind
+from drainer.row.layout import replicated
+from drainer.schema.watched import Name, Watched
+from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
+from drainer.spark.typed.types import Convert, converter, spark_type, text_of
+
+Image = tuple[object, ...]  # a value for each field of the query, as pyarrow.array takes it
+Added = list[tuple[str, str | None]]  # name and text of the columns that the query has no field for
+Values = Mapping[int, Datum]
+
+
+class RowReader:
+    """`name`: of the table, as it was called when the query was started; `info`: what the rows were written under."""
+
+    def __init__(self, name: Name, table_id: int, version: int, info: TableInfo, reading: Reading) -> None:
+        self.name = name
+        self._table_id = table_id
+        self._info = info
+        self._reading = reading
+        columns = reading.fields.columns[name]
+        self._places = _places(columns, info, reading.watched, table_id)
+        changed = version > reading.begin_version
+        self._differences = _differences(columns, self._places, info) if changed else _NONE
+        self._cells = tuple(self._cell(column, changed) for column in columns)
+
+    def read(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Image | None, Image | None, Added | None]:
+        """(before, after, added). Raises DecodeError or SchemaChanged, naming table and commit_ts."""
+        if self._differences.what and not self._reading.collect:
+            raise SchemaChanged(".".join(self.name), self._differences.what, commit_ts)
+        try:
+            if kind is Kind.INSERT:
+                new = decode_insert(self._info, row)[1]
+                after, added = self._image(new, commit_ts)
+                return None, after, added
+            if kind is Kind.DELETE:
+                before, added = self._image(decode_delete(self._info, row), commit_ts)
+                return before, None, added
+            old, new = decode_update(row)
+            after, added = self._image(new, commit_ts)
+            return self._image(old, commit_ts)[0], after, added
+        except DecodeError as error:
+            self._fail(error, commit_ts)
+
+    def _image(self, values: Values, commit_ts: int) -> tuple[Image, Added | None]:
+        found: list[object] = []
+        added: Added = []
+        for cell in self._cells:
+            try:
+                found.append(cell.read(values))
+            except DecodeError as error:
+                detail = f"{error.what}: {error.detail}"
+                raise DecodeError(f"column {cell.name}", offset=error.offset, detail=detail) from None
+            except ValueError as error:
+                if not self._reading.collect:
+                    raise ValueUnfit(".".join(self.name), cell.name, str(error), commit_ts) from None
+                found.append(None)
+                added.append((cell.name, cell.shown(values)))
+        added += [(c.name, text_of(values.get(c.id), c.type)) for c in self._differences.added]
+        return tuple(found), added or None
+
+    def _cell(self, column: ColumnInfo | None, changed: bool) -> _Cell:
+        if column is None:
+            return _NO_CELL
+        fails = self._reading.zero_dates_fail
+        at = self._places[column.id]
+        # A row may have the column before it is public: then it holds what it will hold when it is.
+        sources = [_Source(column.id, column.type, _cast(column.type, column.type, zero_dates_fail=fails))]
+        if at is not None:
+            sources.insert(0, _Source(at.id, at.type, _cast(at.type, column.type, zero_dates_fail=fails)))
+        default = None if at is None and changed else missing_value(at or column)  # dropped: NULL
+        return _Cell(column.name, tuple(sources), default)
+
+    def _fail(self, error: DecodeError, commit_ts: int) -> NoReturn:
+        place = f"{'.'.join(self.name)} (table id {self._table_id}, commit_ts {commit_ts})"
+        raise DecodeError(f"row of {place}: {error.what}", offset=error.offset, detail=error.detail) from None
+
+
+class _Source(NamedTuple):
+    column_id: int
+    kind: FieldType
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One field: the columns whose value it takes, the first that a row has; `default`: the value of the first of them
+    where the row has none."""
+
+    name: str
+    sources: tuple[_Source, ...]
+    default: Datum
+
+    def read(self, values: Values) -> object:
+        """Raises DecodeError for a damaged value and ValueError for one that the field's type cannot hold."""
+        for column_id, _, convert in self.sources:
+            if column_id in values:
+                value = values[column_id]
+                return None if value is None else convert(value)
+        return None if self.default is None else self.sources[0].convert(self.default)
+
+    def shown(self, values: Values) -> str | None:
+        """The value as text."""
+        there = (text_of(values[s.column_id], s.kind) for s in self.sources if s.column_id in values)
+        return next(there, text_of(self.default, self.sources[0].kind))
+
+
+_NO_CELL = _Cell("", (), None)
+
+
+def _cast(written: FieldType, wanted: FieldType, *, zero_dates_fail: bool) -> Convert:
+    """From a value of one type to Spark's for another. Where they differ for Spark, as TiDB's MODIFY casts it; the
+    function then raises ValueError for what does not fit."""
+    if spark_type(written) == spark_type(wanted):
+        return converter(written, zero_dates_fail=zero_dates_fail)
+    convert: Callable[[Datum], object] = converter(wanted, zero_dates_fail=zero_dates_fail)
+    return lambda value: convert(flatten(to_text(value, written), wanted))
+
+
+Places = Mapping[int, ColumnInfo | None]
+
+
+def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watched, table_id: int) -> Places:
+    """Where `info` has each of the query's columns: under the column's id, or another one where its type was changed
+    in between; None: nowhere."""
+    now = {c.id: c for c in replicated(info)}
+    later = {ancestor: c for c in now.values() for ancestor in watched.ancestors(table_id, c.id)}
+    found: dict[int, ColumnInfo | None] = {}
+    for column in columns:
+        if column is not None:
+            ids = [column.id, *watched.ancestors(table_id, column.id)]
+            found[column.id] = next((now[i] for i in ids if i in now), later.get(column.id))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """`what`: the first one, for people; "": none. `added`: columns that the query has no field for."""
+
+    what: str
+    added: tuple[ColumnInfo, ...]
+
+
+_NONE = _Differences("", ())
+
+
+def _differences(columns: Iterable[ColumnInfo | None], places: Places, info: TableInfo) -> _Differences:
+    """Between a table's columns when the query was started and now."""
+    found = []
+    for column in columns:
+        at = places[column.id] if column is not None else None
+        if column is None:
+            continue
+        if at is None:
+            found.append(f"column {column.name} was dropped")
+        elif at.name.lower() != column.name.lower():
+            found.append(f"column {column.name} was renamed to {at.name}")
+        elif spark_type(at.type) != spark_type(column.type):
+            found.append(f"the type of column {column.name} was changed to {at.type.mysql_name}")
+    taken = {at.id for at in places.values() if at is not None}
+    added = tuple(c for c in replicated(info) if c.id not in taken)
+    found += [f"column {c.name} was added" for c in added]
+    return _Differences(found[0] if found else "", added)

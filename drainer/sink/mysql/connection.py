@@ -114,6 +114,16 @@ class Session:
         result = self._connection._result  # type: ignore[attr-defined]
         return [tuple(row) for row in result.rows or ()]
 
+    def show_create(self, what: bytes) -> str:
+        """SHOW CREATE of a table or database, named with its kind. A BINARY default may stand in it as it is: bytes
+        that are no text become escapes."""
+        self._connection.use_unicode = False
+        try:
+            data = self.query(b"SHOW CREATE " + what)[0][1]
+        finally:
+            self._connection.use_unicode = True
+        return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
+
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement."""
         return [(str(level), int(code or 0), str(text)) for level, code, text in self.query(b"SHOW WARNINGS")]

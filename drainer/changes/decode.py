@@ -89,8 +89,11 @@ def view_of_table(info: TableInfo, schema: str) -> SchemaView:
 class ColumnDecoder:
     """Decodes under one view. Keeps what it has made for each table and schema_version; not for several threads."""
 
-    def __init__(self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN) -> None:
-        self.decoder = Decoder(view, "carrier")
+    def __init__(
+        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, beside: Decoder | None = None
+    ) -> None:
+        """`beside`: as of Decoder."""
+        self.decoder = Decoder(view, "carrier", beside=beside)
         self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
         self._vector_rows_min = vector_rows_min
 

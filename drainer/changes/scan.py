@@ -32,7 +32,8 @@ BUFFER_BYTES_MAX = 1 << 30
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a buffer, in ascending place of `begin`; all arrays of one length. `kind`: as of plan.Kind. `order`: the
-    row's number in upstream's order, by (commit_ts, start_ts, sequence), of all rows that were scanned together."""
+    row's place in upstream's order, by (commit_ts, start_ts, sequence), among all rows that were scanned together;
+    `binlog`: the number of its binlog there."""
 
     buffer: Buffer
     commit_ts: Words
@@ -44,6 +45,7 @@ class Rows:
     begin: Ints
     end: Ints
     order: Ints
+    binlog: Ints
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -61,6 +63,7 @@ class Rows:
             self.begin[chosen],
             self.end[chosen],
             self.order[chosen],
+            self.binlog[chosen],
         )
 
     def row(self, number: int) -> bytes:
@@ -70,11 +73,27 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """`commits`: how many different commit_ts; `source_bytes`: of all binlogs; a repeated one counts once."""
+    """`commit_ts`, `sizes`: of each binlog, in the order they were given in; `unique`: not where one is there again."""
 
     rows: Rows
-    commits: int
-    source_bytes: int
+    commit_ts: Words
+    sizes: Ints
+    unique: Mask
+
+    @property
+    def commits(self) -> int:
+        """How many different commit_ts."""
+        return len(np.unique(self.commit_ts))
+
+    @property
+    def source_bytes(self) -> int:
+        return int(self.sizes[self.unique].sum())
+
+    def before(self, commit_ts: int) -> Scanned:
+        """Without the binlogs from `commit_ts` on, as if they had not been given; rows keep their `binlog`."""
+        earlier = self.commit_ts < commit_ts
+        rows = self.rows.take(self.rows.commit_ts < commit_ts)
+        return Scanned(rows, self.commit_ts[earlier], self.sizes[earlier], self.unique[earlier])
 
 
 def scan_all(payloads: Sequence[bytes]) -> Scanned:
@@ -99,10 +118,9 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
         order[by_place] = np.arange(len(found))
     rows = Rows(
         found.buffer, commit_ts[of], start_ts[of], found.sequence, found.version, found.table_id, found.kind,
-        found.begin, found.end, order,
+        found.begin, found.end, order, of,
     )  # fmt: skip
-    sizes = single.sizes if unique.all() else single.sizes[unique]
-    return Scanned(rows, len(np.unique(commit_ts[unique])), int(sizes.sum()))
+    return Scanned(rows, commit_ts, single.sizes, unique)
 
 
 def _ranked(commit_ts: Words, start_ts: Words) -> tuple[Ints, Mask]:
@@ -210,7 +228,7 @@ def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: 
     none = np.zeros(0, _U64)
     alone = Rows(
         single.buffer, none, none, np.zeros(len(chosen), np.int64), single.version[chosen], single.table_id[chosen],
-        single.kind[chosen], single.begin[chosen], single.end[chosen], chosen,
+        single.kind[chosen], single.begin[chosen], single.end[chosen], chosen, chosen,
     )  # fmt: skip
     if not several.rows:
         return alone
@@ -221,9 +239,10 @@ def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: 
     begin = np.cumsum(sizes + 1) - sizes - 1 + (len(single.buffer.data) + 1 if len(chosen) else 0)
     fields = np.array(several.fields, np.int64).reshape(-1, 4)[kept]
     begin, end = begin[kept], (begin + sizes)[kept]
-    more = Rows(whole, none, none, fields[:, 3], fields[:, 0], fields[:, 1], fields[:, 2], begin, end, of[kept])
+    version, table_id, kind, sequence = fields.T
+    more = Rows(whole, none, none, sequence, version, table_id, kind, begin, end, of[kept], of[kept])
     if not len(chosen):
         return more
-    names = ("sequence", "version", "table_id", "kind", "begin", "end", "order")
+    names = ("sequence", "version", "table_id", "kind", "begin", "end", "order", "binlog")
     both = {name: np.concatenate([getattr(alone, name), getattr(more, name)]) for name in names}
     return Rows(whole, none, none, **both)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
 
@@ -27,8 +27,10 @@ class FoldBuilder:
     Of two rows under one key the later one stays (rule 21), as if a batch had ended between them.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, *, leaves_out: Callable[[int], bool] = lambda table_id: False) -> None:
+        """`leaves_out`: tables, by the id their rows carry, that somebody else folds (drainer.changes.segment)."""
         self._decoder = decoder
+        self._leaves_out = leaves_out
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
@@ -117,7 +119,8 @@ class FoldBuilder:
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
         """Where rows of a table and schema_version go; None: they are left out."""
-        lane = self._lane_of(self._decoder.codec(table_id, version, commit_ts))
+        codec = None if self._leaves_out(table_id) else self._decoder.codec(table_id, version, commit_ts)
+        lane = self._lane_of(codec)
         self._lanes[table_id, version] = lane
         return lane
 

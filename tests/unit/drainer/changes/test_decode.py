@@ -46,6 +46,7 @@ def rows_of(info: TableInfo, rows: Sequence[tuple[Kind, bytes]], version: int = 
         begin,
         begin + sizes,
         np.arange(count),
+        np.arange(count),
     )
 
 

@@ -1,0 +1,216 @@
+"""The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
+
+Tables without a key that may fold, with secondary unique keys, or of which rows must be placed one by one are left to
+order.fold.FoldBuilder, and so is what is too little to be worth arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from binlog.errors import DecodeError
+
+from drainer.changes.decode import Changes, ColumnDecoder
+from drainer.changes.net import States, merge, net_of
+from drainer.changes.netrows import NetColumns
+from drainer.changes.scan import Rows, Scanned, scan_all
+from drainer.changes.slots import pack
+from drainer.order.fold import FoldBuilder
+from drainer.plan import Folded, SegmentWork, TableShape
+from drainer.row.codec import Codec
+from drainer.row.decode import Decoder
+from drainer.row.form import Dialect
+from drainer.row.key import FoldKey, choose_key
+from drainer.schema.errors import SchemaError
+from drainer.schema.view import SchemaView
+
+# Fewer binlogs than this are folded one after another: arrays cost about a millisecond for each table and kind.
+COLUMNS_BINLOGS_MIN: Final = 200
+# So much of what comes in order is held before it is folded.
+FLUSH_BYTES: Final = 4 << 20
+
+
+class SegmentDecoder:
+    """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
+    threads."""
+
+    def __init__(self, view: SchemaView, dialect: Dialect, *, columns_binlogs_min: int = COLUMNS_BINLOGS_MIN) -> None:
+        self.view = view
+        self.dialect = dialect
+        self.rows = Decoder(view, dialect)
+        self.columns = ColumnDecoder(view, beside=self.rows)
+        self.columns_binlogs_min = columns_binlogs_min
+        self._covered: dict[int, bool] = {}
+
+    def covers(self, table_id: int) -> bool:
+        """Whether rows that carry this id become columns."""
+        found = self._covered.get(table_id)
+        if found is None:
+            found = self._covered[table_id] = self._covers(table_id)
+        return found
+
+    def _covers(self, table_id: int) -> bool:
+        versions = self.view.tables.get(table_id)
+        if versions is None or self.dialect != "mysql" or self.view.strays:
+            return False
+        key = choose_key(versions.current)
+        return bool(key.columns) and not key.others
+
+
+@dataclass
+class _Table:
+    shape: TableShape
+    key: FoldKey
+    changes: list[Changes] = field(default_factory=list)
+    states: list[States] = field(default_factory=list)
+
+    def fold(self) -> None:
+        """The changes so far become states."""
+        found = net_of(self.key, self.changes)
+        self.changes = []
+        if found is not None:
+            self.states.append(found)
+
+
+class SegmentBuilder:
+    """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
+
+    Binlogs may come in any order; the result does not depend on it (rule 16). What is known to come in order
+    (`add_in_order`) is folded when a few MiB of it are there, and not kept. Of two rows under one key the later one
+    stays (rule 21), as if a batch had ended between them.
+    """
+
+    def __init__(self, decoder: SegmentDecoder) -> None:
+        self._decoder = decoder
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+        self._rest = FoldBuilder(decoder.rows, leaves_out=decoder.covers)
+        self._tables: dict[int, _Table] = {}
+        self._change_count = 0
+        self._source_bytes = 0
+        self._folded_ts = 0
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """Served binlogs in any order."""
+        self._payloads.extend(payloads)
+
+    def add_in_order(self, payloads: Iterable[bytes]) -> None:
+        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone. Raises as
+        `finish`, and ValueError where they do not lie behind.
+
+        All but the last commit_ts, which may have more, is folded at once. What a message holds is then free for the
+        next one: fresh memory from the kernel costs as much as decoding."""
+        before = len(self._payloads)
+        self._payloads.extend(payloads)
+        self._bytes += sum(map(len, self._payloads[before:]))
+        if self._bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Fold what was added in order, but for the binlogs of the last commit_ts."""
+        payloads = self._payloads
+        scanned = self._scan(payloads)
+        last_ts = int(scanned.commit_ts.max())
+        if int(scanned.commit_ts.min()) <= self._folded_ts:
+            raise ValueError(f"binlog of commit_ts {int(scanned.commit_ts.min())} after that of {self._folded_ts}")
+        earlier = scanned.before(last_ts)
+        self._payloads = [payloads[at] for at in np.flatnonzero(scanned.commit_ts == last_ts).tolist()]
+        self._bytes = sum(map(len, self._payloads))
+        if len(earlier.commit_ts):
+            self._folded_ts = int(earlier.commit_ts.max())
+            self._fold(earlier, payloads, in_order=True)
+
+    def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
+        """Net rows by (table id, identity).
+
+        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
+        first row that has one."""
+        assert not self._folded_ts, "what was added in order can only be cut into slots"
+        if len(self._payloads) < self._decoder.columns_binlogs_min:
+            self._rest = FoldBuilder(self._decoder.rows)
+            self._rest.add_all(self._payloads)
+            return self._rest.finish(after_ts, until_ts)
+        scanned = self._scan(self._payloads)
+        self._fold(scanned, self._payloads, in_order=False)
+        rest = self._rest.finish(after_ts, until_ts)
+        folded = [*rest.folded]
+        for table in self._tables.values():
+            if table.states:
+                folded.append(Folded(table.shape, NetColumns.of(merge(table.states))))
+        folded.sort(key=lambda one: one.shape.table_id)
+        count = rest.change_count + self._change_count
+        commits = scanned.commits
+        return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, scanned.source_bytes, commits)
+
+    def hides_conflict(self, work: SegmentWork) -> bool:
+        """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
+        return self._rest.hides_conflict(work)
+
+    def slots(self, count: int) -> dict[int, bytes]:
+        """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
+        be any part of a segment."""
+        if self._payloads:
+            self._fold(self._scan(self._payloads), self._payloads, in_order=bool(self._folded_ts))
+        tables = {
+            table_id: (table.shape, merge(table.states)) for table_id, table in self._tables.items() if table.states
+        }
+        return pack(self._rest.slots(count), tables, count, self._change_count, self._source_bytes)
+
+    def _scan(self, payloads: list[bytes]) -> Scanned:
+        try:
+            return scan_all(payloads)
+        except DecodeError as error:
+            self._raise_first(payloads, error)
+            raise
+
+    def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool) -> None:
+        """Take in binlogs that lie behind those taken in before."""
+        try:
+            covered = self._columns(scanned.rows)
+            others = np.unique(scanned.rows.binlog[~covered])
+            if len(others):
+                rest = [payloads[at] for at in others.tolist()]
+                self._source_bytes -= sum(map(len, rest))
+                if in_order:
+                    self._rest.add_in_order(rest)
+                else:
+                    self._rest.add_all(rest)
+            self._decoder.rows.check_verified()
+        except (DecodeError, SchemaError) as error:
+            self._raise_first(payloads, error)
+            raise
+        self._source_bytes += scanned.source_bytes
+
+    def _columns(self, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Fold what has columns; which rows these are."""
+        ids = np.unique(rows.table_id)
+        covered = np.isin(rows.table_id, [one for one in ids.tolist() if self._decoder.covers(one)])
+        mine = rows if covered.all() else rows.take(covered)
+        decoder = self._decoder.columns
+        groups = [(decoder.codec(group), group) for group in decoder.groups(mine)]
+        for codec, group in groups:
+            if codec is not None:
+                self._change_count += len(group)
+                table = self._table(codec)
+                table.changes += decoder.decode_group(codec, group, whole=False)
+        for table in self._tables.values():
+            table.fold()
+        return covered
+
+    def _table(self, codec: Codec) -> _Table:
+        found = self._tables.get(codec.shape.table_id)
+        if found is None:
+            found = self._tables[codec.shape.table_id] = _Table(codec.shape, codec.layout.key)
+        return found
+
+    def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
+        """Raise what stops the first row that is stopped by anything, which going row by row tells."""
+        builder = FoldBuilder(Decoder(self._decoder.view, self._decoder.dialect))
+        builder.add_all(payloads)
+        try:
+            builder.finish(0, 0)
+        except (DecodeError, SchemaError) as first:
+            raise first from error

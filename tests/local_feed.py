@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.feed import SpreadJob
-from drainer.order.blob import merge_slot
-from drainer.order.fold import FoldBuilder
 from drainer.reading import FoldOrder
-from drainer.row.decode import Decoder
 from drainer.sink.protocol import SlotResult
 
 
@@ -50,7 +49,7 @@ class LocalFeed:
     def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
         found = []
         for _, message in self.messages():
-            builder = FoldBuilder(Decoder(pickle.loads(order.view.pickled), order.dialect))
+            builder = SegmentBuilder(SegmentDecoder(pickle.loads(order.view.pickled), order.dialect))
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
             found.append(builder.slots(order.slots))
         return found

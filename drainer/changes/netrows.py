@@ -48,12 +48,6 @@ class Tuples(Sequence[bytes]):
         """All of them with commas between them: the body of a statement."""
         return bytes(self._data[self._places[0] : self._places[-1] - _COMMA]) if len(self) else b""
 
-    @property
-    def sizes(self) -> Ints:
-        """The length of each, without its comma."""
-        found: Ints = np.diff(self._places) - _COMMA
-        return found
-
 
 class NetColumns(Sequence[NetRow]):
     """The net rows of one table, in the order of their identities."""
@@ -124,23 +118,12 @@ class NetColumns(Sequence[NetRow]):
             return [key for _, gone in sorted(self._gone.items()) for key in gone]
         return [key for at in range(self._begin, self._end) for key in self._gone.get(at, ())]
 
-    def cuts(self, rows_max: int, bytes_max: int, rows: int, size: int) -> Iterator[tuple[int, bool]]:
-        """Where chunks end: (end, whether the chunk is full), of which the last may be less than full. A chunk is full
-        with the row that reaches `rows_max` or `bytes_max`; `rows` and `size` are in the first one already."""
+    @property
+    def sizes(self) -> Ints:
+        """The length of each row's text, 0 of a dead one."""
         texts = self._rows.slice(self._begin, len(self))
-        lengths = np.diff(np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1])
-        reached = np.cumsum(np.maximum(lengths.astype(np.int64) - _COMMA, 0))
-        at = 0
-        while at < len(self):
-            behind = int(reached[at - 1]) if at else 0
-            by_size = int(np.searchsorted(reached, behind + bytes_max - size)) + 1
-            end = min(at + rows_max - rows, by_size)
-            yield min(end, len(self)), end <= len(self)
-            at, rows, size = end, 0, 0
-
-    def text_bytes(self) -> int:
-        """Of all rows."""
-        return int(self.live().sizes.sum())
+        places = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
+        return np.maximum(np.diff(places.astype(np.int64)) - _COMMA, 0)
 
 
 def _same(one: object, other: object) -> bool:
@@ -159,6 +142,20 @@ def stale_keys(folded: Folded) -> list[Key]:
     if isinstance(folded.rows, NetColumns):
         return folded.rows.stale()
     return [key for row in folded.rows for key in row.stale]
+
+
+def in_order(folded: Folded) -> Sequence[NetRow]:
+    """The rows by identity."""
+    if isinstance(folded.rows, NetColumns):
+        return folded.rows
+    return tuple(sorted(folded.rows, key=lambda row: row.identity))
+
+
+def row_sizes(rows: Sequence[NetRow]) -> Ints:
+    """The length of each row's text, 0 of a dead one."""
+    if isinstance(rows, NetColumns):
+        return rows.sizes
+    return np.fromiter((0 if row.row is None else len(row.row) for row in rows), np.int64, len(rows))
 
 
 def joined(tuples: Sequence[bytes], between: bytes) -> bytes:

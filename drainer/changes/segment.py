@@ -27,8 +27,8 @@ from drainer.row.key import FoldKey, choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-# Fewer binlogs than this are folded one after another: arrays cost about a millisecond for each table and kind.
-COLUMNS_BINLOGS_MIN: Final = 200
+# Fewer bytes of binlogs than this are folded one after another: arrays cost some milliseconds for each table.
+COLUMNS_BYTES_MIN: Final = 64 << 10
 # So much of what comes in order is held before it is folded.
 FLUSH_BYTES: Final = 4 << 20
 
@@ -37,12 +37,12 @@ class SegmentDecoder:
     """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
     threads."""
 
-    def __init__(self, view: SchemaView, dialect: Dialect, *, columns_binlogs_min: int = COLUMNS_BINLOGS_MIN) -> None:
+    def __init__(self, view: SchemaView, dialect: Dialect, *, columns_bytes_min: int = COLUMNS_BYTES_MIN) -> None:
         self.view = view
         self.dialect = dialect
         self.rows = Decoder(view, dialect)
         self.columns = ColumnDecoder(view, beside=self.rows)
-        self.columns_binlogs_min = columns_binlogs_min
+        self.columns_bytes_min = columns_bytes_min
         self._covered: dict[int, bool] = {}
 
     def covers(self, table_id: int) -> bool:
@@ -129,7 +129,7 @@ class SegmentBuilder:
         Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
         first row that has one."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
-        if len(self._payloads) < self._decoder.columns_binlogs_min:
+        if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
             self._rest = FoldBuilder(self._decoder.rows)
             self._rest.add_all(self._payloads)
             return self._rest.finish(after_ts, until_ts)

@@ -37,7 +37,7 @@ def one_by_one(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
 
 
 def by_columns(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_binlogs_min=ALWAYS))
+    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS))
     builder.add_all(payloads)
     return builder.finish(0, 1)
 

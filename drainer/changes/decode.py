@@ -29,7 +29,7 @@ from drainer.row.form import Form
 from drainer.schema.view import SchemaView, TableVersions
 
 # Fewer rows of one kind than this are read one by one: reading in step costs the same for 1 and for 1,000.
-VECTOR_ROWS_MIN: Final = 48
+VECTOR_ROWS_MIN: Final = 16
 
 Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None where a column was not wanted
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from binlog import envelope
+from binlog.tidb import mutation
 
 from drainer.changes.vector import Buffer, Ints, Mask, Words, packed_groups
 from drainer.plan import Kind
-from drainer.row.transaction import DELETED, INSERTED, UPDATED, rows, scan
+from drainer.row.transaction import DELETED, INSERTED, UPDATED, may_repeat, prewrite_of, rows, scan
 from drainer.row.transaction import Scanned as Found
 
 _U64 = np.uint64
@@ -26,7 +27,7 @@ _TAIL = 0x00400038  # no DDL job: how a binlog of rows ends
 _BETWEEN = b"\xff"
 # A row's tag, what `sequence` says of a single row, its kind.
 _SINGLES = ((INSERTED, 0x0038, Kind.INSERT), (UPDATED, 0x0138, Kind.UPDATE), (DELETED, 0x0438, Kind.DELETE))
-BUFFER_BYTES_MAX = 1 << 30
+_KINDS = {mutation.INSERT: int(Kind.INSERT), mutation.UPDATE: int(Kind.UPDATE), mutation.DELETE: int(Kind.DELETE)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,6 @@ class Scanned:
     unique: Mask
 
     @property
-    def commits(self) -> int:
-        """How many different commit_ts."""
-        return len(np.unique(self.commit_ts))
-
-    @property
     def source_bytes(self) -> int:
         return int(self.sizes[self.unique].sum())
 
@@ -101,7 +97,7 @@ def scan_all(payloads: Sequence[bytes]) -> Scanned:
 
     DecodeError, naming the commit_ts where it can be read, for the first payload that is no binlog."""
     single = _Singles(payloads)
-    several = _Several(len(payloads))
+    several = _Several()
     for number in np.flatnonzero(~single.found).tolist():
         several.add(number, payloads[number], single)
     commit_ts, start_ts = single.commit_ts, single.start_ts
@@ -198,13 +194,14 @@ class _Singles:
 
 
 class _Several:
-    """Rows of all the other transactions, one after another."""
+    """Rows of all the other transactions, one after another; of each run of rows its transaction, version, table id and
+    length."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self) -> None:
         self.timestamps: dict[int, tuple[int, int]] = {}
         self.rows: list[bytes] = []
-        self.of: list[int] = []  # the transaction's number
-        self.fields: list[tuple[int, int, int, int]] = []  # version, table id, kind, sequence
+        self.kinds: list[int] = []
+        self.runs: list[tuple[int, int, int, int]] = []
 
     def add(self, number: int, payload: bytes, single: _Singles) -> None:
         if single.whole[number]:
@@ -216,11 +213,35 @@ class _Several:
         else:
             found = scan(payload)
             self.timestamps[number] = found[0], envelope.scan(payload).start_ts
-        before = len(self.rows)
-        for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
+        if found[2] or found[5] == found[6]:
+            self._one_by_one(number, found)
+            return
+        prewrite = prewrite_of(found[0], payload[found[5] : found[6]])
+        if any(map(may_repeat, prewrite.mutations)):
+            self._one_by_one(number, found)
+            return
+        for table in prewrite.mutations:
+            self.runs.append((number, prewrite.schema_version, table.table_id, len(table.sequence)))
+            self.kinds += map(_KINDS.__getitem__, table.sequence)
+            if len(table.inserted) == len(table.sequence):
+                self.rows += table.inserted
+            else:
+                self.rows += [row for _, _, row in table.rows()]
+
+    def _one_by_one(self, number: int, found: Found) -> None:
+        for version, table_id, kind, row in rows(found):
             self.rows.append(row)
-            self.fields.append((version, table_id, int(kind), sequence))
-        self.of += [number] * (len(self.rows) - before)
+            self.kinds.append(int(kind))
+            self.runs.append((number, version, table_id, 1))
+
+    def arrays(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Of each row: its transaction, version, table id, and its number in the transaction."""
+        runs = np.array(self.runs, np.int64).reshape(-1, 4)
+        lengths = runs[:, 3]
+        of, version, table_id = (np.repeat(runs[:, at], lengths) for at in range(3))
+        begins = np.flatnonzero(np.concatenate([[True], of[1:] != of[:-1]])) if len(of) else np.zeros(0, np.int64)
+        sizes = np.diff(np.append(begins, len(of)))
+        return of, version, table_id, np.arange(len(of)) - np.repeat(begins, sizes)
 
 
 def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: _Several, unique: Mask) -> Rows:
@@ -232,15 +253,13 @@ def _joined(payloads: Sequence[bytes], single: _Singles, chosen: Ints, several: 
     )  # fmt: skip
     if not several.rows:
         return alone
-    of = np.array(several.of, np.int64)
+    of, version, table_id, sequence = several.arrays()
     kept = unique[of]
     sizes = np.fromiter(map(len, several.rows), np.int64, len(several.rows))
     whole = Buffer([single.buffer.data, *several.rows], _BETWEEN) if len(chosen) else Buffer(several.rows, _BETWEEN)
     begin = np.cumsum(sizes + 1) - sizes - 1 + (len(single.buffer.data) + 1 if len(chosen) else 0)
-    fields = np.array(several.fields, np.int64).reshape(-1, 4)[kept]
-    begin, end = begin[kept], (begin + sizes)[kept]
-    version, table_id, kind, sequence = fields.T
-    more = Rows(whole, none, none, sequence, version, table_id, kind, begin, end, of[kept], of[kept])
+    fields = (sequence, version, table_id, np.array(several.kinds, np.int64), begin, begin + sizes, of, of)
+    more = Rows(whole, none, none, *(one[kept] for one in fields))
     if not len(chosen):
         return more
     names = ("sequence", "version", "table_id", "kind", "begin", "end", "order", "binlog")

@@ -6,7 +6,7 @@ order.fold.FoldBuilder, and so is what is too little to be worth arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,8 +27,11 @@ from drainer.row.key import FoldKey, choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-# Fewer bytes of binlogs than this are folded one after another: arrays cost some milliseconds for each table.
-COLUMNS_BYTES_MIN: Final = 64 << 10
+# Fewer bytes of binlogs than this (some 400 rows) are folded one after another: arrays cost about two milliseconds for
+# each table, however few rows there are.
+COLUMNS_BYTES_MIN: Final = 128 << 10
+# Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
+SHARE_BYTES_MAX: Final = 128 << 20
 # So much of what comes in order is held before it is folded.
 FLUSH_BYTES: Final = 4 << 20
 
@@ -133,17 +136,20 @@ class SegmentBuilder:
             self._rest = FoldBuilder(self._decoder.rows)
             self._rest.add_all(self._payloads)
             return self._rest.finish(after_ts, until_ts)
-        scanned = self._scan(self._payloads)
-        self._fold(scanned, self._payloads, in_order=False)
+        commit_ts = []
+        for payloads in _shares(self._payloads):
+            scanned = self._scan(payloads)
+            self._fold(scanned, payloads, in_order=False)
+            commit_ts.append(scanned.commit_ts)
+        commits = len(np.unique(np.concatenate(commit_ts)))
         rest = self._rest.finish(after_ts, until_ts)
         folded = [*rest.folded]
         for table in self._tables.values():
             if table.states:
                 folded.append(Folded(table.shape, NetColumns.of(merge(table.states))))
         folded.sort(key=lambda one: one.shape.table_id)
-        count = rest.change_count + self._change_count
-        commits = scanned.commits
-        return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, scanned.source_bytes, commits)
+        count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
+        return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
 
     def hides_conflict(self, work: SegmentWork) -> bool:
         """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
@@ -152,8 +158,8 @@ class SegmentBuilder:
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
         be any part of a segment."""
-        if self._payloads:
-            self._fold(self._scan(self._payloads), self._payloads, in_order=bool(self._folded_ts))
+        for payloads in _shares(self._payloads):
+            self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
         tables = {
             table_id: (table.shape, merge(table.states)) for table_id, table in self._tables.items() if table.states
         }
@@ -214,3 +220,16 @@ class SegmentBuilder:
             builder.finish(0, 0)
         except (DecodeError, SchemaError) as first:
             raise first from error
+
+
+def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:
+    """At most SHARE_BYTES_MAX of them at a time, or one that has more. What is in two shares is folded twice, which
+    changes nothing but the counts."""
+    begin = size = 0
+    for at, payload in enumerate(payloads):
+        if size and size + len(payload) > SHARE_BYTES_MAX:
+            yield payloads[begin:at]
+            begin, size = at, 0
+        size += len(payload)
+    if begin < len(payloads):
+        yield payloads[begin:]

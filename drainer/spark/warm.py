@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
+from drainer.changes import warm
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -51,5 +53,6 @@ def warm_up(session: SparkSession, tasks: int) -> None:
         with contextlib.suppress(Exception):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
             both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
+            warm.warm_up()
 
     threading.Thread(target=run, name="warm up", daemon=True).start()

@@ -27,6 +27,7 @@ import drainer.sink.table
 import drainer.spark.planned
 import drainer.spark.read
 import drainer.spark.spread  # noqa: F401
+from drainer.changes.warm import warm_up
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -45,6 +46,7 @@ if __name__ == "__main__":
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    warm_up()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from drainer.changes.netrows import live_rows, stale_keys
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
+from drainer.changes.warm import warm_up
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
@@ -233,6 +234,24 @@ def test_all_tables_that_must_be_asked_for_are_named_at_once() -> None:
     with pytest.raises(TableUnverified) as error:
         by_columns(view, payloads)
     assert error.value.table_ids == (1, 2)
+
+
+def test_what_is_too_much_for_one_buffer_is_folded_share_by_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    bare = table([("v", TEXT)], table_id=2, name="bare")
+    payloads = []
+    for n in range(40):
+        steps: list[tuple[TableInfo, Step]] = [(info, ("insert", {}, {1: n % 9, 2: b"v%d" % n}))]
+        steps += [(bare, ("insert", {}, {1: b"x"}))] if n % 5 == 0 else []
+        payloads.append(transaction(steps, commit_ts=BEGIN_TS + n))
+    expected = one_by_one(view_of(info, bare), payloads)
+    monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 400)
+    assert listed(by_columns(view_of(info, bare), payloads[::-1])) == listed(expected)
+    assert merged(merge_slot(cut(view_of(info, bare), [payloads], 1, in_order=False)[0])) == merged(expected)
+
+
+def test_warming_up_meets_no_error() -> None:
+    warm_up()
 
 
 def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from binlog.envelope import encode_binlog
+from binlog.tidb.datum import Datum
 from binlog.tidb.mutation import PrewriteValue
 from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
@@ -25,7 +26,9 @@ def warm_up() -> None:
     decoder = SegmentDecoder(view_of_table(info, "d"), "mysql", columns_bytes_min=0)
     payloads = []
     for number in range(3 * VECTOR_ROWS_MIN):
-        value, row, other = PrewriteValue(1), {1: number, 2: b"it's"}, {1: number, 2: None}
+        value = PrewriteValue(1)
+        row: dict[int, Datum] = {1: number, 2: b"it's"}
+        other: dict[int, Datum] = {1: number, 2: None}
         value.insert(1, encode_insert(info, row))
         value.update(1, encode_update(info, row, other))
         value.delete(1, encode_delete(info, other))

@@ -56,7 +56,10 @@ def by_rows(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
 
 
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
-    columns, rows = SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0), Decoder(view_of(info), "mysql")
+    columns, rows = (
+        SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(info), "mysql"),
+    )
 
     def both(what: str, ours: Callable[[], object], other: Callable[[], object]) -> None:
         ours()
@@ -78,7 +81,10 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
 
 
 def small(report: Report, payloads: list[bytes]) -> None:
-    columns, rows = SegmentDecoder(view_of(SBTEST), "mysql", columns_bytes_min=0), Decoder(view_of(SBTEST), "mysql")
+    columns, rows = (
+        SegmentDecoder(view_of(SBTEST), "mysql", columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(SBTEST), "mysql"),
+    )
     for count in SMALL:
         some = payloads[:count]
         repeats = max(1, 2000 // count)

@@ -19,7 +19,7 @@ from drainer.row.key import FoldKey, Same, trim_fraction
 
 _NUMBERS: Final = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
 _SIGN = np.uint64(1 << 63)
-_IDENTITY_BYTES: Final = 9  # of a whole number
+IDENTITY_BYTES: Final = 9  # of a whole number
 _WITH_FRACTION: Final = frozenset({Family.DECIMAL, Family.DATETIME, Family.TIME})
 
 
@@ -61,7 +61,7 @@ def _number_keys(column: Any) -> Keys:
     values = column.to_numpy(zero_copy_only=False)
     shifted: Words = values.view(np.uint64) + _SIGN  # modulo 2^64, of which the first byte says whether it was reached
     signed = column.type == pa.int64()
-    octets = np.zeros((len(values), _IDENTITY_BYTES), np.uint8)
+    octets = np.zeros((len(values), IDENTITY_BYTES), np.uint8)
     octets[:, 1:] = shifted.astype(">u8").view(np.uint8).reshape(-1, 8)
     if not signed:
         octets[:, 0] = values >= _SIGN
@@ -98,7 +98,7 @@ def keys_from(identity: Any, *, of_number: bool) -> Keys:
     """Keys of which only the identities are left; `of_number`: each is one whole number."""
     if not of_number:
         return Keys(identity, None)
-    octets = data_of(identity).reshape(-1, _IDENTITY_BYTES)
+    octets = data_of(identity).reshape(-1, IDENTITY_BYTES)
     numbers = np.ascontiguousarray(octets[:, 1:]).view(">u8").reshape(-1).astype(np.uint64)
     if not octets[:, 0].any():
         return Keys(identity, numbers, True)

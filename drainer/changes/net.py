@@ -17,9 +17,9 @@ from binlog.errors import DecodeError
 
 from drainer.changes import mysql
 from drainer.changes.decode import Changes, Columns
-from drainer.changes.key import Keys, concat_keys, keys_from, keys_of, ranks
+from drainer.changes.key import IDENTITY_BYTES, Keys, concat_keys, keys_from, keys_of, ranks
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.order.table import in_one_order
+from drainer.order.table import NetState, in_one_order
 from drainer.plan import Kind
 from drainer.row.key import FoldKey
 
@@ -264,6 +264,25 @@ def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> Gone:
     for at, image in zip(pairs[0].tolist(), coded.dictionary.take(pa.array(pairs[1])).to_pylist(), strict=True):
         found.setdefault(at, []).append(image)
     return {at: in_one_order(some) for at, some in found.items()}  # type: ignore[misc]
+
+
+def states_from(rows: Sequence[NetState], *, of_number: bool) -> States:
+    """States that were made one by one. `of_number`: as of States, if the identities show nothing else."""
+    columns = list(zip(*sorted(rows), strict=True))
+    identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, gone = columns
+    imaged = any(one is not None for one in image)
+    return States(
+        pa.array(identity, pa.binary()),
+        np.array(first, np.int64),
+        np.array(first_ts, np.uint64),
+        np.array(first_sequence, np.int64),
+        np.array(last_ts, np.uint64),
+        np.array(last_sequence, np.int64),
+        pa.array([None if one is None else one + ROW_END[1:] for one in row], pa.binary()),
+        pa.array(image, pa.binary()) if imaged else None,
+        {at: some for at, some in enumerate(gone) if some},
+        of_number and all(len(one) == IDENTITY_BYTES for one in identity),
+    )
 
 
 def merge(parts: Sequence[States]) -> States:

@@ -1,7 +1,8 @@
 """The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
 
 Tables without a key that may fold, with secondary unique keys, or of which rows must be placed one by one are left to
-order.fold.FoldBuilder, and so is what is too little to be worth arrays.
+order.fold.FoldBuilder, and so is what is too little to be worth arrays. The parts of a spread batch decide that each
+for itself: states that were made either way are merged (changes.slots).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from drainer.schema.view import SchemaView
 # Fewer bytes of binlogs than this (some 400 rows) are folded one after another: arrays cost about two milliseconds for
 # each table, however few rows there are.
 COLUMNS_BYTES_MIN: Final = 128 << 10
+# So many rows must a table have: else its rows go one by one, too.
+COLUMNS_ROWS_MIN: Final = 400
 # Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
 SHARE_BYTES_MAX: Final = 128 << 20
 # So much of what comes in order is held before it is folded.
@@ -40,16 +43,24 @@ class SegmentDecoder:
     """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
     threads."""
 
-    def __init__(self, view: SchemaView, dialect: Dialect, *, columns_bytes_min: int = COLUMNS_BYTES_MIN) -> None:
+    def __init__(
+        self,
+        view: SchemaView,
+        dialect: Dialect,
+        *,
+        columns_bytes_min: int = COLUMNS_BYTES_MIN,
+        columns_rows_min: int = COLUMNS_ROWS_MIN,
+    ) -> None:
         self.view = view
         self.dialect = dialect
         self.rows = Decoder(view, dialect)
         self.columns = ColumnDecoder(view, beside=self.rows)
         self.columns_bytes_min = columns_bytes_min
+        self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
 
     def covers(self, table_id: int) -> bool:
-        """Whether rows that carry this id become columns."""
+        """Whether rows that carry this id can become columns."""
         found = self._covered.get(table_id)
         if found is None:
             found = self._covered[table_id] = self._covers(table_id)
@@ -90,7 +101,9 @@ class SegmentBuilder:
         self._decoder = decoder
         self._payloads: list[bytes] = []
         self._bytes = 0
-        self._rest = FoldBuilder(decoder.rows, leaves_out=decoder.covers)
+        # Of each table id that rows carry, which way they go: what is met first decides.
+        self._ways: dict[int, bool] = {}
+        self._rest = FoldBuilder(decoder.rows, leaves_out=lambda table_id: self._ways.get(table_id, False))
         self._tables: dict[int, _Table] = {}
         self._change_count = 0
         self._source_bytes = 0
@@ -192,8 +205,12 @@ class SegmentBuilder:
 
     def _columns(self, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Fold what has columns; which rows these are."""
-        ids = np.unique(rows.table_id)
-        covered = np.isin(rows.table_id, [one for one in ids.tolist() if self._decoder.covers(one)])
+        ids, counts = np.unique(rows.table_id, return_counts=True)
+        for table_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            if table_id not in self._ways:
+                enough = count >= self._decoder.columns_rows_min
+                self._ways[table_id] = enough and self._decoder.covers(table_id)
+        covered = np.isin(rows.table_id, [one for one in ids.tolist() if self._ways[one]])
         mine = rows if covered.all() else rows.take(covered)
         decoder = self._decoder.columns
         groups = [(decoder.codec(group), group) for group in decoder.groups(mine)]

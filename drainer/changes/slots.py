@@ -18,10 +18,11 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from drainer.changes.net import States, merge
+from drainer.changes.net import States, merge, states_from
 from drainer.changes.netrows import NetColumns
 from drainer.changes.vector import Ints
 from drainer.order.blob import merge_slot as merge_rest
+from drainer.order.blob import without_tables
 from drainer.order.errors import BlobError
 from drainer.order.slot import table_seed
 from drainer.plan import Folded, Match, SegmentWork, TableShape
@@ -160,6 +161,19 @@ def _unpack(blob: bytes) -> _Part:
     return _Part(bytes(view[_HEAD.size : _HEAD.size + rest]), tables, change_count, source_bytes)
 
 
+def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]]) -> list[bytes]:
+    """What has no columns in any part; of a table that has them in some, the states of the others are added to it."""
+    rests = []
+    for part in parts:
+        if part.rest:
+            rest, taken = without_tables(part.rest, tables)
+            rests.append(rest)
+            for shape, rows in taken:
+                states = tables[shape.table_id][1]
+                states.append(states_from(rows, of_number=states[0].of_number))
+    return rests
+
+
 def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
     """One slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
     parts = [_unpack(blob) for blob in blobs]
@@ -167,7 +181,7 @@ def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> 
     for part in parts:
         for shape, states in part.tables:
             found.setdefault(shape.table_id, (shape, []))[1].append(states)
-    work = merge_rest([part.rest for part in parts if part.rest], after_ts, until_ts)
+    work = merge_rest(_rests(parts, found), after_ts, until_ts)
     folded = [*work.folded, *(Folded(shape, NetColumns.of(merge(states))) for shape, states in found.values())]
     folded.sort(key=lambda one: one.shape.table_id)
     return SegmentWork(

@@ -23,7 +23,7 @@ def warm_up() -> None:
     """Rows of a table that nobody has, from binlogs to slots and back."""
     columns = tuple(ColumnInfo(id=n + 1, name=f"c{n}", offset=n, type=kind) for n, kind in enumerate(_COLUMNS))
     info = TableInfo(id=1, name="t", columns=columns, pk_is_handle=True)
-    decoder = SegmentDecoder(view_of_table(info, "d"), "mysql", columns_bytes_min=0)
+    decoder = SegmentDecoder(view_of_table(info, "d"), "mysql", columns_bytes_min=0, columns_rows_min=0)
     payloads = []
     for number in range(3 * VECTOR_ROWS_MIN):
         value = PrewriteValue(1)

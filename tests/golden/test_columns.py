@@ -69,7 +69,7 @@ def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
         expected = FoldBuilder(Decoder(step.view, "mysql"))
         expected.add_all(payloads)
         work = expected.finish(step.after_ts, step.until_ts)
-        decoder = SegmentDecoder(step.view, "mysql", columns_bytes_min=0)
+        decoder = SegmentDecoder(step.view, "mysql", columns_bytes_min=0, columns_rows_min=0)
         decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, beside=decoder.rows)
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads[::-1])

@@ -14,7 +14,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.changes.netrows import live_rows, stale_keys
+from drainer.changes.netrows import NetColumns, live_rows, stale_keys
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.changes.warm import warm_up
@@ -38,7 +38,7 @@ def one_by_one(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
 
 
 def by_columns(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS))
+    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS, columns_rows_min=ALWAYS))
     builder.add_all(payloads)
     return builder.finish(0, 1)
 
@@ -53,10 +53,12 @@ def merged(work: SegmentWork) -> tuple[object, ...]:
     return listed(work)[:3]
 
 
-def cut(view: SchemaView, parts: list[list[bytes]], slots: int, *, in_order: bool) -> dict[int, list[bytes]]:
+def cut(
+    view: SchemaView, parts: list[list[bytes]], slots: int, *, in_order: bool, rows_min: int = ALWAYS
+) -> dict[int, list[bytes]]:
     blobs: dict[int, list[bytes]] = {}
     for part in parts:
-        builder = SegmentBuilder(SegmentDecoder(view, "mysql"))
+        builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_rows_min=rows_min))
         if in_order:
             for at in range(0, len(part), 3):
                 builder.add_in_order(part[at : at + 3])
@@ -110,13 +112,13 @@ def test_columns_fold_as_rows_do(data: st.DataObject, info: TableInfo) -> None:
 @settings(deadline=None, max_examples=100)
 @given(
     data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
-    flush=st.booleans(),
+    flush=st.booleans(), rows_min=st.integers(0, 9),
 )  # fmt: skip
 def test_parts_are_merged_as_rows_are(
-    data: st.DataObject, info: TableInfo, parts: int, slots: int, in_order: bool, flush: bool
+    data: st.DataObject, info: TableInfo, parts: int, slots: int, in_order: bool, flush: bool, rows_min: int
 ) -> None:
-    """Rules 16 and 19: parts cut anywhere, some transactions in two of them, blobs in any order, each key in its
-    slot."""
+    """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts with too few rows for columns,
+    blobs in any order, each key in its slot."""
     payloads = data.draw(histories(info))
     view = view_of(info)
     dice = random.Random(data.draw(st.integers(0, 999)))
@@ -126,7 +128,7 @@ def test_parts_are_merged_as_rows_are(
             shares[part].append(payload)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1 if flush else 4 << 20)
-        blobs = cut(view, shares, slots, in_order=in_order)
+        blobs = cut(view, shares, slots, in_order=in_order, rows_min=rows_min)
     rows: list[NetRow] = []
     for slot, found in blobs.items():
         work = merge_slot(dice.sample(found, len(found)))
@@ -205,6 +207,22 @@ def test_what_is_little_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None
     builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql"))
     builder.add_all([transaction([(info, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS)])
     assert len(builder.finish(0, 1).folded[0].rows) == 1
+
+
+def test_a_table_of_few_rows_goes_one_by_one_beside_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of a thousand small tables must not cost a thousand times the arrays."""
+    many, few = (table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2))
+    payloads = [
+        transaction([(few if n % 20 == 0 else many, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n)
+        for n in range(100)
+    ]
+    view = view_of(many, few)
+    expected = one_by_one(view, payloads)
+    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS, columns_rows_min=50))
+    builder.add_all(payloads)
+    work = builder.finish(0, 1)
+    assert listed(work) == listed(expected)
+    assert [isinstance(one.rows, NetColumns) for one in work.folded] == [True, False]
 
 
 def test_errors_are_those_of_the_first_row() -> None:

@@ -34,7 +34,7 @@ COLUMNS_BYTES_MIN: Final = 128 << 10
 # So many rows must a table have: else its rows go one by one, too.
 COLUMNS_ROWS_MIN: Final = 400
 # Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
-SHARE_BYTES_MAX: Final = 128 << 20
+SHARE_BYTES_MAX: Final = 64 << 20
 # So much of what comes in order is held before it is folded.
 FLUSH_BYTES: Final = 4 << 20
 
@@ -67,8 +67,9 @@ class SegmentDecoder:
         return found
 
     def _covers(self, table_id: int) -> bool:
-        versions = self.view.tables.get(table_id)
-        if versions is None or self.dialect != "mysql" or self.view.strays:
+        view = self.view
+        versions = view.tables.get(table_id)
+        if versions is None or self.dialect != "mysql" or table_id in view.strays or table_id in view.homes.values():
             return False
         key = choose_key(versions.current)
         return bool(key.columns) and not key.others

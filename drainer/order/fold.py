@@ -170,7 +170,7 @@ class FoldBuilder:
         commit_ts = one[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
             lane = self._lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
-            if lane is None and self._decoder.has_strays:
+            if lane is None and self._decoder.has_strays and not self._leaves_out(table_id):
                 lane = self._lane_of(self._decoder.codec_of_row(table_id, version, commit_ts, kind, row))
             if lane is None:
                 continue

@@ -24,7 +24,7 @@ from drainer.order.slot import slot_of
 from drainer.plan import NetRow, SegmentWork
 from drainer.row.decode import Decoder
 from drainer.schema.errors import TableUnknown, TableUnverified
-from drainer.schema.view import SchemaView
+from drainer.schema.view import SchemaView, Stray
 from tests.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
@@ -223,6 +223,25 @@ def test_a_table_of_few_rows_goes_one_by_one_beside_one_of_many(monkeypatch: pyt
     work = builder.finish(0, 1)
     assert listed(work) == listed(expected)
     assert [isinstance(one.rows, NetColumns) for one in work.folded] == [True, False]
+
+
+def test_rows_that_must_be_placed_one_by_one_and_tables_that_get_some_of_them_have_no_columns() -> None:
+    """Beside them other tables have, and no row counts twice."""
+    infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
+    stray, _, plain = infos
+    view = replace(view_of(*infos), strays={1: (Stray(9, stray),)}, homes={77: 2})
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n, 2: b"x"})) for info in infos], commit_ts=BEGIN_TS + n)
+        for n in range(5)
+    ] + [transaction([(plain, ("insert", {}, {1: 9, 2: b"y"}))], commit_ts=BEGIN_TS + 9)]
+    expected = one_by_one(view, payloads)
+    work = by_columns(view, payloads)
+    assert listed(work) == listed(expected)
+    assert {one.shape.table_id: isinstance(one.rows, NetColumns) for one in work.folded} == {
+        1: False,
+        2: False,
+        3: True,
+    }
 
 
 def test_errors_are_those_of_the_first_row() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
 
 from drainer.order.blob import pack_slots
-from drainer.order.claims import hides_conflict, keys_of
+from drainer.order.claims import ClaimedFold
 from drainer.order.table import TableFold
 from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork
+from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder, change_of, in_order
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
@@ -38,6 +38,7 @@ class FoldBuilder:
         self._places = 0
         self._source_bytes = 0
         self._folded_ts = 0
+        self._follows_values = True
 
     def add(self, payload: bytes) -> None:
         """One served binlog. DecodeError when it is none."""
@@ -80,23 +81,16 @@ class FoldBuilder:
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         transactions = in_order(self._found)
-        self._fold(transactions)
         commits = len({one[0] for one in transactions})
+        self._follows_values = commits > 1
+        self._fold(transactions)
         folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
         ordered = self._ordered_changes()
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
-    def hides_conflict(self, work: SegmentWork) -> bool:
-        """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
-        checked = (f.shape for f in work.folded if f.shape.secondary_unique and not f.shape.upserts)
-        tables = self._decoder.view.tables
-        keys = {shape.table_id: keys_of(tables[shape.table_id].current) for shape in checked}
-        if work.commits <= 1 or not keys:
-            return False
-        only = frozenset(keys)
-        by_commit = groupby(in_order(self._found), key=lambda one: one[0])
-        changes = ([c for one in group for c in self._decoder.changes_of(one, only)] for _, group in by_commit)
-        return hides_conflict(changes, keys)
+    def hides_conflict(self) -> bool:
+        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        return any(isinstance(fold, ClaimedFold) and fold.hides_conflict() for fold in self._folds.values())
 
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may be
@@ -128,8 +122,12 @@ class FoldBuilder:
         if codec.shape.foldable:
             fold = self._folds.get(codec.shape.table_id)
             if fold is None:
-                fold = self._folds[codec.shape.table_id] = TableFold(codec)
+                fold = self._folds[codec.shape.table_id] = self._fold_of(codec)
         return codec, fold
+
+    def _fold_of(self, codec: Codec) -> TableFold:
+        keys = other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
+        return ClaimedFold(codec, keys) if keys and self._follows_values else TableFold(codec)
 
     def _fold(self, transactions: list[Scanned]) -> None:
         """Transactions in order, behind those folded before."""

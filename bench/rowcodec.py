@@ -2,10 +2,11 @@
 
     python -m bench.rowcodec [--rows 50000]
 
-`sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `wide` has
-ten columns of ten types; `unique` is sbtest with two unique keys more, whose values are followed (rule 21): what
-an inline batch costs until it is known that folding hides no conflict. *Parsing* is protobuf's C parser on the same binlogs, rows untouched; *formatting* is one
-`%` of ready values and one dictionary entry a row. Least CPU time of several runs: other programs share the machine.
+`sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `unique` is
+the same with two unique keys more, whose values are followed (rule 21): *checked* is what an inline batch costs until
+it is known that folding hides no conflict; `wide` has ten columns of ten types. *Parsing* is protobuf's C parser on the
+same binlogs, rows untouched; *formatting* is one `%` of ready values and one dictionary entry a row. Least CPU time of
+several runs: other programs share the machine.
 """
 
 from __future__ import annotations

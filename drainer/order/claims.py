@@ -12,7 +12,7 @@ nothing. That can only cost time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
@@ -49,16 +49,25 @@ def two_holders(claims: Iterable[Claim]) -> bool:
     return False
 
 
+def first_holder(claims: Sequence[Claim]) -> object:
+    """The key of the only row that may hold the value before the first of `claims`: the one that loses it there, else
+    the one that has it behind it. `claims` of one value, in order."""
+    own = [claim for claim in claims if claim[0] == claims[0][0]]
+    last = {key: has for _, _, key, has, _ in own}
+    return next((key for _, _, key, has, _ in own if not has and not last[key]), own[0][2])
+
+
 class ClaimedFold(TableFold):
     """A table's fold that also notes who has and who loses the values of its other unique keys."""
 
-    __slots__ = ("_codecs", "claims", "keys")
+    __slots__ = ("_codecs", "claims", "keys", "value_row")
 
     def __init__(self, codec: Codec, keys: tuple[OtherKey, ...]) -> None:
         super().__init__(codec)
         self.keys = keys
         self.claims: tuple[Claims, ...] = tuple({} for _ in keys)
         self._codecs: dict[Codec, ClaimCodec] = {}
+        self.value_row = self._codec(codec).value_row
 
     def hides_conflict(self) -> bool:
         """Of what was taken in, in order."""

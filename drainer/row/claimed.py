@@ -24,6 +24,7 @@ from drainer.row.key import Same, choose_key, normal
 from drainer.row.key import comparison as comparison_of
 from drainer.row.layout import Layout, replicated
 from drainer.row.program import Cells, Images, Writer
+from drainer.row.text import row_text
 
 Values: TypeAlias = "tuple[object, ...]"
 ClaimInserted: TypeAlias = "tuple[object, Images, Row, Values]"
@@ -149,6 +150,14 @@ class ClaimCodec:
     def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> ClaimDeleted:
         codec, row = self._codec, b[p:end]
         return *codec.delete(b, p, end, commit_ts), self._values(codec.cells(Kind.DELETE, row, commit_ts)[0])
+
+    def value_row(self, number: int, value: object) -> Row:
+        """A value of key `number`, as it is, as a destination matches it."""
+        cells = value if isinstance(value, tuple) else (value,)
+        if self._codec.dialect != "mysql":
+            return cells
+        targets = self._codec.layout.targets
+        return row_text(tuple(targets[at].form for at in self._keys[number].places), cells)
 
     def _values(self, cells: Cells) -> Values:
         return tuple([_value(key, cells) for key in self._keys])

@@ -20,7 +20,6 @@ from tests.unit.drainer.cut_case import (
     BARE,
     COMPOSITE,
     INT_KEY,
-    KEY_ONLY,
     LOOSE,
     NULLABLE,
     SECONDARY,
@@ -65,7 +64,7 @@ def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) 
     of a transaction that is refused nothing arrives, of those before it everything."""
     tables = [info] if info is INT_KEY else [info, INT_KEY]
     stream = stream_of(tables, data.draw(streams(tables)), upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=info in KEY_ONLY))
+    how = data.draw(cuts(len(stream.binlogs), spread=True))
     expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
     assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
 
@@ -174,7 +173,7 @@ def test_streams_of_tidb_that_break_the_rules(
 ) -> None:
     """The error names transaction, table, row and the way past it, and never tells to drop a primary key."""
     stream = stream_of([info], drawn, upserts=False)
-    for how in all_cuts(len(drawn), spread=False):
+    for how in all_cuts(len(drawn), spread=True):
         found = into_sqlite(tmp_path / "down.sqlite", stream, how)
         assert found.rows[info.name] == expected, how
         if refused is not None:

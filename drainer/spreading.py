@@ -14,9 +14,10 @@ from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 
-from drainer.coordinator import Mode, Plan
-from drainer.feed import ExamineJob, Feed, SpreadJob
+from drainer.coordinator import Mode, Plan, only
+from drainer.feed import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.inline import SchemaSupply
+from drainer.large import PullLarge
 from drainer.order.slot import HASH_VERSION
 from drainer.progress import Progress
 from drainer.pumps.count import together
@@ -27,6 +28,7 @@ from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
 from drainer.sink.errors import CommitRefused, DataError
 from drainer.sink.protocol import Destination, Intent, SpreadTarget
+from drainer.step import Merged
 
 _log = get_logger(__name__)
 
@@ -55,8 +57,16 @@ class Spreading:
     spread, for something in it may be refused."""
 
     def __init__(
-        self, destination: Destination, supply: SchemaSupply, progress: Progress, cut: Cut, intent: Intent | None
+        self,
+        destination: Destination,
+        supply: SchemaSupply,
+        progress: Progress,
+        cut: Cut,
+        intent: Intent | None,
+        pull: PullLarge | None = None,
     ) -> None:
+        """`pull`: brings binlogs to the driver past Spark."""
+        self._pull = pull
         self._destination = destination
         self._supply = supply
         self._progress = progress
@@ -94,7 +104,11 @@ class Spreading:
         rows = 0
         while target is not None:
             job = SpreadJob(order, intent, target, plan.fold is not None, together(plan.planned.values()))
-            results = feed.spread(job)
+            try:
+                results = feed.spread(job)
+            except DataError as error:
+                self._name(error, plan, feed)
+                raise
             rows = max(rows, sum(result.rows for result in results))
             target = self._destination.next_phase(intent, results)
         crash_point("drainer.before_finish")
@@ -124,6 +138,23 @@ class Spreading:
         if plan.fold is not None:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
         return None
+
+    def _name(self, error: DataError, plan: Plan, feed: Feed) -> None:
+        """What is refused although the batch was examined: a value that the destination cannot store, for one."""
+        commit_ts = error.commit_ts
+        if not commit_ts:
+            return
+        merged: list[Merged] = []
+        try:
+            if plan.fold is None:
+                merged = list(binlogs(feed.messages()))
+            elif self._pull is not None:
+                with self._pull(only(plan, commit_ts), self._progress) as pulled:
+                    merged = pulled
+        except BinlogError as failed:
+            _log.warning("the refused transaction could not be asked for", commit_ts=commit_ts, why=str(failed))
+        start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
+        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
     def _leaves_out(self, plan: Plan) -> bool:
         """Whether a transaction of the batch is to be passed over (ignore-txn-commit-ts): the inline way does that."""

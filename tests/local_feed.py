@@ -10,11 +10,12 @@ from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.feed import Examined, ExamineJob, SpreadJob
-from drainer.order.blob import merge_slot
+from drainer.order.blob import last_change, merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.order.probes import merge_claims
 from drainer.reading import FoldOrder
 from drainer.row.decode import Decoder
+from drainer.sink.errors import DataError
 from drainer.sink.protocol import SlotResult
 
 
@@ -52,11 +53,15 @@ class LocalFeed:
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
         self.spreads.append(job)
-        return [
-            job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts))
-            for slot, blobs in sorted(self._slots(job.order).items())
-            if slot < job.order.slots
-        ]
+        slots = [(slot, blobs) for slot, blobs in sorted(self._slots(job.order).items()) if slot < job.order.slots]
+        return [self._applied(job, slot, blobs) for slot, blobs in slots]
+
+    def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> SlotResult:
+        try:
+            return job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts))
+        except DataError as error:
+            error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+            raise
 
     def _slots(self, order: FoldOrder) -> dict[int, list[bytes]]:
         slots: dict[int, list[bytes]] = {}

@@ -101,6 +101,12 @@ def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> 
     return merge.work(after_ts, until_ts)
 
 
+def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
+    """The commit_ts of the last change of a key among the blobs of its slot, 0 where it is not in them."""
+    tables = (table for blob in blobs for table in load(blob)[0] if table[0][0] == table_id)
+    return max((state[4] for _, states in tables for state in states if state[0] == identity), default=0)
+
+
 def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
     """Every slot's blob of a part, empty for a slot that gets nothing, behind the totals of the part: `count` binlogs
     of `size` bytes. So each slot hears of all parts, and knows whether one is missing (rule 22)."""

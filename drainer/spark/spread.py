@@ -16,12 +16,13 @@ from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
 from drainer.feed import SpreadJob
-from drainer.order.blob import merge_slot, split_totals, with_totals
+from drainer.order.blob import last_change, merge_slot, split_totals, with_totals
 from drainer.order.carry import join_blobs
 from drainer.order.fold import FoldBuilder
 from drainer.pumps.count import Counted, RangeDiffers, check
 from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
+from drainer.sink.errors import DataError
 from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.read import decoder_for, slotted
@@ -93,7 +94,11 @@ class Apply:
                 results.append(astuple(SlotResult(slot, 0, 0, 0)))
                 continue
             work = merge_slot(blobs, intent.after_ts, intent.until_ts)
-            results.append(astuple(self.target.apply(slot, work)))
+            try:
+                results.append(astuple(self.target.apply(slot, work)))
+            except DataError as error:
+                error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+                raise
             crash_point("drainer.mid_spread")
         if results:
             columns = zip(*results, strict=True)

@@ -13,7 +13,6 @@ from tests.support import MariaDB
 from tests.unit.drainer.cut_case import (
     BARE,
     COMPOSITE,
-    KEY_ONLY,
     LOOSE,
     NULLABLE,
     SECONDARY,
@@ -66,5 +65,5 @@ def test_a_stream_of_a_service(db: MariaDB, info: TableInfo, data: st.DataObject
 @given(data=st.data())
 def test_a_stream_of_tidb(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
     stream = stream_of([info], data.draw(streams([info])), upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=info in KEY_ONLY))
+    how = data.draw(cuts(len(stream.binlogs), spread=True))
     assert into_server(db, stream, how) == into_server(db, stream, EACH)

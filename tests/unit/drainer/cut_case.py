@@ -69,6 +69,18 @@ def ops(tables: Sequence[TableInfo]) -> st.SearchStrategy[Op]:
     return st.builds(Op, st.sampled_from(["insert", "update", "delete"]), st.sampled_from(tables), row, row)
 
 
+def put(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("insert", info, (k, u, v), (k, u, v))]
+
+
+def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("delete", info, (k, u, v), (k, u, v))]
+
+
+def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
+    return [Op("update", info, old, new)]
+
+
 def streams(tables: Sequence[TableInfo]) -> st.SearchStrategy[list[list[Op]]]:
     return st.lists(st.lists(ops(tables), min_size=1, max_size=3), min_size=1, max_size=9)
 
@@ -254,28 +266,35 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
 
 
 def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
-    """The whole stream through a pipeline; the error that stopped it."""
+    """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
+    leaves the destination as it is."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     policy = Policy(ignored_ts=frozenset({stream.ignored}))
     schema = Schema.open(
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
-    pipeline = Pipeline(destination, Supply(schema), Cut(3, 2, "d"), position_ts=position.commit_ts)
-    begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
-    pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+    intent = position.intent
+    pipeline = Pipeline(destination, Supply(schema), Cut(3, 2, "d"), position_ts=position.commit_ts, intent=intent)
+    if position.commit_ts < BEGUN:
+        begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
+        pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
     count = len(stream.binlogs)
     edges = [ts(10 + n) for n in range(count) if n in how.behind or n == count - 1]
     parts = [stream.binlogs[n :: how.parts] for n in range(how.parts)]
     try:
+        if intent is not None:
+            feed = LocalFeed(parts, intent.after_ts, intent.until_ts)
+            pipeline.run(Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, (), 1, intent), feed)
         for until_ts, spread in zip(edges, itertools.cycle(how.spread), strict=False):
-            feed = LocalFeed(parts, pipeline.position_ts, until_ts)
-            mode = Mode.SPREAD if spread else Mode.INLINE
-            pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+            if until_ts > pipeline.position_ts:
+                feed = LocalFeed(parts, pipeline.position_ts, until_ts)
+                mode = Mode.SPREAD if spread else Mode.INLINE
+                pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
     except DataError as error:
-        return error
-    finally:
         destination.close(clean=False)
+        return error
+    destination.close(clean=False)
     return None
 
 

@@ -28,9 +28,12 @@ from tests.unit.drainer.cut_case import (
     Op,
     SQLiteSpread,
     Stream,
+    change,
     cuts,
     drain,
+    gone,
     into_sqlite,
+    put,
     stream_of,
     streams,
 )
@@ -70,18 +73,6 @@ def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) 
 
 
 Rows = list[tuple[object, ...]]
-
-
-def put(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
-    return [Op("insert", info, (k, u, v), (k, u, v))]
-
-
-def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
-    return [Op("delete", info, (k, u, v), (k, u, v))]
-
-
-def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
-    return [Op("update", info, old, new)]
 
 
 def all_cuts(count: int, *, spread: bool) -> Iterator[Cuts]:

@@ -11,6 +11,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.destination import MySQLDestination
 from tests.integration.sink.case import server_config
 from tests.schema_case import ts
@@ -196,3 +197,26 @@ def test_what_the_server_cannot_store_is_named_in_a_spread_batch(db: MariaDB) ->
     db.query("ALTER TABLE d.int_key MODIFY u INT")
     assert drain(MySQLDestination(server_config(db, takeover="force")), stream, how) is None
     assert (9, 40_000, 1) in standing(db, stream)["int_key"]
+
+
+@dataclass
+class AnswerLost:
+    """The connection goes behind the nth COMMIT, before its answer comes."""
+
+    left: int
+
+    def __call__(self, place: str) -> None:
+        if place == "sink.after_commit":
+            self.left -= 1
+            if self.left == 0:
+                raise ConnectionLost(place)
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_rows_that_go_ahead_come_once_although_the_answer_is_lost(db: MariaDB, nth: int) -> None:
+    """The transaction that records the intent holds them, and is not done again where it was committed."""
+    stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
+    reset(db)
+    with mock.patch("drainer.sink.mysql.driver.crash_point", AnswerLost(nth)):
+        error = drain(MySQLDestination(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
+    assert error is None and standing(db, stream) == {"bare": [(1, 1, 1)]}

@@ -265,20 +265,27 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
     return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
 
 
-def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
-    """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
-    leaves the destination as it is."""
+def opened(destination: Destination, stream: Stream) -> Pipeline:
+    """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     policy = Policy(ignored_ts=frozenset({stream.ignored}))
     schema = Schema.open(
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
-    intent = position.intent
-    pipeline = Pipeline(destination, Supply(schema), Cut(3, 2, "d"), position_ts=position.commit_ts, intent=intent)
+    cut = Cut(3, 2, "d")
+    pipeline = Pipeline(destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent)
     if position.commit_ts < BEGUN:
         begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
         pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+    return pipeline
+
+
+def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
+    """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
+    leaves the destination as it is."""
+    pipeline = opened(destination, stream)
+    intent = pipeline.open_intent
     count = len(stream.binlogs)
     edges = [ts(10 + n) for n in range(count) if n in how.behind or n == count - 1]
     parts = [stream.binlogs[n :: how.parts] for n in range(how.parts)]

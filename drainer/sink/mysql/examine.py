@@ -13,11 +13,10 @@ from drainer.sink.mysql import kept
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.patience import Patience
-from drainer.sink.mysql.statements import qualified, quote, split_row
+from drainer.sink.mysql.statements import qualified, quote
 
 _IDLE_S: Final = 120
-# Of each question the server plans the ranges by itself; more of them in one statement are not quicker.
-_PROBES_MAX: Final = 200
+_VALUES_MAX: Final = 1000
 _BYTES_MAX: Final = 256 << 10
 
 
@@ -72,26 +71,30 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
 
 def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
     """SELECTs, bounded in size, of rows that hold one of the values and are not the one that may. `probes`: of one
-    unique key. Pure."""
+    unique key. Pure. The server finds values by their index, and pairs in a sorted list; ANDs and ORs of as many take it
+    four times as long as to write the rows."""
     shape, places = probes[0].shape, probes[0].places
-    names = [quote(shape.columns[at]) for at in places]
-    key = [quote(shape.columns[at]) for at in shape.key]
-    head = b"SELECT " + b",".join(names) + b" FROM " + qualified(shape.schema, shape.table) + b" WHERE "
-    parts: list[bytes] = []
+    value = b",".join(quote(shape.columns[at]) for at in places)
+    both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))
+    head = b"SELECT " + value + b" FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + value + b") IN ("
+    between = b") AND (" + both + b") NOT IN ("
+    values: list[bytes] = []
+    pairs: list[bytes] = []
     size = 0
     for probe in probes:
-        own = b"NOT (" + _equal(key, probe.key) + b")"
-        for value in probe.values:
-            parts.append(b"(" + _equal(names, value) + b" AND " + own + b")")
-            size += len(parts[-1])
-            if len(parts) >= _PROBES_MAX or size >= _BYTES_MAX:
-                yield head + b" OR ".join(parts) + b" LIMIT 1"
-                parts, size = [], 0
-    if parts:
-        yield head + b" OR ".join(parts) + b" LIMIT 1"
+        key = _tuple(probe.key)
+        for one in map(_tuple, probe.values):
+            values.append(one)
+            pairs.append(one[:-1] + b"," + key[1:])
+            size += len(one) + len(pairs[-1])
+            if len(values) >= _VALUES_MAX or size >= _BYTES_MAX:
+                yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+                values, pairs, size = [], [], 0
+    if values:
+        yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
 
 
-def _equal(names: Sequence[bytes], row: object) -> bytes:
+def _tuple(row: object) -> bytes:
     if not isinstance(row, bytes):
         raise TypeError(f"a value for MySQL must be the bytes of a tuple, not {type(row).__name__}")
-    return b" AND ".join(b"%s=%s" % pair for pair in zip(names, split_row(row), strict=True))
+    return row

@@ -71,8 +71,8 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
 
 def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
     """SELECTs, bounded in size, of rows that hold one of the values and are not the one that may. `probes`: of one
-    unique key. Pure. The server finds values by their index, and pairs in a sorted list; ANDs and ORs of as many take it
-    four times as long as to write the rows."""
+    unique key. Pure. The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it
+    longer than to write the rows."""
     shape, places = probes[0].shape, probes[0].places
     value = b",".join(quote(shape.columns[at]) for at in places)
     both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))

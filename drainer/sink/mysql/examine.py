@@ -16,7 +16,7 @@ from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.statements import qualified, quote
 
 _IDLE_S: Final = 120
-_VALUES_MAX: Final = 1000
+_VALUES_MAX: Final = 200
 _BYTES_MAX: Final = 256 << 10
 
 

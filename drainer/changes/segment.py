@@ -7,7 +7,7 @@ for itself: states that were made either way are merged (changes.slots).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +19,7 @@ from drainer.changes.net import States, merge, net_of
 from drainer.changes.netrows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
-from drainer.order.fold import FoldBuilder
+from drainer.order.fold import FoldBuilder, Parts
 from drainer.plan import Folded, SegmentWork, TableShape
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
@@ -98,13 +98,19 @@ class SegmentBuilder:
     stays (rule 21), as if a batch had ended between them.
     """
 
-    def __init__(self, decoder: SegmentDecoder) -> None:
+    def __init__(self, decoder: SegmentDecoder, *, follows_values: bool = True) -> None:
+        """`follows_values`: as of FoldBuilder."""
         self._decoder = decoder
+        self._follows_values = follows_values
         self._payloads: list[bytes] = []
         self._bytes = 0
         # Of each table id that rows carry, which way they go: what is met first decides.
         self._ways: dict[int, bool] = {}
-        self._rest = FoldBuilder(decoder.rows, leaves_out=lambda table_id: self._ways.get(table_id, False))
+        self._rest = FoldBuilder(
+            decoder.rows,
+            follows_values=follows_values,
+            leaves_out=lambda table_id: self._ways.get(table_id, False),
+        )
         self._tables: dict[int, _Table] = {}
         self._change_count = 0
         self._source_bytes = 0
@@ -147,7 +153,7 @@ class SegmentBuilder:
         first row that has one."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
-            self._rest = FoldBuilder(self._decoder.rows)
+            self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
             self._rest.add_all(self._payloads)
             return self._rest.finish(after_ts, until_ts)
         commit_ts = []
@@ -165,19 +171,29 @@ class SegmentBuilder:
         count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
 
-    def hides_conflict(self, work: SegmentWork) -> bool:
-        """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
-        return self._rest.hides_conflict(work)
+    def hides_conflict(self) -> bool:
+        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        return self._rest.hides_conflict()
 
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
         be any part of a segment."""
+        return self.parts(count, goes_ahead=lambda table_id: False).slots
+
+    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
+        """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
+        must be known of unique values before anything is applied (rule 21)."""
         for payloads in _shares(self._payloads):
             self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
-        tables = {
-            table_id: (table.shape, merge(table.states)) for table_id, table in self._tables.items() if table.states
-        }
-        return pack(self._rest.slots(count), tables, count, self._change_count, self._source_bytes)
+        rest = self._rest.parts(count, goes_ahead=goes_ahead)
+        first: dict[int, tuple[TableShape, States]] = {}
+        others: dict[int, tuple[TableShape, States]] = {}
+        for table_id, table in self._tables.items():
+            if table.states:
+                (first if goes_ahead(table_id) else others)[table_id] = table.shape, merge(table.states)
+        ahead = pack({0: rest.ahead} if rest.ahead else {}, first, 1, 0, 0)
+        slots = pack(rest.slots, others, count, self._change_count, self._source_bytes)
+        return Parts(slots, rest.claims, ahead.get(0, b""))
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:

@@ -17,10 +17,12 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from drainer.changes.net import States, merge, states_from
 from drainer.changes.netrows import NetColumns
 from drainer.changes.vector import Ints
+from drainer.order.blob import last_change as rest_last_change
 from drainer.order.blob import merge_slot as merge_rest
 from drainer.order.blob import without_tables
 from drainer.order.errors import BlobError
@@ -172,6 +174,18 @@ def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]
                 states = tables[shape.table_id][1]
                 states.append(states_from(rows, of_number=states[0].of_number))
     return rests
+
+
+def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
+    """The commit_ts of the last change of a key among the blobs of its slot, 0 where it is not in them."""
+    parts = [_unpack(blob) for blob in blobs]
+    found = [rest_last_change([part.rest for part in parts if part.rest], table_id, identity)]
+    for part in parts:
+        for shape, states in part.tables:
+            at = pc.index(states.identity, pa.scalar(identity, pa.binary())).as_py()
+            if shape.table_id == table_id and at >= 0:
+                found.append(int(states.last_ts[at]))
+    return max(found)
 
 
 def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:

@@ -342,8 +342,7 @@ def require_java() -> None:
 
 def _make_class_archive() -> None:
     """What `make archive` makes, once for this checkout: tests start Spark dozens of times, each at half the CPU."""
-    from drainer.spark.archive import archive_of
-    from drainer.spark.session import check_java
+    from drainer.spark.java import archive_of, check_java
 
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "lock").open("w") as lock:

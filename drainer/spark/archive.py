@@ -9,23 +9,18 @@ it fits its version and its jars, and does without if it does not.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import threading
 from pathlib import Path
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
+
+from drainer.spark.java import archive_of, check_java
+from drainer.spark.unavailable import SparkUnavailable
 
 BATCHES = 3
 MAKE_S = 300.0
-
-
-def archive_of(java_version: str) -> Path:
-    """Where the archive for this Spark and this Java is, or would be."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "drainer" / f"spark-{pyspark.__version__}-java-{java_version}.jsa"
 
 
 def make(java_version: str) -> Path:
@@ -70,9 +65,6 @@ def _exercise(session: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    from drainer.spark.errors import SparkUnavailable
-    from drainer.spark.session import check_java
-
     try:
         sys.stdout.write(f"{make(check_java())}\n")
     except (SparkUnavailable, OSError) as error:

@@ -33,7 +33,7 @@ class CountedRun(SparkRun):
 
 def counted_run(pipeline: StandingPipeline) -> CountedRun:
     loop = asyncio.get_running_loop()
-    return CountedRun(None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
+    return CountedRun(None, None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
 
 
 async def test_spark_s_own_failure_begins_again_a_few_times() -> None:

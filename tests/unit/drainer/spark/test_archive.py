@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.archive import archive_of
-from drainer.spark.session import java_options
+from drainer.spark.java import archive_of, java_options
 
 
 def test_an_archive_is_of_one_spark_and_one_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.errors import SparkUnavailable
-from drainer.spark.session import check_java, with_retries
+from drainer.spark.java import check_java
+from drainer.spark.settings import with_retries
+from drainer.spark.unavailable import SparkUnavailable
 
 
 @pytest.mark.parametrize(

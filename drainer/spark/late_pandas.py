@@ -14,15 +14,15 @@ from importlib import metadata, util
 
 
 class LatePandas(types.ModuleType):
-    """Stands for pandas until somebody wants more of it than its version. Then the real one takes its place."""
+    """Stands for pandas until somebody wants more of it than its version. Then the real one takes its place. Before
+    that its submodules cannot be imported: it is for the drainer's own process, where nobody does."""
 
     def __init__(self, version: str) -> None:
         super().__init__("pandas")
         self.__version__ = version
 
     def __getattr__(self, name: str) -> object:
-        # Who looks at modules as such wants nothing of pandas; __path__ is asked for by `import pandas.core`.
-        if name.startswith("__") and name != "__path__":
+        if name.startswith("__"):  # who looks at it as a module wants nothing of pandas
             raise AttributeError(name)
         if sys.modules.get("pandas") is self:
             del sys.modules["pandas"]

@@ -50,6 +50,7 @@ from drainer.schema.published import PublishedSource
 from drainer.schema.url import UrlSource, fetcher
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
+from drainer.spark.archiving import make_where_missing
 from drainer.spark.opening import Opening
 from drainer.spreading import Cut
 from drainer.status import Status
@@ -281,6 +282,8 @@ async def _drain(
         stack.callback(setattr, status, "phase", "stopping")
         if await spark.start():
             status.phase = ""
+            if config.spark.class_archive:
+                stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
             _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
             await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)

@@ -1,14 +1,17 @@
 """An archive of the classes that the drainer's JVM loads, which halves the CPU of a start (class data sharing).
 
-    python -m drainer.spark.archive
+    python -m drainer.spark.archive [--if-missing]
 
-makes it anew, once for an installation of pyspark and Java, which takes half a minute. Every later start uses it if it
-is there: `drainer/spark-<version>-java-<version>.jsa` in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that
-it fits its version and its jars, and does without if it does not.
+makes it anew, once for an installation of pyspark and Java, which takes half a minute. A drainer that has run for a
+while does so by itself where there is none (drainer.spark.archiving). Every later start uses it if it is there:
+`drainer/spark-<version>-java-<version>.jsa` in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that it fits its
+version and its jars, and does without if it does not.
 """
 
 from __future__ import annotations
 
+import fcntl
+import shutil
 import sys
 import tempfile
 import threading
@@ -16,23 +19,37 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from drainer.scratch import scratch
 from drainer.spark.java import archive_of, check_java
 from drainer.spark.unavailable import SparkUnavailable
 
+LOCK = "making.lock"
+MAKING = "making-"
 BATCHES = 3
 MAKE_S = 300.0
 
 
-def make(java_version: str) -> Path:
-    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded.
+def make(java_version: str, *, if_missing: bool = False) -> Path:
+    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded. One at a time: where
+    another process makes it, this one waits. `if_missing`: one that is there is left.
 
     Raises SparkUnavailable, and OSError where there is no room for about 150 MB.
     """
-    from drainer.spark.session import start_session, stop_session
-
     place = archive_of(java_version)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as name:
+    with (place.parent / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (if_missing and place.exists()):
+            for killed in place.parent.glob(f"{MAKING}*"):
+                shutil.rmtree(killed, ignore_errors=True)
+            _make(place)
+    return place
+
+
+def _make(place: Path) -> None:
+    from drainer.spark.session import start_session, stop_session
+
+    with scratch(), tempfile.TemporaryDirectory(dir=place.parent, prefix=MAKING) as name:
         folder = Path(name)
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
@@ -40,7 +57,6 @@ def make(java_version: str) -> Path:
         _exercise(session, folder)
         stop_session(session, exit_s=MAKE_S)
         made.replace(place)
-    return place
 
 
 def _exercise(session: SparkSession, folder: Path) -> None:
@@ -66,7 +82,7 @@ def _exercise(session: SparkSession, folder: Path) -> None:
 
 def main() -> int:
     try:
-        sys.stdout.write(f"{make(check_java())}\n")
+        sys.stdout.write(f"{make(check_java(), if_missing='--if-missing' in sys.argv[1:])}\n")
     except (SparkUnavailable, OSError) as error:
         sys.stderr.write(f"no archive was made: {error}\n")
         return 1

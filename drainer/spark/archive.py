@@ -4,8 +4,8 @@
 
 makes it anew, once for an installation of pyspark and Java, which takes half a minute. A drainer that has run for a
 while does so by itself where there is none (drainer.spark.archiving). Every later start uses it if it is there:
-`drainer/spark-<version>-java-<version>.jsa` in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that it fits its
-version and its jars, and does without if it does not.
+drainer.spark.java names the file, in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that it fits its version and its
+jars, and does without if it does not.
 """
 
 from __future__ import annotations

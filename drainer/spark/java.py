@@ -14,6 +14,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from drainer.spark.home import cache_folder, home_mark
 from drainer.spark.unavailable import SparkUnavailable
 
 JAVA_MAJOR_MIN = 17
@@ -54,8 +55,8 @@ def java_of(java: Path) -> tuple[str, str]:
 
 def archive_of(java_version: str) -> Path:
     """Where the archive for this Spark and this Java is, or would be (drainer.spark.archive makes it)."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "drainer" / f"spark-{metadata.version('pyspark')}-java-{java_version}.jsa"
+    name = f"spark-{metadata.version('pyspark')}-{home_mark()}-java-{java_version}.jsa"
+    return cache_folder() / name
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 from collections.abc import Mapping
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from binlog.log import get_logger
 
+from drainer.spark.home import lean_home
 from drainer.spark.java import JAVA_OPTIONS, java_options
-from drainer.spark.unavailable import SparkUnavailable
 
 _log = get_logger(__name__)
 
@@ -94,14 +93,6 @@ def environment() -> dict[str, str]:
     """
     return {
         "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",
-        "SPARK_HOME": os.environ.get("SPARK_HOME") or spark_home(),
+        "SPARK_HOME": str(lean_home()),
         "SPARK_LAUNCHER_OPTS": f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} {JAVA_OPTIONS}".strip(),
     }
-
-
-def spark_home() -> str:
-    """pyspark's folder, which holds Spark itself, without importing pyspark."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise SparkUnavailable("pyspark is not installed here")
-    return str(Path(found.origin).parent)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
     conf = SparkConf(loadDefaults=False).setAll(list(jvm.settings.items()))
     try:
         gateway = connect(jvm, conf, stopping)
-        with killed_when(stopping, jvm.process):
+        with quiet_py4j(), killed_when(stopping, jvm.process):
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
             register(session)
             return session
@@ -52,6 +53,22 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
         if stopping():
             raise Stopped("Spark was about to start") from error
         raise SparkUnavailable(f"Spark did not start, see {jvm.output}: {reason_of(_text(error))}") from error
+
+
+@contextlib.contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """While inside, a call that a killed JVM does not answer is an exception only: py4j writes its traceback to the
+    root of Python's logging as well, which is stderr."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
 
 
 def _text(error: Exception) -> str:

@@ -42,12 +42,13 @@ class Opening:
         """A session that runs gets some seconds to end; one that is still being made is killed. May be called again."""
         self._closed.set()
         self._thread.join()
-        if self._made.exception() is None:
+        made = self._made
+        if made.exception() is None:
             from drainer.spark.session import stop_session
 
-            stop_session(self._made.result())
             self._made = Future()
             self._made.set_exception(Stopped("Spark has been stopped"))
+            stop_session(made.result())
 
     def _stopping(self) -> bool:
         return self._closed.is_set() or self._asked_to_stop()

@@ -8,7 +8,7 @@ by itself, which the driver pulls past Spark. See docs/architecture.md.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -184,6 +184,15 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
     tasks = _tasks(marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+
+
+def only(plan: Plan, commit_ts: int) -> Plan:
+    """What the driver pulls to look at the binlogs of one commit_ts of a batch."""
+    parts = [part for task in plan.tasks for part in task if part.after_ts < commit_ts <= part.until_ts]
+    ranges = tuple(replace(part, after_ts=commit_ts - 1, until_ts=commit_ts, planned=None) for part in parts)
+    return replace(
+        plan, after_ts=commit_ts - 1, until_ts=commit_ts, mode=Mode.LARGE, tasks=(), large=ranges, holders=()
+    )
 
 
 def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:

@@ -15,6 +15,7 @@ from drainer.pipeline import Pipeline
 from drainer.progress import Stopped
 from drainer.pumps.count import RangeDiffers
 from drainer.scheduler import Scheduler
+from drainer.spreading import NotSpread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,9 +34,10 @@ class SparkRun:
     """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
 
     A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
-    position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded. Nor does
-    Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back; nor, as
-    often, a range of which more or less came than was planned: a binlog that a pump took late is in the next plan.
+    position, which waits until all pumps answer. Nor does a batch that must go inline: the next query reads it so. Nor
+    does Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back;
+    nor, as often, a range of which more or less came than was planned: a binlog that a pump took late is in the next
+    plan.
     """
 
     def __init__(
@@ -138,7 +140,7 @@ class SparkRun:
         """Whether another query from the destination's position may do better."""
         from drainer.spark.errors import SparkFailed
 
-        if isinstance(error, PumpUnavailable):
+        if isinstance(error, PumpUnavailable | NotSpread):
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False

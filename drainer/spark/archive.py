@@ -11,20 +11,17 @@ jars, and does without if it does not.
 from __future__ import annotations
 
 import fcntl
-import shutil
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from drainer.scratch import scratch
-from drainer.spark.java import archive_of, check_java
+from drainer.scratch import locked_folder, scratch
+from drainer.spark.java import MAKING, archive_of, check_java
 from drainer.spark.unavailable import SparkUnavailable
 
 LOCK = "making.lock"
-MAKING = "making-"
 BATCHES = 3
 MAKE_S = 300.0
 
@@ -40,8 +37,6 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
     with (place.parent / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (if_missing and place.exists()):
-            for killed in place.parent.glob(f"{MAKING}*"):
-                shutil.rmtree(killed, ignore_errors=True)
             _make(place)
     return place
 
@@ -49,8 +44,7 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
 def _make(place: Path) -> None:
     from drainer.spark.session import start_session, stop_session
 
-    with scratch(), tempfile.TemporaryDirectory(dir=place.parent, prefix=MAKING) as name:
-        folder = Path(name)
+    with scratch(), locked_folder(place.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)

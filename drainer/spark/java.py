@@ -14,10 +14,12 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from drainer.scratch import sweep
 from drainer.spark.home import cache_folder, home_mark
 from drainer.spark.unavailable import SparkUnavailable
 
 JAVA_MAJOR_MIN = 17
+MAKING = "making-"
 INSTALL_JAVA = "install a Java runtime 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 # The JVM of a local master moves bytes between Python processes and plans small jobs: the quick compiler is enough.
@@ -57,6 +59,11 @@ def archive_of(java_version: str) -> Path:
     """Where the archive for this Spark and this Java is, or would be (drainer.spark.archive makes it)."""
     name = f"spark-{metadata.version('pyspark')}-{home_mark()}-java-{java_version}.jsa"
     return cache_folder() / name
+
+
+def remove_leftovers(place: Path) -> None:
+    """What a making of the archive at `place` left, about 150 MB, when it was killed."""
+    sweep(place.parent, MAKING)
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:

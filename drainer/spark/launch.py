@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from drainer.progress import Stopped
 from drainer.spark import supervisor
-from drainer.spark.java import archive_of, check_java
+from drainer.spark.java import archive_of, check_java, remove_leftovers
 from drainer.spark.master import check_master
 from drainer.spark.settings import LOG4J, environment, settings_for
 from drainer.spark.unavailable import SparkUnavailable
@@ -58,6 +58,7 @@ def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bo
     drainer.spark.archive where they are. Raises SparkUnavailable where there is no Java or no master."""
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
+    remove_leftovers(classes)
     # Workers run `python3` from PATH unless told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -73,10 +73,6 @@ class Session:
         self._asserts_strictly = False
 
     @property
-    def connection_id(self) -> int:
-        return int(self._connection.thread_id())  # type: ignore[no-untyped-call]
-
-    @property
     def address(self) -> str:
         return self._config.address
 
@@ -117,6 +113,16 @@ class Session:
         self.execute(sql)
         result = self._connection._result  # type: ignore[attr-defined]
         return [tuple(row) for row in result.rows or ()]
+
+    def show_create(self, what: bytes) -> str:
+        """SHOW CREATE of a table or database, named with its kind. A BINARY default may stand in it as it is: bytes
+        that are no text become escapes."""
+        self._connection.use_unicode = False
+        try:
+            data = self.query(b"SHOW CREATE " + what)[0][1]
+        finally:
+            self._connection.use_unicode = True
+        return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement."""

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
 from binlog.stub.etcd import MemoryEtcd
@@ -145,3 +147,7 @@ async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
             if len(found) == count:
                 break
     return found
+
+
+def codes(error: pytest.ExceptionInfo[aio.AioRpcError]) -> tuple[grpc.StatusCode, str]:
+    return error.value.code(), error.value.details() or ""

@@ -76,7 +76,7 @@ class Cluster:
         """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while True:
                     mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=10)
                     if mark.resolved_ts >= until_ts:

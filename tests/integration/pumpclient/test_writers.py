@@ -19,8 +19,10 @@ from binlog.tidb.job import Job
 from binlog.writers import living_writers
 
 from pumpclient.client import PumpsClient
-from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table
-from tests.integration.pumpclient.conftest import Cluster
+from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
+from pumpclient.sdk.transaction import Transaction
+from pumpclient.writer import Limits
+from tests.integration.pumpclient.conftest import Cluster, Pump
 from tests.integration.pumpclient.test_pumps import binlogctl, child
 from tests.support import ROOT, wait_until
 
@@ -232,3 +234,59 @@ async def test_settle_all(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert await pending(cluster) == 0
     assert asyncio.get_running_loop().time() - began < 20
+
+
+async def undelivered(
+    cluster: Cluster, service: Service, table: Table, cut: signal.Signals
+) -> tuple[Pump, Transaction]:
+    """A transaction whose pump gets `cut` between its prewrite and its commit: the service learns no outcome."""
+    plain = service._timestamps.get
+    hit: list[Pump] = []
+
+    async def then_cut() -> int:
+        commit_ts = await plain()
+        holder = service.client._writer.tracker._open[txn.start_ts].pump
+        assert holder is not None
+        hit.append(cluster.pumps[holder])
+        os.kill(hit[0].server.process.pid, cut)  # type: ignore[union-attr]
+        return commit_ts
+
+    txn = await service.begin()
+    txn.insert(table, {"id": 1})
+    service._timestamps.get = then_cut  # type: ignore[method-assign]
+    try:
+        with pytest.raises(CommitUndelivered):
+            await txn.commit()
+    finally:
+        service._timestamps.get = plain  # type: ignore[method-assign]
+    return hit[0], txn
+
+
+@pytest.mark.parametrize("cut", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_a_service_that_lives_on_holds_nobody_back(cluster: Cluster, cut: signal.Signals) -> None:
+    """The pump never gets the commit, or its answer is not awaited; the service gives up and works on."""
+    limits = Limits(write_timeout_s=2, commit_budget_s=1, detect_s=0.5)
+    async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=600, limits=limits) as service:
+        await service.create_database("shop")
+        table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+        before = await living_writers(service._etcd)
+        pump, left = await undelivered(cluster, service, table, cut)
+        if cut is signal.SIGKILL:
+            await asyncio.to_thread(pump.server.kill)
+            await asyncio.to_thread(pump.start)
+        else:
+            os.kill(pump.server.process.pid, signal.SIGCONT)  # type: ignore[union-attr]
+        await nothing_pending(cluster)  # far below the lease's ten minutes
+        async with service.transaction() as later:
+            later.insert(table, {"id": 2})
+        assert not await living_writers(service._etcd) & before
+        assert left.commit_ts is not None
+        try:
+            await service.client.commit(left.start_ts, left.commit_ts)
+            expected = {left.start_ts: left.commit_ts}
+        except TransactionRolledBack:
+            expected = {}
+        assert not expected or cut is signal.SIGSTOP, "a commit that was never sent to a living pump"
+        assert await served(cluster) == {**expected, later.start_ts: later.commit_ts}
+        for held in cluster.pumps.values():
+            assert (await cluster.inspect(held, service.client.cluster_id)).late_commit_count == 0

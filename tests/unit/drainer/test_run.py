@@ -12,6 +12,7 @@ from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
 from drainer.spark.errors import SparkFailed
+from drainer.spreading import NotSpread
 
 
 @dataclass
@@ -62,6 +63,12 @@ async def test_a_pump_begins_again_without_bound() -> None:
     for _ in range(10):
         run._query_ended(PumpUnavailable("pump-1 is gone"))
     assert run.started == 10
+
+
+async def test_a_batch_that_must_go_inline_begins_again() -> None:
+    run = counted_run(StandingPipeline())
+    run._query_ended(NotSpread("two rows of d.t hold one value of (u)"))
+    assert run.started == 1
 
 
 async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:

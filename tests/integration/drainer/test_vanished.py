@@ -73,7 +73,7 @@ def machine() -> Iterator[tuple[str, str, Callable[[str], None]]]:
 
 async def marked(pump: GoPump, above_ts: int) -> PumpMark:
     """The first mark above a ts that is believed."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while True:
             with suppress(PumpUnavailable):
                 found = await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
@@ -84,7 +84,7 @@ async def marked(pump: GoPump, above_ts: int) -> PumpMark:
 
 async def disbelieved(pump: GoPump) -> str:
     """Why, as soon as it is not believed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             try:
                 await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
@@ -100,7 +100,7 @@ async def vanishes_and_returns(host: str, vanish: Callable[[], None], come_back:
         vanish()
         gone_s = time.monotonic()
         assert "nothing came for 1.5 s" in await disbelieved(pump)
-        assert time.monotonic() - gone_s < 4 * SILENCE_S
+        assert time.monotonic() - gone_s < 60  # TCP alone: a quarter of an hour
         come_back()
         assert (await marked(pump, before.resolved_ts)).batch_count == 1
     finally:

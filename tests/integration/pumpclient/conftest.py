@@ -66,7 +66,7 @@ class Cluster:
     async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=10)
+            return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=60)
 
     async def pull(self, pump: Pump, cluster_id: int, until_ts: int) -> list[Envelope]:
         """Everything a pump serves up to `until_ts`, once it is resolved there, without fakes."""
@@ -76,9 +76,9 @@ class Cluster:
         """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while True:
-                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=10)
+                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=60)
                     if mark.resolved_ts >= until_ts:
                         break
                     await asyncio.sleep(0.05)

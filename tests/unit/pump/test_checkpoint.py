@@ -214,7 +214,7 @@ async def test_checkpoints_follow_the_bytes_of_the_log(tmp_path: Path, monkeypat
     async with opened(tmp_path, SetClock(1), checkpoint_bytes=1000) as store:
         wanted = store.checkpoints._last.number + 3
         number = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while store.checkpoints._last.number < wanted:
                 await write(store, prewrite(1000 + number * 10), commit(1000 + number * 10, 1005 + number * 10))
                 number += 1

@@ -81,27 +81,20 @@ def row_of(info: TableInfo, values: tuple[int, int | None, int]) -> Row:
 
 def payloads(stream: Sequence[Sequence[Op]], *, upserts: bool) -> list[bytes]:
     """One binlog for each transaction. In a stream that does not upsert the old rows of tables with secondary unique
-    keys are true, as far as any is stored: what they hold in the key is not looked up. And a row that was
-    written over another one does not go: in a batch without the first one, nothing tells that it found a row."""
+    keys are true, as far as any is stored: what they hold in the key is not looked up."""
     model: dict[tuple[int, Datum], Row] = {}
-    over: set[tuple[int, Datum]] = set()
     found = []
     for number, transaction_ in enumerate(stream):
         steps: list[tuple[TableInfo, Step]] = []
         for op in transaction_:
             old, new = row_of(op.info, op.old), row_of(op.info, op.new)
-            kind = op.kind
             if not upserts and op.info in WITH_SECONDARY:
                 old = {**model.get((op.info.id, old[1]), old), 3: old[3]}
-                if kind != "insert" and (op.info.id, old[1]) in over:
-                    kind, new = "update", {**new, 1: old[1]}
-            if kind != "insert":
+            if op.kind != "insert":
                 model.pop((op.info.id, old[1]), None)
-            if kind != "delete" and (op.info.id, new[1]) in model:
-                over.add((op.info.id, new[1]))
-            if kind != "delete":
+            if op.kind != "delete":
                 model[op.info.id, new[1]] = new
-            steps.append((op.info, (kind, old if kind != "insert" else {}, new if kind != "delete" else {})))
+            steps.append((op.info, (op.kind, old if op.kind != "insert" else {}, new if op.kind != "delete" else {})))
         found.append(transaction(steps, commit_ts=ts(10 + number), version=20))
     return found
 

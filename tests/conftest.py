@@ -12,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.cpu_report import Meter
 from tests.dealing import dealt
 from tests.support import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the golden codec tests on this file of vectors too",
     )
+    parser.addoption("--cpu-report", type=int, default=0, metavar="N", help="print the N dearest tests and modules")
 
 
 # How long an example takes says how busy the machine is, and nothing of what is tested. The same examples at every run:
@@ -50,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # imports, a second of CPU; nothing is written beside the sources.
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(CACHE / "bytecode")
         sys.dont_write_bytecode = False
+    if count := config.getoption("--cpu-report"):
+        config.pluginmanager.register(Meter(count))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -18,13 +18,12 @@ def dealt(items: Sequence[T], count: int, *, module: Callable[[T], Hashable], de
     """All of `items`, to be cut into `count` stretches of equal length (the first ones one shorter where it does not
     divide).
 
-    Modules with a dear item are dealt out whole, in turn, the last ones first: beside the first drainer, which waits
-    for the archive of its JVM's classes, others find tests without one. Quick ones fill the stretches up.
+    Modules with a dear item are dealt out whole, in turn and in their order; quick ones fill the stretches up.
     """
     modules: dict[Hashable, list[T]] = {}
     for item in items:
         modules.setdefault(module(item), []).append(item)
-    first = [group for group in reversed(modules.values()) if any(map(dear, group))]
+    first = [group for group in modules.values() if any(map(dear, group))]
     quick = list(chain.from_iterable(group for group in modules.values() if not any(map(dear, group))))
     found: list[T] = []
     for number in range(count):

@@ -16,6 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drainer.sink.errors import DestinationRefused
+from drainer.sink.mysql import tls
 from drainer.sink.mysql.connection import ConnectionLost, Session, connect
 from drainer.sink.mysql.destination import MySQLDestination
 from tests.certificates import Authority, Pair
@@ -121,6 +122,17 @@ def test_skip_verify_encrypts_and_believes_anybody(serving: Serving, certificate
         destination.open(IDENTITY, 1)
     destination.close(clean=True)
     assert any("not verified" in line["event"] for line in lines)
+
+
+def test_without_any_setting_it_is_encrypted_and_nothing_is_verified(
+    serving: Serving, certificates: Certificates
+) -> None:
+    """As long as the server offers it. Connections share what they need for that, and none reads the system's CAs."""
+    for _ in range(2):
+        session = opened(serving(certificates.expired))
+        assert is_encrypted(session)
+        session.close()
+    assert not tls.unverified().get_ca_certs()
 
 
 def test_a_client_certificate_is_shown(serving: Serving, certificates: Certificates) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 async def test_renewed_until_it_is_stopped(etcd: Etcd) -> None:
     client = connect_etcd([etcd.endpoint])
     began_s = boot_clock_s()
-    lease = await client.lease(2)
+    lease = await client.lease(4)
     kept = KeepAliveThread(["http://127.0.0.1:1", etcd.endpoint], None, lease, began_s)
     first_s = kept.until_s
     assert first_s <= began_s + lease.ttl_s

@@ -15,7 +15,7 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
 from binlog.upstream import LEADER_KEY
 
-from tests.support import Etcd, Server, free_port, python_module
+from tests.support import Etcd, Server, free_port, python_module, wait_until
 
 
 @dataclass
@@ -29,9 +29,13 @@ class Pump:
     def start(self) -> None:
         seen = self.server.text().count("pump is serving")
         self.server.start(PUMP_TSO_SOURCE="own")
-        while self.server.text().count("pump is serving") == seen:
-            self.server.wait_for_output("pump is serving")
-            assert self.server.alive, self.server.tail()
+
+        def serves() -> bool:
+            if not self.server.alive:
+                pytest.fail(f"pump {self.node_id} has ended\n{self.server.tail()}")
+            return self.server.text().count("pump is serving") > seen
+
+        wait_until(serves, what=f"pump {self.node_id} serves\n{self.server.tail()}")
 
 
 @dataclass

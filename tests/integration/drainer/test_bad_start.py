@@ -23,7 +23,7 @@ from tests.support import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-STOP_S = 15  # on a busy machine; Spark itself tries for a minute
+STOP_S = 45  # on a busy machine; Spark itself tries for a minute
 
 
 def failed(drainer: Server, code: int, *texts: str) -> None:

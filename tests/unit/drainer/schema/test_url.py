@@ -277,7 +277,7 @@ async def test_an_https_status_port_is_verified_with_the_configured_ca(tmp_path:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 class _Empty(BaseHTTPRequestHandler):

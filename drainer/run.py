@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from binlog.errors import PumpUnavailable
@@ -21,6 +20,7 @@ from drainer.spreading import NotSpread
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from drainer.spark.opening import Opening
     from drainer.spark.planner import PlannerServer
     from drainer.spark.query import Query, SparkFeed
 
@@ -43,6 +43,7 @@ class SparkRun:
     def __init__(
         self,
         config: Config,
+        opening: Opening,
         cluster_id: int,
         pipeline: Pipeline,
         scheduler: Scheduler,
@@ -50,7 +51,9 @@ class SparkRun:
         loop: asyncio.AbstractEventLoop,
         pause_s: float = RESTART_PAUSE_S,
     ) -> None:
+        """Ends what `opening` made when it stops."""
         self._config = config
+        self._opening = opening
         self._cluster_id = cluster_id
         self._pipeline = pipeline
         self._scheduler = scheduler
@@ -66,10 +69,10 @@ class SparkRun:
         self._spark_failed_at = -1
         self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
 
-    async def start(self, stopping: Callable[[], bool]) -> bool:
-        """False if `stopping` said so before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
+    async def start(self) -> bool:
+        """False if it was to stop before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
         try:
-            await asyncio.to_thread(self._start, stopping)
+            await asyncio.to_thread(self._start)
         except Stopped:
             return False
         return True
@@ -89,18 +92,11 @@ class SparkRun:
             _log.warning("the batch in flight is abandoned", waited_s=batch_s)
         await asyncio.to_thread(self._stop_rest)
 
-    def _start(self, stopping: Callable[[], bool]) -> None:
+    def _start(self) -> None:
+        self._session = self._opening.session()
         from drainer.spark.planner import PlannerServer
-        from drainer.spark.session import start_session
-        from drainer.spark.warm import warm_up
 
-        config = self._config
-        spark = config.spark
-        self._session = start_session(
-            master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf, stopping=stopping
-        )
         tasks = max(1, self._session.sparkContext.defaultParallelism)
-        warm_up(self._session, tasks)
         self._scheduler.use_parallelism(tasks)
         self._pipeline.use_parallelism(tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)
@@ -192,7 +188,4 @@ class SparkRun:
     def _stop_rest(self) -> None:
         if self._planner is not None:
             self._planner.close()
-        if self._session is not None:
-            from drainer.spark.session import stop_session
-
-            stop_session(self._session)
+        self._opening.close()

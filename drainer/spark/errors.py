@@ -33,10 +33,6 @@ class SparkFailed(BinlogError):
     """Spark gave up on a job or on the query; the text is the innermost reason found, more is in spark.log."""
 
 
-class SparkUnavailable(BinlogError):
-    """Spark cannot be started; the text says what is missing."""
-
-
 class ErrorInTask(Exception):
     """Carries an error of ours out of a task. Spark turns it into text, ErrorSeal.unwrap turns it back."""
 

@@ -29,7 +29,7 @@ from tests.support import ROOT, wait_until
 pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
-SOON_S = 30.0  # of a loaded machine; the lease of these children lives for two seconds
+SOON_S = 90.0  # of a loaded machine; the lease of these children lives for two seconds
 
 
 class Child:
@@ -118,9 +118,14 @@ async def test_the_pump_dies_too(cluster: Cluster, service: Child) -> None:
 
 async def test_a_service_that_slept_is_told(cluster: Cluster, service: Child) -> None:
     """The watermark passes its transactions while it is stopped; what it commits after that is refused by name."""
-    service.process.send_signal(signal.SIGSTOP)
-    held = await pending(cluster)
-    assert held, "with 64 under way some are between prewrite and commit"
+    for _ in range(100):
+        service.process.send_signal(signal.SIGSTOP)
+        if await pending(cluster):
+            break
+        service.process.send_signal(signal.SIGCONT)  # all 64 were before a prewrite or behind a commit
+        await asyncio.sleep(0.03)
+    else:
+        pytest.fail("none of 64 was ever between prewrite and commit")
     await nothing_pending(cluster)
     passed = await served(cluster)
     service.process.send_signal(signal.SIGCONT)
@@ -165,7 +170,7 @@ async def test_close_leaves_nothing(cluster: Cluster) -> None:
     await service.close(wait_s=0)
     for result in await asyncio.gather(*writers, return_exceptions=True):
         assert isinstance(result, ClientClosed | CommitUndelivered), result
-    async with asyncio.timeout(10):  # far below the lease's ten minutes
+    async with asyncio.timeout(90):  # far below the lease's ten minutes
         while await pending(cluster):  # noqa: ASYNC110  other processes
             await asyncio.sleep(0.1)
     rows = await served(cluster)
@@ -193,14 +198,14 @@ async def test_a_ddl_whose_writer_died_ends_as_its_job_says(cluster: Cluster, po
 
 
 async def test_a_busy_event_loop_keeps_its_lease(cluster: Cluster) -> None:
-    """Blocked for three times as long as the lease lives, with a transaction between prewrite and commit."""
-    async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=2) as service:
+    """Blocked for twice as long as the lease lives, with a transaction between prewrite and commit."""
+    async with await Service.connect(cluster.url, tso_source="own", lease_ttl_s=5) as service:
         await service.create_database("shop")
         table = await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
         plain = service._timestamps.get
 
         async def busy() -> int:
-            time.sleep(6)  # noqa: ASYNC251  that is the point
+            time.sleep(11)  # noqa: ASYNC251  that is the point
             return await plain()
 
         txn = await service.begin()
@@ -233,7 +238,7 @@ async def test_settle_all(cluster: Cluster) -> None:
     done = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s", "-yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert await pending(cluster) == 0
-    assert asyncio.get_running_loop().time() - began < 20
+    assert asyncio.get_running_loop().time() - began < 60
 
 
 async def undelivered(

@@ -34,7 +34,7 @@ class CountedRun(SparkRun):
 
 def counted_run(pipeline: StandingPipeline) -> CountedRun:
     loop = asyncio.get_running_loop()
-    return CountedRun(None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
+    return CountedRun(None, None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
 
 
 async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
@@ -45,7 +45,7 @@ async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
     assert run.started == SPARK_FAILURES_MAX
     run._query_ended(SparkFailed("Python worker failed to connect back"))
     with pytest.raises(SparkFailed, match="connect back"):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == SPARK_FAILURES_MAX
 
 
@@ -77,7 +77,7 @@ async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:
     run._fail(Fenced("another drainer took over"))
     run._query_ended(SparkFailed("foreachBatch raised"))
     with pytest.raises(Fenced):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == 0
 
 
@@ -87,7 +87,7 @@ async def test_a_range_that_differs_is_planned_anew_and_ends_it_where_that_does_
     for _ in range(SPARK_FAILURES_MAX + 1):
         run._query_ended(RangeDiffers("pump a: 2 planned, 1 came"))
     with pytest.raises(RangeDiffers):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == SPARK_FAILURES_MAX
 
 

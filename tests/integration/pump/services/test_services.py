@@ -217,7 +217,7 @@ async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> Non
                 assert (await response.json())["message"] == "invalide nodeID other, this pump's nodeID is p1"
             async with http.put(f"{base}/state/p1/pause") as response:
                 assert (await response.json())["code"] == 200
-        assert await asyncio.wait_for(pump.requested(), 5) == "pause"
+        assert await asyncio.wait_for(pump.requested(), 60) == "pause"
 
 
 async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:

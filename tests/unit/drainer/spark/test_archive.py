@@ -12,8 +12,8 @@ import pytest
 
 from drainer.progress import Stopped
 from drainer.scratch import LOCK, locked_folder
-from drainer.spark.archive import MAKING, archive_of, remove_leftovers
-from drainer.spark.session import java_options, start_session
+from drainer.spark.java import MAKING, archive_of, java_options, remove_leftovers
+from drainer.spark.session import start_session
 from tests.support import missing
 
 
@@ -36,7 +36,7 @@ import sys
 from pathlib import Path
 from drainer.progress import Stopped
 from drainer.scratch import LOCK, locked_folder
-from drainer.spark.archive import MAKING
+from drainer.spark.java import MAKING
 with locked_folder(Path(sys.argv[1]), MAKING) as folder:
     (folder / "classes.jsa").write_bytes(b"x")
     print(folder, flush=True)

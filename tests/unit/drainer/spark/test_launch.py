@@ -11,8 +11,8 @@ import pytest
 from pyspark import SparkConf
 
 from drainer.progress import Stopped
-from drainer.spark.errors import SparkUnavailable
-from drainer.spark.launch import launch
+from drainer.spark.launch import connect, start
+from drainer.spark.unavailable import SparkUnavailable
 from tests.support import free_port, wait_until
 
 
@@ -34,8 +34,10 @@ def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:
     for number, code in enumerate((3, 0)):
         place = tmp_path / str(number)
         place.mkdir()
-        with (place / "log").open("ab") as output, pytest.raises(SparkUnavailable, match=f"exit code {code}"):
-            launch(SparkConf(loadDefaults=False), spark_home(place, f"exit {code}"), output)
+        jvm = start({}, spark_home(place, f"exit {code}"), place / "log")
+        with pytest.raises(SparkUnavailable, match=f"exit code {code}"):
+            connect(jvm, SparkConf(loadDefaults=False))
+        assert not jvm.folder.exists()
 
 
 def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
@@ -43,27 +45,23 @@ def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     script = f'cp {tmp_path}/told "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec sleep 600'
     home = spark_home(tmp_path, script.replace("$TOLD", "$_PYSPARK_DRIVER_CONN_INFO_PATH"))
     before = dict(os.environ)
-    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable, match="gateway does not answer"):
-        launch(SparkConf(loadDefaults=False), home, output)
+    jvm = start({}, home, tmp_path / "log")
+    with pytest.raises(SparkUnavailable, match="gateway does not answer"):
+        connect(jvm, SparkConf(loadDefaults=False))
     wait_until(lambda: not started(tmp_path), what="what was started ended")
     assert dict(os.environ) == before
 
 
 def test_a_start_that_is_not_wanted_any_more_is_ended(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("ab") as output, pytest.raises(Stopped):
-        home = spark_home(tmp_path, "exec sleep 600")
-        launch(
-            SparkConf(loadDefaults=False),
-            home,
-            output,
-            stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path),
-        )
+    jvm = start({}, spark_home(tmp_path, "exec sleep 600"), tmp_path / "log")
+    with pytest.raises(Stopped):
+        connect(jvm, SparkConf(loadDefaults=False), stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path))
     wait_until(lambda: not started(tmp_path), what="what was started ended")
 
 
 def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
     script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; exit 1'
-    conf = SparkConf(loadDefaults=False).set("spark.a", "x y")
-    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable):
-        launch(conf, {**spark_home(tmp_path, script), "EXTRA": "e"}, output)
+    jvm = start({"spark.a": "x y"}, {**spark_home(tmp_path, script), "EXTRA": "e"}, tmp_path / "log")
+    with pytest.raises(SparkUnavailable):
+        connect(jvm, SparkConf(loadDefaults=False))
     assert (tmp_path / "given").read_text().splitlines() == ["--conf", "spark.a=x y", "pyspark-shell", "e"]

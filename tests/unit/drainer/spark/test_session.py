@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.errors import SparkUnavailable
-from drainer.spark.session import check_java, with_retries
+from drainer.spark.java import check_java
+from drainer.spark.session import quiet_py4j
+from drainer.spark.settings import with_retries
+from drainer.spark.unavailable import SparkUnavailable
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,14 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match=r"is Java 11\.0\.2"):
         check_java()
+
+
+def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def log(file: str) -> None:
+        exec(compile(f"import logging; logging.error({file!r})", file, "exec"), {})
+
+    with quiet_py4j():
+        log("/site-packages/py4j/java_gateway.py")
+        log("/site-packages/another/module.py")
+    log("/site-packages/py4j/clientserver.py")
+    assert caplog.messages == ["/site-packages/another/module.py", "/site-packages/py4j/clientserver.py"]

@@ -58,6 +58,7 @@ class SparkRun:
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
         self._pause_s = pause_s
+        self._tasks = 0
         self._again: BaseException | None = None
         self._failed = False
         self._spark_failures = 0
@@ -97,10 +98,8 @@ class SparkRun:
         self._session = start_session(
             master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf, stopping=stopping
         )
-        tasks = max(1, self._session.sparkContext.defaultParallelism)
-        warm_up(self._session, tasks)
-        self._scheduler.use_parallelism(tasks)
-        self._pipeline.use_parallelism(tasks)
+        self._follow_executors()
+        warm_up(self._session, self._tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)
         self._start_query()
 
@@ -137,6 +136,22 @@ class SparkRun:
             raise
         self._repeats.over()
         self._scheduler.applied()
+        self._follow_executors()
+
+    def _follow_executors(self) -> None:
+        """Between two batches: those of a cluster register after the session has started, and come and go."""
+        from drainer.spark.errors import SPARK_ERRORS
+
+        assert self._session is not None
+        try:
+            tasks = max(1, self._session.sparkContext.defaultParallelism)
+        except (*SPARK_ERRORS, OSError):
+            return  # the next batch will say why
+        if tasks != self._tasks:
+            self._tasks = tasks
+            self._scheduler.use_parallelism(tasks)
+            self._pipeline.use_parallelism(tasks)
+            _log.info("tasks that can run at once", tasks=tasks)
 
     def _mends(self, error: BaseException | None) -> bool:
         """Whether another query from the destination's position may do better."""

@@ -78,7 +78,7 @@ class Scheduler:
         self.outlook = Outlook(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows."""
+        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
         self._sizes = replace(self._sizes, parallelism=tasks)
 
     def stop(self) -> None:
@@ -181,8 +181,11 @@ class Scheduler:
                 return part
             return replace(part, planned=await self._pumps.count(part))
 
-        tasks = [tuple(await asyncio.gather(*map(counted, task))) for task in plan.tasks]
-        large = tuple(await asyncio.gather(*map(counted, plan.large)))
+        async def all_of(parts: Sequence[PumpRange]) -> tuple[PumpRange, ...]:
+            return tuple(await asyncio.gather(*map(counted, parts)))
+
+        # All pumps at once: one after another would be a way there and back for each of them.
+        large, *tasks = await asyncio.gather(all_of(plan.large), *map(all_of, plan.tasks))
         return replace(plan, tasks=tuple(tasks), large=large)
 
     def _unaltered(self, plan: Plan) -> Plan:

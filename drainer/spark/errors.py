@@ -15,12 +15,15 @@ import hmac
 import json
 import os
 import re
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
 from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+
+from drainer.spark.node import lacking
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -57,7 +60,8 @@ class ErrorSeal:
         if not self.secret:
             return ErrorInTask(f"{type(error).__name__}: {error}")
         fields = {name: _packed(value) for name, value in vars(error).items() if not name.startswith("__")}
-        parts = {"class": _name(type(error)), "args": [_packed(value) for value in error.args], "fields": fields}
+        args = [_packed(value) for value in error.args]
+        parts = {"class": _name(type(error)), "args": args, "fields": fields, "node": socket.gethostname()}
         text = base64.b64encode(json.dumps(parts).encode()).decode()
         return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
 
@@ -69,7 +73,7 @@ class ErrorSeal:
                 ours = _read(found[1])
                 if ours is not None:
                     return ours
-        return SparkFailed(reason_of(text))
+        return SparkFailed(lacking(text) or reason_of(text))
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
@@ -84,7 +88,7 @@ def _read(text: str) -> BinlogError | None:
     try:
         parts = json.loads(base64.b64decode(text, validate=True))
         kind = _known(BinlogError).get(parts["class"])
-        args = tuple(_unpacked(value) for value in parts["args"])
+        args = _told_of(str(parts["node"]), tuple(_unpacked(value) for value in parts["args"]))
         fields = {str(name): _unpacked(value) for name, value in parts["fields"].items()}
     except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -95,6 +99,13 @@ def _read(text: str) -> BinlogError | None:
     ours.args = args
     vars(ours).update(fields)
     return ours
+
+
+def _told_of(node: str, args: tuple[object, ...]) -> tuple[object, ...]:
+    """With the name of another machine behind the text: not every address or file that one has is another's."""
+    if node == socket.gethostname() or not args or not isinstance(args[0], str):
+        return args
+    return f"{args[0]} (on {node})", *args[1:]
 
 
 def _known(root: type[BinlogError]) -> dict[str, type[BinlogError]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from drainer.progress import Stopped
 from drainer.spark import supervisor
 from drainer.spark.errors import SparkUnavailable
 
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 LOOK_S = 0.02
 START_S = 300.0
 
@@ -39,8 +41,9 @@ def launch(
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return launch_gateway(conf)  # somebody else's JVM
     with tempfile.TemporaryDirectory(prefix="gateway-") as folder:
-        told = Path(folder) / "connection"
-        process = _start(conf, {**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
+        told, settings = Path(folder) / "connection", Path(folder) / "spark.conf"
+        settings.write_text(properties(conf), encoding="utf-8")
+        process = _start(settings, {**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
         try:
             port, secret = _connection(process, told, stopping)
             with _variables(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
@@ -88,13 +91,21 @@ def end(process: subprocess.Popen[bytes], exit_s: float) -> None:
         process.wait()
 
 
-def _start(conf: SparkConf, environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def properties(conf: SparkConf) -> str:
+    """As a file of Java's: everybody on this machine may read a command line, and one setting is the secret."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.getAll())
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\:=#!\s]", lambda found: _ESCAPES.get(found[0], f"\\{found[0]}"), text)
+
+
+def _start(settings: Path, environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise take the
     JVM away under the batch in flight."""
     env = {**os.environ, "SPARK_CONNECT_MODE": "0", **environment}
     command = [str(Path(env["SPARK_HOME"]) / "bin" / "spark-submit")]
-    for name, value in conf.getAll():
-        command += ["--conf", f"{name}={value}"]
+    command += ["--properties-file", str(settings), "--load-spark-defaults"]
     command += shlex.split(env.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return subprocess.Popen(
         [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *command],

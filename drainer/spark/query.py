@@ -61,7 +61,8 @@ class Query:
         def each(packed: DataFrame, _batch_id: int) -> None:
             batch(SparkFeed(packed, self._errors))
 
-        writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(self._checkpoint))
+        # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
+        writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
         query = self._query = writer.queryName("drainer").start()
 
         def wait() -> None:

@@ -22,7 +22,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from drainer.progress import Stopped
-from drainer.spark import register
+from drainer.spark import node, register
 from drainer.spark.archive import archive_of
 from drainer.spark.errors import SPARK_ERRORS, SparkUnavailable, reason_of
 from drainer.spark.launch import end, killed_when, launch
@@ -32,6 +32,8 @@ _log = get_logger(__name__)
 
 JAVA_MAJOR_MIN = 17
 JVM_EXIT_S = 10
+# The path of a socket holds at most 107 bytes, of which 43 come behind the folder's.
+SOCKET_FOLDER_BYTES_MAX = 64
 INSTALL_JAVA = "install a Java runtime 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
 
 SETTINGS: Mapping[str, str] = {
@@ -142,8 +144,8 @@ def start_session(
     classes = archive_of(check_java())
     # Nothing of ours goes through pandas; pyspark only checks that it is there.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-    # Workers run `python3` from PATH unless told otherwise.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Workers run `python3` from PATH unless told otherwise; Spark itself reads its setting in spark-submit alone.
+    os.environ["PYSPARK_PYTHON"] = python_of(conf)
     output.parent.mkdir(parents=True, exist_ok=True)
     log4j = output.with_name("log4j2.properties")
     log4j.write_text(_LOG4J)
@@ -151,8 +153,11 @@ def start_session(
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
+        settings.update(node.settings())
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
+    if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
+        settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
         _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)
@@ -164,7 +169,7 @@ def start_session(
 
 
 def _started(conf: SparkConf, sink: IO[bytes], output: Path, stopping: Callable[[], bool]) -> SparkSession:
-    gateway = None
+    gateway, begin = None, output.stat().st_size
     try:
         gateway = launch(conf, _for_the_jvm(), sink, stopping)
         with killed_when(stopping, getattr(gateway, "proc", None)):
@@ -177,12 +182,24 @@ def _started(conf: SparkConf, sink: IO[bytes], output: Path, stopping: Callable[
         _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
         if stopping():
             raise Stopped("Spark was about to start") from error
-        raise SparkUnavailable(f"Spark did not start, see {output}: {reason_of(_text(error))}") from error
+        text = _text(error)
+        why = (reason_of(text) if text else "") or node.last_error(output, begin) or "its JVM ended"
+        raise SparkUnavailable(f"Spark did not start, see {output}: {why}") from error
 
 
 def _text(error: Exception) -> str:
-    """Errors of Spark and ours speak for themselves, others need their class."""
-    return str(error) if isinstance(error, (*SPARK_ERRORS, BinlogError)) else f"{type(error).__name__}: {error}"
+    """Errors of Spark and ours speak for themselves, others need their class. Empty where nobody can tell any more."""
+    if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
+        return f"{type(error).__name__}: {error}"
+    try:
+        return str(error)
+    except (OSError, Py4JError):  # py4j asks the JVM for the text, and it has ended
+        return ""
+
+
+def python_of(conf: Mapping[str, str]) -> str:
+    """The interpreter of workers, on every machine that has any: Spark's own setting, its variable, or ours."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def java_options(log4j: Path, classes: Path | None, more: str) -> str:

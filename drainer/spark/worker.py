@@ -24,9 +24,10 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
 import drainer.sink.table
+import drainer.spark.node
 import drainer.spark.planned
 import drainer.spark.read
-import drainer.spark.spread  # noqa: F401
+import drainer.spark.spread
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -41,6 +42,7 @@ class WithoutPandas(MetaPathFinder):
 
 
 if __name__ == "__main__":
+    drainer.spark.node.check_build()
     sys.meta_path.insert(0, WithoutPandas())
     for name in _LATE:
         with contextlib.suppress(ImportError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 from binlog.errors import PumpUnavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
@@ -88,3 +89,57 @@ async def test_nothing_begins_while_stopping() -> None:
     run = counted_run(StandingPipeline(stopping=True))
     run._query_ended(SparkFailed("interrupted"))
     assert run.started == 0
+
+
+class Told:
+    """Scheduler or pipeline, as far as it is told how many tasks run at once."""
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+
+    def use_parallelism(self, tasks: int) -> None:
+        self.tasks.append(tasks)
+
+
+class Session:
+    """Spark with executors that come and go."""
+
+    def __init__(self, *cores: int | Exception) -> None:
+        self._cores = list(cores)
+        self.sparkContext = self
+
+    @property
+    def defaultParallelism(self) -> int:
+        found = self._cores.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def test_the_number_of_tasks_follows_the_executors() -> None:
+    """Those of a cluster register when the session runs already, and one that dies takes its processors along."""
+    scheduler, pipeline = Told(), Told()
+    run = SparkRun(None, 1, pipeline, scheduler, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run._session = Session(2, 2, 16, Py4JError("the JVM is gone"), 12, 0)  # type: ignore[assignment]
+    for _ in range(6):
+        run._follow_executors()
+    assert scheduler.tasks == pipeline.tasks == [2, 16, 12, 1]
+
+
+async def test_after_every_batch_the_executors_are_looked_at() -> None:
+    class Applied(Told):
+        current = object()
+        runs = 0
+
+        def run(self, _plan: object, _feed: object) -> None:
+            assert self.tasks == [], "between two batches alone"
+            self.runs += 1
+
+        def applied(self) -> None:
+            pass
+
+    both = Applied()
+    run = SparkRun(None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run._session = Session(7)  # type: ignore[assignment]
+    run._batch(None)  # type: ignore[arg-type]
+    assert (both.runs, both.tasks) == (1, [7, 7])

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from drainer.coordinator import Mode, Sizes
-from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.pumps.count import Counted
+from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.pumps.view import HeldBack
 from drainer.scheduler import Scheduler
 from drainer.sink.protocol import Intent
@@ -176,3 +177,29 @@ async def test_after_stop_nothing_is_planned() -> None:
     scheduler.stop()
     assert await next_until(scheduler, 50) == 50
     assert pumps.asked == []
+
+
+async def test_all_pumps_are_asked_at_once_for_what_lies_in_a_range() -> None:
+    """One after another, a hundred pumps would be a hundred ways there and back before each batch (rule 22)."""
+
+    def answer(*_: object) -> Watermark:
+        cut = {"batch_bytes": 4000, "batch_count": 9, "stop": Stop.LIMIT, "ends_pulls": True}
+        marks = [mark(1000, node_id=f"p{n}", end_ts=100 + n, **cut) for n in range(30)]
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    async def count(part: PumpRange) -> Counted:
+        asked.append(part.node_id)
+        if len(asked) == 29:  # all but the one whose end is the batch's
+            everybody.set()
+        await everybody.wait()
+        return Counted(7, 70)
+
+    scheduler, pumps = made(answer, Position(50))
+    pumps.count = count  # type: ignore[attr-defined]
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 100
+    assert scheduler.current is not None
+    found = scheduler.current.planned
+    assert found == {"p0": Counted(9, None), **{f"p{n}": Counted(7, 70) for n in range(1, 30)}}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.spark.errors import SparkUnavailable
-from drainer.spark.session import check_java, with_retries
+from drainer.spark.session import _text, check_java, python_of, with_retries
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,23 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match=r"is Java 11\.0\.2"):
         check_java()
+
+
+def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert python_of({}) == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
+    assert python_of({}) == "/of/the/environment"
+    assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
+
+
+class Asked(Py4JError):  # type: ignore[misc]
+    """Like py4j's, whose text is asked of a JVM that has ended."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError
+
+
+def test_an_error_without_a_text_is_no_traceback() -> None:
+    assert _text(Asked()) == ""
+    assert _text(OSError("full")) == "OSError: full"

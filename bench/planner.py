@@ -1,13 +1,14 @@
 """How the drainer's planning grows with the number of pumps, and a batch of Spark with the number of its tasks.
 
-    python -m bench.planner [--pumps 1,10,30,100] [--tasks 4,40,100,400] [--rounds 20]
+    python -m bench.planner [--pumps 1,10,30,100] [--tasks 4,40,100,400] [--connections 1,2,4,16,64]
 
 Pumps are stubs in a process of their own that answer with ready bytes: what is measured is the driver's event loop. The
 floor is as many bare calls with the same answers, taken in the same run. A plan of a backlog asks every pump how far it
 is, and every pump but one how much lies in the range that the one has cut. A plan of nothing is what an idle drainer
 does twenty times a second.
 
-Of Spark: a job of two stages whose tasks do next to nothing, as a spread batch goes; executors of this machine.
+Of Spark: a job of two stages whose tasks do next to nothing, as a spread batch goes; executors of this machine. Of the
+destination: the plain loader over more and more connections.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from binlog.registry import ROOT, Registry
 from binlog.security import Security
 
 from bench.report import Report
+from bench.sbtest import ceiling
 from drainer.coordinator import Mode, Plan, Sizes
 from drainer.pipeline import Pipeline
 from drainer.pumps.client import aio_channel
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.scheduler import Scheduler
-from tests.support import running_etcd
+from tests.support import running_etcd, running_mariadb
 
 CLUSTER = 1
 BEGIN_TS, RESOLVED_TS = 1 << 60, (1 << 60) + (1 << 40)
@@ -198,14 +200,24 @@ def measure_pumps(numbers: Sequence[int], rounds: int) -> None:
                 low = asyncio.run(floor(hosts, rounds, 2 if backlog else 1))
                 cost, plan = asyncio.run(planned(etcd.endpoint, hosts, rounds))
             bare, whole = f"{number} pumps: bare calls", f"{number} pumps: the plan"
-            report.add(bare, low.wall_ms, "ms")
-            report.add(whole, cost.wall_ms, f"ms, {cost.cpu_ms:.1f} ms of CPU")
+            report.add(bare, low.cpu_ms, f"ms of CPU, {low.wall_ms:.1f} ms on the clock")
+            report.add(whole, cost.cpu_ms, f"ms of CPU, {cost.wall_ms:.1f} ms on the clock")
             report.ratio(whole, bare)
             if plan is not None:
                 assert plan.mode is Mode.SPREAD
                 ranges = sum(map(len, plan.tasks))
                 size = len(pickle.dumps(plan.tasks, pickle.HIGHEST_PROTOCOL))
                 report.note(f"{len(plan.tasks)} tasks of {ranges} ranges, {size:,} bytes for the stream reader")
+
+
+def measure_connections(numbers: Sequence[int], rows: int) -> None:
+    """What a destination takes from more executors than it has processors for."""
+    report = Report("plain REPLACE into MariaDB, statements of 500 rows, by number of connections")
+    with running_mariadb("--innodb-log-file-size=512M") as mariadb:
+        for number in numbers:
+            rate = ceiling(mariadb, rows, connections=number, rows_a_statement=500)
+            report.add(f"{number} connections", rate, "rows/s")
+            report.ratio(f"{number} connections", f"{min(numbers)} connections")
 
 
 def measure_tasks(numbers: Sequence[int], rounds: int) -> None:
@@ -245,7 +257,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.planner", description=__doc__)
     parser.add_argument("--pumps", type=numbers_of, default=[1, 10, 30, 100])
     parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="of each of two stages")
-    parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--connections", type=numbers_of, default=[1, 2, 4, 16, 64])
+    parser.add_argument("--rows", type=int, default=100_000, help="to each number of connections")
+    parser.add_argument("--no-servers", action="store_true", help="neither Spark nor MariaDB")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--backlog", action="store_true", help=argparse.SUPPRESS)
@@ -254,8 +268,9 @@ def main() -> None:
         asyncio.run(serve(args.serve, args.backlog))
         return
     measure_pumps(args.pumps, args.rounds)
-    if not args.no_spark:
+    if not args.no_servers:
         measure_tasks(args.tasks, args.rounds)
+        measure_connections(args.connections, args.rows)
 
 
 if __name__ == "__main__":

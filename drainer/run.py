@@ -175,8 +175,13 @@ class SparkRun:
             return
         self._repeats.failed(error=str(again))
         time.sleep(self._pause_s)
+        from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
+
         try:
             self._start_query()
+        except (*SPARK_ERRORS, OSError) as another:  # the session is over: a cluster may end it
+            self._fail(SparkFailed(f"{again}; no other query can start: {reason_of(text_of(another))}"))
+            return
         except BaseException as another:
             self._fail(another)
             raise

@@ -27,6 +27,7 @@ from drainer.spark.node import lacking
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
+JVM_ENDED = "Spark's JVM ended"
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
@@ -67,7 +68,7 @@ class ErrorSeal:
 
     def unwrap(self, error: BaseException) -> BinlogError:
         """The error of ours that a task raised, else SparkFailed."""
-        text = str(error)
+        text = text_of(error)
         for found in _MARK.finditer(text):
             if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
                 ours = _read(found[1])
@@ -77,6 +78,16 @@ class ErrorSeal:
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def text_of(error: BaseException) -> str:
+    """Errors of Spark and ours speak for themselves, others need their class."""
+    if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
+        return f"{type(error).__name__}: {error}"
+    try:
+        return str(error)
+    except (OSError, Py4JError):  # py4j asks the JVM for the text, and it has ended
+        return JVM_ENDED
 
 
 def _name(kind: type[BinlogError]) -> str:

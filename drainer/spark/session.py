@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyspark
-from binlog.errors import BinlogError
 from binlog.log import get_logger
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
@@ -24,7 +23,7 @@ from pyspark.sql import SparkSession
 from drainer.progress import Stopped
 from drainer.spark import node, register
 from drainer.spark.archive import archive_of
-from drainer.spark.errors import SPARK_ERRORS, SparkUnavailable, reason_of
+from drainer.spark.errors import JVM_ENDED, SparkUnavailable, reason_of, text_of
 from drainer.spark.launch import end, killed_when, launch
 from drainer.spark.master import check_master
 
@@ -182,19 +181,10 @@ def _started(conf: SparkConf, sink: IO[bytes], output: Path, stopping: Callable[
         _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
         if stopping():
             raise Stopped("Spark was about to start") from error
-        text = _text(error)
-        why = (reason_of(text) if text else "") or node.last_error(output, begin) or "its JVM ended"
+        why = reason_of(text_of(error))
+        if why == JVM_ENDED:
+            why = node.last_error(output, begin) or why
         raise SparkUnavailable(f"Spark did not start, see {output}: {why}") from error
-
-
-def _text(error: Exception) -> str:
-    """Errors of Spark and ours speak for themselves, others need their class. Empty where nobody can tell any more."""
-    if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
-        return f"{type(error).__name__}: {error}"
-    try:
-        return str(error)
-    except (OSError, Py4JError):  # py4j asks the JVM for the text, and it has ended
-        return ""
 
 
 def python_of(conf: Mapping[str, str]) -> str:

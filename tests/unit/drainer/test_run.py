@@ -143,3 +143,16 @@ async def test_after_every_batch_the_executors_are_looked_at() -> None:
     run._session = Session(7)  # type: ignore[assignment]
     run._batch(None)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
+
+
+async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> None:
+    """A master may end an application whose executors all failed."""
+
+    class OverRun(CountedRun):
+        def _start_query(self) -> None:
+            raise Py4JError("Cannot call methods on a stopped SparkContext")
+
+    run = OverRun(None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
+    run._query_ended(SparkFailed("Master removed our application"))
+    with pytest.raises(SparkFailed, match="Master removed our application; no other query can start: Cannot call"):
+        await asyncio.wait_for(run.wait(), 5)

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.spark.errors import SparkUnavailable
-from drainer.spark.session import _text, check_java, python_of, with_retries
+from drainer.spark.session import check_java, python_of, with_retries
 
 
 @pytest.mark.parametrize(
@@ -48,15 +47,3 @@ def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: py
     monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
     assert python_of({}) == "/of/the/environment"
     assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
-
-
-class Asked(Py4JError):  # type: ignore[misc]
-    """Like py4j's, whose text is asked of a JVM that has ended."""
-
-    def __str__(self) -> str:
-        raise ConnectionRefusedError
-
-
-def test_an_error_without_a_text_is_no_traceback() -> None:
-    assert _text(Asked()) == ""
-    assert _text(OSError("full")) == "OSError: full"

@@ -8,7 +8,7 @@ by itself, which the driver pulls past Spark. See docs/architecture.md.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -117,10 +117,12 @@ def decide(
     sizes: Sizes,
     ceiling_ts: int | None = None,
     loose_from: int | None = None,
+    another_share: bool = False,
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12)."""
+    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
+    `another_share`: the pumps may be asked again where what each of them may bring does not add up to a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
@@ -138,6 +140,9 @@ def decide(
         return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
     spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if spread and another_share else None
+    if share is not None:
+        return Ask(replace(asked, batch_bytes_max=share))
     if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
         return _plan(Mode.SPREAD, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
     if spread and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
@@ -145,6 +150,19 @@ def decide(
     if until_ts <= after_ts:
         return None
     return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+
+
+def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked: Limits, sizes: Sizes) -> int | None:
+    """What each pump should be asked for instead. Pumps are not equally busy: one that is alone among a hundred would
+    end every batch at a hundredth of it, and a hundred that were asked for as much as it would bring a hundred batches.
+    """
+    most, share = sizes.spread_bytes_max, asked.batch_bytes_max
+    if batch_bytes > most + most // 4 and share > 1:
+        return max(1, share * most // batch_bytes)
+    short = batch_bytes < most // 2 and share < most
+    if short and any(mark.stop is Stop.LIMIT and mark.end_ts <= until_ts for mark in watermark.marks):
+        return min(most, share * most // max(1, batch_bytes))
+    return None
 
 
 def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:

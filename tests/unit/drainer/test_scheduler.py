@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Sizes
 from drainer.pumps.count import Counted
+from drainer.pumps.cut import Place, cut
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.pumps.view import HeldBack
 from drainer.scheduler import Scheduler
@@ -203,3 +207,69 @@ async def test_all_pumps_are_asked_at_once_for_what_lies_in_a_range() -> None:
     assert scheduler.current is not None
     found = scheduler.current.planned
     assert found == {"p0": Counted(9, None), **{f"p{n}": Counted(7, 70) for n in range(1, 30)}}
+
+
+class Backlogs:
+    """Pumps that hold binlogs of 100 bytes at given times, all resolved; each cuts its batch as ours do."""
+
+    def __init__(self, *times: list[int]) -> None:
+        self._places = [[Place(ts, 100, False, 1) for ts in sorted(held)] for held in times]
+        self.surveys, self.pumps = 0, len(times)
+
+    def __call__(self, after_ts: int, limits: Limits) -> Watermark:
+        self.surveys += 1
+        marks = []
+        for number, held in enumerate(self._places):
+            left = (place for place in held if place.commit_ts > after_ts)
+            found = cut(left, limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
+            marks.append(replace(found, extension=True))
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    def bytes_in(self, after_ts: int, until_ts: int) -> int:
+        return sum(100 for held in self._places for place in held if after_ts < place.commit_ts <= until_ts)
+
+
+async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
+    """Bytes of one batch after another."""
+    position = Position(0)
+    scheduler, _ = made(backlogs, position)
+    scheduler.outlook.pumps = backlogs.pumps
+    found = []
+    for _ in range(rounds):
+        plan = await scheduler._look()
+        if plan is None:
+            break
+        found.append(backlogs.bytes_in(plan.after_ts, plan.until_ts))
+        position.position_ts = plan.until_ts
+    return found
+
+
+async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
+    """Asked for an equal share each, it would end every batch at a hundredth, too little to be spread."""
+    backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
+    batches = await planned_of(backlogs, 20)
+    assert min(batches) >= SIZES.spread_bytes_max // 2 and len(batches) == 20
+    assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
+
+
+async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
+    """The share that one pump filled alone is too much for each of fifty."""
+    alone, together = list(range(1, 1000)), list(range(1000, 1200))
+    backlogs = Backlogs(alone, *([*together] for _ in range(50)))
+    batches = await planned_of(backlogs, 5000)
+    assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 50 * 100 * 2
+    assert backlogs.surveys <= 2 * len(batches) + 2
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(1, 3000), max_size=300, unique=True), min_size=1, max_size=12))
+def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[list[int]]) -> None:
+    async def run() -> None:
+        backlogs = Backlogs(*times)
+        batches = await planned_of(backlogs, 5000)
+        assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+        # First question, another share three times, and an inline batch's.
+        assert backlogs.surveys <= 5 * (len(batches) + 1)
+
+    asyncio.run(run())

@@ -11,6 +11,7 @@ from binlog.errors import ConfigError
 from drainer.spark import errors, node
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.node import build, check_build, lacking, last_error, mismatch, watched
+from tests.support import wait_until
 
 LOST = (
     "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent failure: Lost task 1.3 in stage "
@@ -115,6 +116,8 @@ def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     with watched("spark://h:7077", 3600.0):
         pass
     assert not told.is_set()
+    late = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    wait_until(lambda: not any(thread.is_alive() for thread in late), what="nothing is waited for any more")
     with watched("spark://h:7077", 0.0):
         assert told.wait(60)
 

@@ -9,6 +9,7 @@ read-only; `work`: a folder that is seen at `home`, which is also the current fo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -44,7 +45,8 @@ def main(path: str) -> None:
                 target.touch()
         mount(f"/proc/self/fd/{descriptor}", str(target), flags=BIND)
         if str(target) in spec["show"]:
-            mount("", str(target), flags=BIND | REMOUNT | READ_ONLY)
+            with contextlib.suppress(PermissionError):  # some flags of a mount may only be kept by who set them
+                mount("", str(target), flags=BIND | REMOUNT | READ_ONLY)
         os.close(descriptor)
     os.chdir(spec["home"])
     os.execve(spec["command"][0], spec["command"], spec["env"])

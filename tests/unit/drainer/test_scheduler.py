@@ -16,7 +16,7 @@ from drainer.pumps.count import Counted
 from drainer.pumps.cut import Place, cut
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.pumps.view import HeldBack
-from drainer.scheduler import Scheduler
+from drainer.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.protocol import Intent
 
 SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
@@ -253,12 +253,12 @@ async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
 
 
 async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
-    """The share that one pump filled alone is too much for each of fifty."""
-    alone, together = list(range(1, 1000)), list(range(1000, 1200))
-    backlogs = Backlogs(alone, *([*together] for _ in range(50)))
+    """The share that one pump filled alone is too much for each of ten."""
+    alone, together = list(range(1, 1000)), list(range(1000, 2000))
+    backlogs = Backlogs([*alone, *together], *([*together] for _ in range(10)))
     batches = await planned_of(backlogs, 5000)
     assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
-    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 50 * 100 * 2
+    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 11 * 100
     assert backlogs.surveys <= 2 * len(batches) + 2
 
 
@@ -273,3 +273,20 @@ def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[l
         assert backlogs.surveys <= 5 * (len(batches) + 1)
 
     asyncio.run(run())
+
+
+async def test_a_share_that_never_fits_is_not_looked_for_without_end() -> None:
+    """Half a batch of one, and twelve of the next: a few questions, then what there is."""
+    asked: list[int] = []
+
+    def answer(_after_ts: int, limits: Limits) -> Watermark:
+        asked.append(limits.batch_bytes_max)
+        size = 100_000 if limits.batch_bytes_max > 4000 else 1000
+        assert len(asked) < 20
+        found = mark(1000, end_ts=70, batch_bytes=size, batch_count=9, stop=Stop.LIMIT)
+        return watermark_of((found,), floor_ts=0)
+
+    scheduler, _ = made(answer, Position(50))
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 70
+    assert scheduler.current is not None and scheduler.current.mode is Mode.SPREAD
+    assert len(asked) <= 1 + SHARES_TRIED + 1  # and the look ahead

@@ -59,6 +59,7 @@ class SparkRun:
         self._query: Query | None = None
         self._pause_s = pause_s
         self._tasks = 0
+        self._lacks: BaseException | None = None
         self._again: BaseException | None = None
         self._failed = False
         self._spark_failures = 0
@@ -155,13 +156,17 @@ class SparkRun:
 
     def _mends(self, error: BaseException | None) -> bool:
         """Whether another query from the destination's position may do better."""
-        from drainer.spark.errors import SparkFailed
+        from drainer.spark.errors import NodeLacks, SparkFailed
 
         if isinstance(error, PumpUnavailable):
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False
         position_ts = self._pipeline.position_ts
+        if position_ts != self._spark_failed_at:
+            self._lacks = None
+        if isinstance(error, NodeLacks):
+            self._lacks = error
         self._spark_failures = self._spark_failures + 1 if position_ts == self._spark_failed_at else 1
         self._spark_failed_at = position_ts
         return self._spark_failures <= SPARK_FAILURES_MAX
@@ -190,7 +195,12 @@ class SparkRun:
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""
+        from drainer.spark.errors import SparkFailed
+
         self._failed = True
+        if isinstance(error, SparkFailed) and self._lacks is not None:
+            # Where two tasks start workers at once, Spark has the reason for one of them and a null pointer for the other.
+            error = self._lacks
 
         def settle() -> None:
             if self._ended.done():

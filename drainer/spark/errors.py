@@ -37,6 +37,10 @@ class SparkFailed(BinlogError):
     """Spark gave up on a job or on the query; the text is the innermost reason found, more is in spark.log."""
 
 
+class NodeLacks(SparkFailed):
+    """A node of the cluster cannot run tasks; the text names it and says what to install."""
+
+
 class SparkUnavailable(BinlogError):
     """Spark cannot be started; the text says what is missing."""
 
@@ -67,14 +71,15 @@ class ErrorSeal:
         return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
 
     def unwrap(self, error: BaseException) -> BinlogError:
-        """The error of ours that a task raised, else SparkFailed."""
+        """The error of ours that a task raised, else SparkFailed or NodeLacks."""
         text = text_of(error)
         for found in _MARK.finditer(text):
             if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
                 ours = _read(found[1])
                 if ours is not None:
                     return ours
-        return SparkFailed(lacking(text) or reason_of(text))
+        lacks = lacking(text)
+        return SparkFailed(reason_of(text)) if lacks is None else NodeLacks(lacks)
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()

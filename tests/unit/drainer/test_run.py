@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
-from drainer.spark.errors import SparkFailed
+from drainer.spark.errors import NodeLacks, SparkFailed
 
 
 @dataclass
@@ -155,4 +155,25 @@ async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> No
     run = OverRun(None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
     run._query_ended(SparkFailed("Master removed our application"))
     with pytest.raises(SparkFailed, match="Master removed our application; no other query can start: Cannot call"):
+        await asyncio.wait_for(run.wait(), 5)
+
+
+async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_last() -> None:
+    pipeline = StandingPipeline()
+    run = counted_run(pipeline)
+    run._query_ended(NodeLacks("node a has no module drainer"))
+    for _ in range(SPARK_FAILURES_MAX):
+        run._query_ended(SparkFailed("java.lang.NullPointerException"))
+    with pytest.raises(NodeLacks, match="node a has no module drainer"):
+        await asyncio.wait_for(run.wait(), 5)
+
+
+async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
+    pipeline = StandingPipeline()
+    run = counted_run(pipeline)
+    run._query_ended(NodeLacks("node a has no module drainer"))
+    pipeline.position_ts += 1
+    for _ in range(SPARK_FAILURES_MAX + 1):
+        run._query_ended(SparkFailed("busy"))
+    with pytest.raises(SparkFailed, match="busy"):
         await asyncio.wait_for(run.wait(), 5)

@@ -9,7 +9,7 @@ import pytest
 from binlog.errors import ConfigError
 
 from drainer.spark import errors, node
-from drainer.spark.errors import ErrorSeal, SparkFailed
+from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed
 from drainer.spark.node import build, check_build, lacking, last_error, mismatch, watched
 from tests.support import wait_until
 
@@ -50,7 +50,9 @@ NO_MODULE = "/opt/binlog/bin/python: Error while finding module specification fo
     ],
 )
 def test_what_a_node_lacks_is_told_with_its_name(text: str, wanted: str) -> None:
-    told = str(ErrorSeal("s").unwrap(RuntimeError(text)))
+    found = ErrorSeal("s").unwrap(RuntimeError(text))
+    assert isinstance(found, NodeLacks)
+    told = str(found)
     assert told.startswith("node 10.0.0.5 (executor 3) ")
     assert wanted.rstrip(",") in told
     assert "\n" not in told

@@ -199,7 +199,7 @@ class SparkRun:
 
         self._failed = True
         if isinstance(error, SparkFailed) and self._lacks is not None:
-            # Where two tasks start workers at once, Spark has the reason for one of them and a null pointer for the other.
+            # Where two tasks start workers at once, Spark has the reason for one and a null pointer for the other.
             error = self._lacks
 
         def settle() -> None:

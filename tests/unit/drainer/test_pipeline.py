@@ -219,7 +219,7 @@ def test_slots_follow_executors_up_to_what_a_server_takes() -> None:
     found = start(Store())
     automatic = Pipeline(found.destination, found.supply, Cut(0, 100, "d"), position_ts=BEGIN)
     fixed = Pipeline(found.destination, found.supply, Cut(5, 100, "d"), position_ts=BEGIN)
-    for tasks, slots in ((1, 2), (20, 40), (400, SLOTS_MAX), (3, 6)):
+    for tasks, slots in ((1, 2), (7, 14), (400, SLOTS_MAX), (3, 6)):
         for one, wanted in ((automatic, slots), (fixed, 5)):
             one.use_parallelism(tasks)
             order = one.fold_order(plan(BEGIN, BEGIN + 1, Mode.SPREAD))

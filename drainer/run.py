@@ -90,12 +90,15 @@ class SparkRun:
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self, stopping: Callable[[], bool]) -> None:
+        from drainer.spark.node import warn_of_loopback
         from drainer.spark.planner import PlannerServer
         from drainer.spark.session import start_session
         from drainer.spark.warm import warm_up
 
         config = self._config
         spark = config.spark
+        if config.syncer.db_type != "sqlite":
+            warn_of_loopback(spark.master, "[syncer.to] host", config.syncer.to.host)
         self._session = start_session(
             master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf, stopping=stopping
         )

@@ -7,6 +7,7 @@ told the driver's when they start, and refuse to run with another one.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import sys
@@ -110,6 +111,19 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
             _log.warning("an executor cannot run the drainer's tasks", why=why)
     finally:
         late.cancel()
+
+
+def warn_of_loopback(master: str, what: str, host: str) -> None:
+    """Tasks wait minutes for a destination that does not answer; one at their own machine's address is none of theirs."""
+    if not master.startswith("local") and is_loopback(host):
+        _log.warning("executors look for this address on their own machines", master=master, what=what, host=host)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _tell_late(master: str, wait_s: float) -> None:

@@ -10,7 +10,7 @@ from binlog.errors import ConfigError
 
 from drainer.spark import errors, node
 from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed
-from drainer.spark.node import build, check_build, lacking, last_error, mismatch, watched
+from drainer.spark.node import build, check_build, lacking, last_error, mismatch, warn_of_loopback, watched
 from tests.support import wait_until
 
 LOST = (
@@ -147,3 +147,25 @@ def test_the_last_error_of_this_life_is_found(tmp_path: Path) -> None:
         more.write("2026/11/22 06:16:10.724 ERROR B: killed. Reason: Master removed our application: FAILED\n")
         more.write("2026/11/22 06:16:11.724 ERROR Inbox: Ignoring error\n")
     assert "executors ended one after another" in last_error(log, begin)
+
+
+@pytest.mark.parametrize(
+    ("master", "host", "told"),
+    [
+        ("spark://h:7077", "127.0.0.1", True),
+        ("k8s://https://h", "localhost", True),
+        ("spark://h:7077", "::1", True),
+        ("spark://h:7077", "10.0.0.7", False),
+        ("spark://h:7077", "db.example.com", False),
+        ("local[2]", "127.0.0.1", False),
+    ],
+)
+def test_an_address_of_this_machine_alone_is_told(
+    master: str, host: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(
+        node, "_log", type("Log", (), {"warning": lambda _self, _text, **kw: said.append(kw["host"])})()
+    )
+    warn_of_loopback(master, "[syncer.to] host", host)
+    assert said == ([host] if told else [])

@@ -114,7 +114,7 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
 
 
 def warn_of_loopback(master: str, what: str, host: str) -> None:
-    """Tasks wait minutes for a destination that does not answer; one at their own machine's address is none of theirs."""
+    """Tasks wait for minutes for a destination that does not answer before they say so."""
     if not master.startswith("local") and is_loopback(host):
         _log.warning("executors look for this address on their own machines", master=master, what=what, host=host)
 

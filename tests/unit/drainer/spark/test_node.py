@@ -13,6 +13,17 @@ from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed
 from drainer.spark.node import build, check_build, lacking, last_error, mismatch, warn_of_loopback, watched
 from tests.support import wait_until
 
+
+class Log:
+    """Keeps one field of every warning."""
+
+    def __init__(self, field: str, kept: list[str]) -> None:
+        self._field, self._kept = field, kept
+
+    def warning(self, _text: str, **fields: str) -> None:
+        self._kept.append(fields[self._field])
+
+
 LOST = (
     "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most recent failure: Lost task 1.3 in stage "
     "0.0 (TID 7) (10.0.0.5 executor 3): "
@@ -126,7 +137,7 @@ def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_first_task_that_cannot_run_is_told_and_no_other_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(node, "_log", type("Log", (), {"warning": lambda _self, _text, **kw: told.append(kw["why"])})())
+    monkeypatch.setattr(node, "_log", Log("why", told))
     with watched("spark://h:7077", 3600.0):
         raise SparkFailed("the session was stopped")
     assert told == []

@@ -202,7 +202,7 @@ class SparkRun:
 
         self._failed = True
         if isinstance(error, SparkFailed) and self._lacks is not None:
-            # Where two tasks start workers at once, Spark has the reason for one and a null pointer for the other.
+            # Spark does not tell it every time, see node.silent.
             error = self._lacks
 
         def settle() -> None:

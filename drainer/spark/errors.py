@@ -23,7 +23,7 @@ from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from drainer.spark.node import lacking
+from drainer.spark.node import lacking, silent
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -79,7 +79,7 @@ class ErrorSeal:
                 if ours is not None:
                     return ours
         lacks = lacking(text)
-        return SparkFailed(reason_of(text)) if lacks is None else NodeLacks(lacks)
+        return SparkFailed(silent(text) or reason_of(text)) if lacks is None else NodeLacks(lacks)
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()

@@ -27,6 +27,8 @@ UNKNOWN = "unknown"
 
 _LOST = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\S+)\)")
 _LAST_ERROR = re.compile(r"^[\d/]+ [\d:.]+ ERROR \w+: (.+)$", re.MULTILINE)
+# Spark trips over cleaning up after a worker that did not start, and has only that to tell.
+_NO_REASON = re.compile(r"NullPointerException(?:: [^\n]*)?\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory")
 _REMOVED = "Master removed our application"
 
 
@@ -77,6 +79,17 @@ _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
         ),
     ),
 )
+
+
+def silent(text: str) -> str | None:
+    """Of a node that cannot start a worker where Spark failed over telling why."""
+    lost = _LOST.search(text)
+    if lost is None or not _NO_REASON.search(text):
+        return None
+    return (
+        f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark does not say why: try the "
+        f"drainer's Python there with -m drainer.spark.worker; mostly the package is missing: {INSTALL}"
+    )
 
 
 def lacking(text: str) -> str | None:

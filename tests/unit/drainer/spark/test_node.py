@@ -187,8 +187,7 @@ def test_a_worker_that_did_not_start_for_a_reason_that_spark_lost() -> None:
     lost = LOST + "java.lang.NullPointerException"
     found = ErrorSeal("s").unwrap(RuntimeError(lost + at + "PythonWorkerFactory.stopDaemon(PythonWorkerFactory.scala)"))
     assert type(found) is SparkFailed
-    assert str(found).startswith("node 10.0.0.5 (executor 3) cannot start a Python worker") and node.INSTALL in str(
-        found
-    )
+    assert str(found).startswith("node 10.0.0.5 (executor 3) cannot start a Python worker")
+    assert node.INSTALL in str(found)
     other = ErrorSeal("s").unwrap(RuntimeError(lost + at + "BasePythonRunner.compute(PythonRunner.scala)"))
     assert "NullPointerException" in str(other) and "cannot start" not in str(other)

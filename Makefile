@@ -4,8 +4,9 @@
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
-# Tests run in one process a core: half of their time is waiting for servers. Each process has its own MariaDB; a
-# worker that is done takes over what another one has left. WORKERS= runs them one after the other.
+# Tests run in one process more than there are cores: a third of their time is waiting for servers. Each process has its
+# own MariaDB; one that is done takes over what another one has left (tests/dealing.py). WORKERS= runs them one after the
+# other; PYTEST_ARGS="--cpu-report 30" tells which are dear; HYPOTHESIS_PROFILE=search tries other examples, and more.
 WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 

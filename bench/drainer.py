@@ -26,8 +26,7 @@ from bench.fill import fill_batched, fill_with_pumpload, transactions
 from bench.report import Report
 from bench.sbtest import CREATE, ceiling, jobs
 from bench.stack import Stack, peer_binary, running_stack
-from drainer.spark.archive import archive_of
-from drainer.spark.session import check_java
+from drainer.spark.java import archive_of, check_java
 from tests.support import MariaDB, Server, wait_until
 
 RUNNING = "drainer is running"

@@ -2,9 +2,11 @@
 
     python -m bench.rowcodec [--rows 50000]
 
-`sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `wide` has
-ten columns of ten types. *Parsing* is protobuf's C parser on the same binlogs, rows untouched; *formatting* is one
-`%` of ready values and one dictionary entry a row. Least CPU time of several runs: other programs share the machine.
+`sbtest` is pumpload's table (4 columns, one row a transaction, 70 % inserts, 20 % updates, 10 % deletes); `unique` is
+the same with two unique keys more, whose values are followed (rule 21): *checked* is what an inline batch costs until
+it is known that folding hides no conflict; `wide` has ten columns of ten types. *Parsing* is protobuf's C parser on the
+same binlogs, rows untouched; *formatting* is one `%` of ready values and one dictionary entry a row. Least CPU time of
+several runs: other programs share the machine.
 """
 
 from __future__ import annotations
@@ -31,6 +33,11 @@ from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, tabl
 RUNS = 5
 CHAR = FieldType(Tp.STRING, Flag.NOT_NULL, 120, 0, "utf8mb4", "utf8mb4_bin")
 SBTEST = table([("id", INT), ("k", not_null(INT)), ("c", CHAR), ("pad", CHAR)], handle="id")
+UNIQUE = table(
+    [("id", INT), ("k", not_null(INT)), ("c", CHAR), ("pad", CHAR)],
+    handle="id",
+    unique={"uk": ["k"], "uc": ["c"]},
+)
 WIDE = table(
     [
         ("id", FieldType(Tp.LONGLONG, flen=20, decimal=0)),
@@ -55,6 +62,11 @@ def sbtest_row(number: int, dice: random.Random) -> dict[int, Datum]:
         3: b"%0120d" % dice.getrandbits(63),
         4: b"%060d" % dice.getrandbits(63),
     }
+
+
+def unique_row(number: int, dice: random.Random) -> dict[int, Datum]:
+    """Values that no other row has."""
+    return {1: number, 2: number, 3: b"%0120d" % number, 4: b"%060d" % dice.getrandbits(63)}
 
 
 def wide_row(number: int, dice: random.Random) -> dict[int, Datum]:
@@ -115,6 +127,13 @@ def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
     return builder
 
 
+def inline(decoder: Decoder, payloads: list[bytes]) -> None:
+    """As drainer.inline has it before anything is written."""
+    builder = fold(decoder, payloads)
+    builder.finish(0, 1)
+    assert not builder.hides_conflict()
+
+
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes]) -> None:
     count = len(payloads)
     decoder = decoder_of(info)
@@ -134,6 +153,12 @@ def main() -> None:
     report.add("formatting alone", least_us(lambda: format_ready(count), count), "µs/row")
     measure(report, "sbtest", SBTEST, binlogs(SBTEST, sbtest_row, count))
     report.ratio("sbtest to net rows", "formatting alone")
+    measure(report, "unique", UNIQUE, binlogs(UNIQUE, unique_row, count))
+    for name, info, row in (("sbtest", SBTEST, sbtest_row), ("unique", UNIQUE, unique_row)):
+        payloads, decoder = binlogs(info, row, count), decoder_of(info)
+        spent = least_us(lambda p=payloads, d=decoder: inline(d, p), count)  # type: ignore[misc]
+        report.add(f"{name} inline, checked", spent, "µs/row")
+    report.ratio("unique inline, checked", "sbtest inline, checked")
     measure(report, "wide", WIDE, binlogs(WIDE, wide_row, count // 5))
 
 

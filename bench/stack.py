@@ -71,13 +71,18 @@ class Stack:
         )
         return path
 
-    def start_drainer(self, config: Path, *args: str) -> Server:
+    def launch_drainer(self, config: Path, *args: str) -> Server:
+        """Not waited for."""
         log = config.with_suffix(".log")
         self.drainer = python_module("drainer", "-config", str(config), *args, output=log).start()
         self.servers.append(self.drainer)
-        if "--until-now" not in args:
-            self.drainer.wait_for_output("drainer is running", deadline_s=120)
         return self.drainer
+
+    def start_drainer(self, config: Path, *args: str) -> Server:
+        drainer = self.launch_drainer(config, *args)
+        if "--until-now" not in args:
+            drainer.wait_for_output("drainer is running", deadline_s=120)
+        return drainer
 
     def close(self) -> None:
         for server in reversed(self.servers):

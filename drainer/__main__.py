@@ -12,7 +12,7 @@ from binlog.config import ConfigError, load_or_exit
 from binlog.errors import BinlogError
 
 from drainer.config import FLAGS, PROGRAM, Config
-from drainer.daemon import run
+from drainer.start import run
 
 _log = log.get_logger("drainer")
 

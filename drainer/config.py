@@ -189,6 +189,11 @@ class SparkSection(Section):
     conf: dict[str, str] = Field(
         default_factory=dict, description="Spark settings as name = value, over the drainer's own"
     )
+    class_archive: bool = Field(
+        True,
+        description="some minutes after the start, make an archive of the JVM's classes (160 MB in XDG_CACHE_HOME or "
+        "~/.cache) where there is none: later starts take half the CPU",
+    )
 
 
 class Config(UpstreamSection):

@@ -204,6 +204,15 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
 
 
+def only(plan: Plan, commit_ts: int) -> Plan:
+    """What the driver pulls to look at the binlogs of one commit_ts of a batch."""
+    parts = [part for task in plan.tasks for part in task if part.after_ts < commit_ts <= part.until_ts]
+    ranges = tuple(replace(part, after_ts=commit_ts - 1, until_ts=commit_ts, planned=None) for part in parts)
+    return replace(
+        plan, after_ts=commit_ts - 1, until_ts=commit_ts, mode=Mode.LARGE, tasks=(), large=ranges, holders=()
+    )
+
+
 def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
     """A pump that holds more or less of an open batch than when that was begun, and how many binlogs then and now. The
     rows would be cut in other places than the chunks that are done (rule 16). Those `given_up` may."""

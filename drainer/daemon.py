@@ -1,7 +1,7 @@
 """The drainer from start to stop.
 
 Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
-Spark.
+query. Beside it, since drainer.start: the JVM ─ Spark's session ─ work that does nothing (drainer.spark.opening).
 Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -49,9 +48,10 @@ from drainer.schema.history import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.published import PublishedSource
 from drainer.schema.url import UrlSource, fetcher
-from drainer.scratch import check_data_dir, scratch
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
+from drainer.spark.archiving import make_where_missing
+from drainer.spark.opening import Opening
 from drainer.spreading import Cut
 from drainer.status import Status
 from drainer.supply import Supply
@@ -101,15 +101,10 @@ class _Asked:
         self._stop.set()
 
 
-async def run(config: Config) -> None:
-    """Run until a signal, until --until-now is reached, or until something fails: then the error is raised."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        loop.add_signal_handler(number, stop.set)
-    check_data_dir(config.data_dir)
+async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
+    """Until `stop` is set, until --until-now is reached, or until something fails: then the error is raised. `opening`
+    belongs to the caller."""
     async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(scratch())
         try:
             upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
         except _StoppedEarly:
@@ -122,7 +117,7 @@ async def run(config: Config) -> None:
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
             return
-        await _drain(config, upstream, opened, front, stop)
+        await _drain(config, upstream, opened, opening, front, stop)
 
 
 @contextlib.asynccontextmanager
@@ -227,7 +222,9 @@ def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
     return sources
 
 
-async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Front, stop: asyncio.Event) -> None:
+async def _drain(
+    config: Config, upstream: Upstream, opened: Opened, opening: Opening, front: Front, stop: asyncio.Event
+) -> None:
     loop = asyncio.get_running_loop()
     security = config.security.security()
     pipeline = Pipeline(
@@ -252,7 +249,7 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Fron
         on_reached=stop.set,
     )
     asked = _Asked(stop)
-    spark = SparkRun(config, upstream.cluster_id, pipeline, scheduler, loop=loop)
+    spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
         destination=opened.destination.name,
@@ -278,13 +275,15 @@ async def _drain(config: Config, upstream: Upstream, opened: Opened, front: Fron
         stack.push_async_callback(cistern.close)
         await node.register()
         stack.push_async_callback(node.leave)
-        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark takes its time
+        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark may take its time
         stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.stopping(asked.event))
         stack.callback(setattr, status, "phase", "stopping")
-        if await spark.start(stop.is_set):
+        if await spark.start():
             status.phase = ""
+            if config.spark.class_archive:
+                stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
             _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
             await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
     _log.info("drainer stopped", position=pipeline.position_ts)

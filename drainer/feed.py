@@ -8,10 +8,11 @@ from typing import Protocol
 
 from binlog import envelope
 
+from drainer.plan import SegmentWork
 from drainer.pumps.count import Counted
 from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
-from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
+from drainer.sink.protocol import Examiner, Intent, SlotResult, SpreadTarget
 from drainer.step import Merged
 
 
@@ -27,6 +28,26 @@ class SpreadJob:
     planned: Counted | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ExamineJob:
+    """What is asked of a batch before it is begun (rule 21). Picklable; fields as in SpreadJob."""
+
+    order: FoldOrder
+    intent: Intent
+    examiner: Examiner
+    folded: bool
+    planned: Counted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """`conflict`: why the batch must go one transaction after another, '' where nothing speaks for it; `ahead`: what is
+    applied before all slots."""
+
+    conflict: str
+    ahead: SegmentWork | None
+
+
 class Feed(Protocol):
     """One batch as Spark holds it."""
 
@@ -36,6 +57,10 @@ class Feed(Protocol):
 
     def check(self, order: FoldOrder) -> None:
         """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
+        ...
+
+    def examine(self, job: ExamineJob) -> Examined:
+        """Fold on executors, look for conflicts by value, and bring to the driver what goes ahead."""
         ...
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:

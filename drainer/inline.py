@@ -155,7 +155,7 @@ class Inline:
         builder = FoldBuilder(decoder)
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
-        if builder.hides_conflict(work):
+        if builder.hides_conflict():
             self._apply_each(section, decoder, version)
             return
         try:

@@ -37,12 +37,13 @@ def shown_keys(work: SegmentWork, schema: str, table: str) -> str:
         for change in work.ordered.changes
         if (change.shape.schema, change.shape.table) == (schema, table)
     )
-    found = [_text(row) for row in chain(rows, changes)]
+    found = [shown_row(row) for row in chain(rows, changes)]
     more = f" and {len(found) - _KEYS_SHOWN_MAX} more" if len(found) > _KEYS_SHOWN_MAX else ""
     return ", ".join(found[:_KEYS_SHOWN_MAX]) + more
 
 
-def _text(row: object) -> str:
+def shown_row(row: object) -> str:
+    """As people read it, not at length."""
     if isinstance(row, tuple):
         values = [value.decode(errors="replace") if isinstance(value, bytes) else repr(value) for value in row]
         text = "(" + ",".join(values) + ")"

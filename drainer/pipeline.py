@@ -3,7 +3,7 @@
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  begin(intent) ─► executors: fold ─► by slot ─► apply with marks ─► finish
+         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► apply with marks ─► finish
 
 The destination's position is the truth: a batch that stops half-way goes on from there, and never ends unfinished.
 """
@@ -57,7 +57,7 @@ class Pipeline:
         self._loose: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
         self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
-        self._spreading = Spreading(destination, schema, self.progress, cut, intent)
+        self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large)
 
     @property
     def position_ts(self) -> int:
@@ -79,7 +79,9 @@ class Pipeline:
     @property
     def loose_from(self) -> int | None:
         """From this ts on batches must be inline: upstream may not check a unique key any more (rule 12), and only
-        there the key's drop is brought forward."""
+        there the key's drop is brought forward; or something that follows may be refused (rule 21)."""
+        if self.position_ts < self._spreading.inline_until:
+            return self.position_ts
         schema = self._supply.schema
         view = schema.view()
         if self._loose is None or self._loose[0] is not view:

@@ -9,7 +9,7 @@ from binlog.errors import BinlogError
 from binlog.log import get_logger
 from binlog.outage import Outage
 
-WAIT_FIRST_S = 0.2
+WAIT_FIRST_S = 0.05
 WAIT_MAX_S = 5.0
 
 _log = get_logger(__name__)

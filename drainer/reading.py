@@ -5,9 +5,13 @@ from __future__ import annotations
 import pickle
 import uuid
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from drainer.schema.view import SchemaView
 from drainer.sink.protocol import Dialect
+
+if TYPE_CHECKING:
+    from drainer.order.fold import FoldBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +29,25 @@ class PackedView:
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`."""
+    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`. `ahead`: ids of tables that slots
+    get no rows of, for these go ahead. `examined`: behind the slots come as many with claims, and one with the rows
+    that go ahead; all of it is looked at before anything is applied (rule 21)."""
 
     view: PackedView
     dialect: Dialect
     slots: int
+    ahead: frozenset[int] = frozenset()
+    examined: bool = False
+
+    @property
+    def blobs(self) -> int:
+        """How many a part gives."""
+        return 2 * self.slots + 1 if self.examined else self.slots
+
+    def cut(self, builder: FoldBuilder) -> dict[int, bytes]:
+        """The blobs of what was added, by slot, none for those that get nothing."""
+        parts = builder.parts(self.slots, goes_ahead=self.ahead.__contains__)
+        if not self.examined:
+            return parts.slots
+        claims = {self.slots + slot: blob for slot, blob in parts.claims.items()}
+        return {**parts.slots, **claims, **({2 * self.slots: parts.ahead} if parts.ahead else {})}

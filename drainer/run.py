@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from binlog.errors import PumpUnavailable
@@ -16,10 +15,12 @@ from drainer.pipeline import Pipeline
 from drainer.progress import Stopped
 from drainer.pumps.count import RangeDiffers
 from drainer.scheduler import Scheduler
+from drainer.spreading import NotSpread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from drainer.spark.opening import Opening
     from drainer.spark.planner import PlannerServer
     from drainer.spark.query import Query, SparkFeed
 
@@ -33,14 +34,16 @@ class SparkRun:
     """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
 
     A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
-    position, which waits until all pumps answer. Nor do keys that collide: the next query reads them unfolded. Nor does
-    Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back; nor, as
-    often, a range of which more or less came than was planned: a binlog that a pump took late is in the next plan.
+    position, which waits until all pumps answer. Nor does a batch that must go inline: the next query reads it so. Nor
+    does Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back;
+    nor, as often, a range of which more or less came than was planned: a binlog that a pump took late is in the next
+    plan.
     """
 
     def __init__(
         self,
         config: Config,
+        opening: Opening,
         cluster_id: int,
         pipeline: Pipeline,
         scheduler: Scheduler,
@@ -48,7 +51,9 @@ class SparkRun:
         loop: asyncio.AbstractEventLoop,
         pause_s: float = RESTART_PAUSE_S,
     ) -> None:
+        """Ends what `opening` made when it stops."""
         self._config = config
+        self._opening = opening
         self._cluster_id = cluster_id
         self._pipeline = pipeline
         self._scheduler = scheduler
@@ -66,10 +71,10 @@ class SparkRun:
         self._spark_failed_at = -1
         self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
 
-    async def start(self, stopping: Callable[[], bool]) -> bool:
-        """False if `stopping` said so before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
+    async def start(self) -> bool:
+        """False if it was to stop before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
         try:
-            await asyncio.to_thread(self._start, stopping)
+            await asyncio.to_thread(self._start)
         except Stopped:
             return False
         return True
@@ -89,21 +94,14 @@ class SparkRun:
             _log.warning("the batch in flight is abandoned", waited_s=batch_s)
         await asyncio.to_thread(self._stop_rest)
 
-    def _start(self, stopping: Callable[[], bool]) -> None:
+    def _start(self) -> None:
         from drainer.spark.node import warn_of_loopback
         from drainer.spark.planner import PlannerServer
-        from drainer.spark.session import start_session
-        from drainer.spark.warm import warm_up
 
-        config = self._config
-        spark = config.spark
-        if config.syncer.db_type != "sqlite":
-            warn_of_loopback(spark.master, "[syncer.to] host", config.syncer.to.host)
-        self._session = start_session(
-            master=spark.master, output=config.data_dir / "spark.log", conf=spark.conf, stopping=stopping
-        )
+        if self._config.syncer.db_type != "sqlite":
+            warn_of_loopback(self._config.spark.master, "[syncer.to] host", self._config.syncer.to.host)
+        self._session = self._opening.session()
         self._follow_executors()
-        warm_up(self._session, self._tasks)
         self._planner = PlannerServer(self._scheduler, self._fail)
         self._start_query()
 
@@ -161,7 +159,7 @@ class SparkRun:
         """Whether another query from the destination's position may do better."""
         from drainer.spark.errors import NodeLacks, SparkFailed
 
-        if isinstance(error, PumpUnavailable):
+        if isinstance(error, PumpUnavailable | NotSpread):
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False
@@ -223,7 +221,4 @@ class SparkRun:
     def _stop_rest(self) -> None:
         if self._planner is not None:
             self._planner.close()
-        if self._session is not None:
-            from drainer.spark.session import stop_session
-
-            stop_session(self._session)
+        self._opening.close()

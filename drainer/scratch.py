@@ -30,18 +30,27 @@ def scratch() -> Iterator[Path]:
         place = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
         raise ConfigError(f"temporary files cannot be made anywhere, set TMPDIR: {error.strerror}") from error
-    sweep(place)
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    except OSError as error:
-        raise ConfigError(f"temporary files cannot be made in {place} ({error.strerror}): set TMPDIR") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(locked_folder(place, PREFIX))
+        except OSError as error:
+            raise ConfigError(f"temporary files cannot be made in {place} ({error.strerror}): set TMPDIR") from error
+        stack.callback(setattr, tempfile, "tempdir", before)
+        tempfile.tempdir = str(folder)
+        yield folder
+
+
+@contextlib.contextmanager
+def locked_folder(place: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `place`, removed at the end, or by the next one of the same prefix if this process is killed.
+    OSError."""
+    sweep(place, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        tempfile.tempdir = str(folder)
         yield folder
     finally:
-        tempfile.tempdir = before
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
@@ -58,9 +67,9 @@ def check_data_dir(data_dir: Path) -> None:
         raise ConfigError(f"data-dir {data_dir} cannot be used: {why}") from error
 
 
-def sweep(place: Path) -> None:
+def sweep(place: Path, prefix: str = PREFIX) -> None:
     """Remove the folders of drainers of this user that were killed."""
-    for folder in place.glob(f"{PREFIX}*"):
+    for folder in place.glob(f"{prefix}*"):
         if folder.is_symlink() or not _ours(folder) or not _abandoned(folder / LOCK):
             continue
         _log.info("what a killed drainer left is removed", folder=str(folder))

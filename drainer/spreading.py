@@ -1,4 +1,10 @@
-"""The spread way: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15, 16)."""
+"""The spread way: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15, 16).
+
+What may stop a batch of TiDB's rows is found before it is begun, for what a chunk has committed is not taken back and
+the batch must then be finished (rule 21): values of secondary unique keys are compared, with one another and with the
+destination's rows, and tables whose rows can only be tried are written in the transaction that records the intent.
+Where either says no nothing was applied, and the batch goes inline, which stops exactly before the transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +14,31 @@ from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
 from binlog.log import get_logger
 
-from drainer.coordinator import Mode, Plan
-from drainer.feed import Feed, SpreadJob
+from drainer.coordinator import Mode, Plan, only
+from drainer.feed import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.inline import SchemaSupply
+from drainer.large import PullLarge
 from drainer.order.slot import HASH_VERSION
 from drainer.progress import Progress
 from drainer.pumps.count import together
 from drainer.reading import FoldOrder, PackedView
+from drainer.row.claimed import other_keys
+from drainer.row.key import choose_key
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
+from drainer.sink.errors import CommitRefused, DataError
 from drainer.sink.protocol import Destination, Intent, SpreadTarget
+from drainer.step import Merged
 
 _log = get_logger(__name__)
 
 # A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
 # (bench.planner): whose has processors for more sets worker-count.
 SLOTS_MAX = 16
+
+
+class NotSpread(BinlogError):
+    """A batch that must go inline and was read to be spread; nothing of it was applied. It must be planned anew."""
 
 
 class BatchRefused(BinlogError):
@@ -42,18 +57,28 @@ class Cut:
 
 class Spreading:
     """Applies one batch after another through executors. `open_intent`: one that was begun and not finished, of this
-    life or of an earlier one; it comes first, cut as it is recorded (rule 17)."""
+    life or of an earlier one; it comes first, cut as it is recorded (rule 17). `inline_until`: up to there nothing is
+    spread, for something in it may be refused."""
 
     def __init__(
-        self, destination: Destination, supply: SchemaSupply, progress: Progress, cut: Cut, intent: Intent | None
+        self,
+        destination: Destination,
+        supply: SchemaSupply,
+        progress: Progress,
+        cut: Cut,
+        intent: Intent | None,
+        pull: PullLarge | None = None,
     ) -> None:
+        """`pull`: brings binlogs to the driver past Spark."""
+        self._pull = pull
         self._destination = destination
         self._supply = supply
         self._progress = progress
         self._cut = cut
         self._slots = cut.slots
         self.open_intent = intent
-        self._packed: tuple[SchemaView, PackedView] | None = None
+        self.inline_until = 0
+        self._packed: tuple[SchemaView, PackedView, frozenset[int], bool] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
@@ -65,23 +90,30 @@ class Spreading:
         may turn out to need a schema that is not known yet: then the batch must be readable twice."""
         if plan.mode is not Mode.SPREAD or not self._supply.complete or self._leaves_out(plan):
             return None
-        return self._order(self._intent(plan).slots)
+        return self._order(self._intent(plan).slots, fresh=plan.intent is None)
 
     def run(self, plan: Plan, feed: Feed) -> bool:
-        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline."""
+        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
+        where it cannot, for it was read folded."""
         if self._leaves_out(plan):
             return False
         intent = self._intent(plan)
         if not self._supply.complete and not self._decodable(plan, feed, intent):
             return False
-        target: SpreadTarget | None = self._destination.begin(intent)
+        order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
+        target = self._begun(plan, feed, intent, order)
+        if target is None:
+            return False
         self.open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
         while target is not None:
-            order = plan.fold or self._order(intent.slots)
             job = SpreadJob(order, intent, target, plan.fold is not None, together(plan.planned.values()))
-            results = feed.spread(job)
+            try:
+                results = feed.spread(job)
+            except DataError as error:
+                self._name(error, plan, feed)
+                raise
             rows = max(rows, sum(result.rows for result in results))
             target = self._destination.next_phase(intent, results)
         crash_point("drainer.before_finish")
@@ -90,6 +122,44 @@ class Spreading:
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
         return True
+
+    def _begun(self, plan: Plan, feed: Feed, intent: Intent, order: FoldOrder) -> SpreadTarget | None:
+        """The intent recorded, with what goes ahead; None where nothing was done."""
+        if not order.examined:
+            return self._destination.begin(intent)
+        planned = together(plan.planned.values())
+        examiner = self._destination.examiner()
+        found = feed.examine(ExamineJob(order, intent, examiner, plan.fold is not None, planned))
+        why = found.conflict
+        crash_point("drainer.before_intent")
+        if not why:
+            try:
+                return self._destination.begin(intent, found.ahead)
+            except (DataError, CommitRefused) as error:
+                why = str(error)
+        place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
+        _log.warning("a batch is not spread, for something in it may be refused", why=why, **place)
+        self.inline_until = plan.until_ts
+        if plan.fold is not None:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
+        return None
+
+    def _name(self, error: DataError, plan: Plan, feed: Feed) -> None:
+        """What is refused although the batch was examined: a value that the destination cannot store, for one."""
+        commit_ts = error.commit_ts
+        if not commit_ts:
+            return
+        merged: list[Merged] = []
+        try:
+            if plan.fold is None:
+                merged = list(binlogs(feed.messages()))
+            elif self._pull is not None:
+                with self._pull(only(plan, commit_ts), self._progress) as pulled:
+                    merged = pulled
+        except BinlogError as failed:
+            _log.warning("the refused transaction could not be asked for", commit_ts=commit_ts, why=str(failed))
+        start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
+        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
     def _leaves_out(self, plan: Plan) -> bool:
         """Whether a transaction of the batch is to be passed over (ignore-txn-commit-ts): the inline way does that."""
@@ -112,11 +182,14 @@ class Spreading:
             )
         return plan.intent
 
-    def _order(self, slots: int) -> FoldOrder:
+    def _order(self, slots: int, *, fresh: bool = False) -> FoldOrder:
+        """`fresh`: of a batch that is not begun; an open one has been examined."""
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
-            self._packed = (view, PackedView.of(view))
-        return FoldOrder(self._packed[1], self._destination.dialect, slots)
+            self._packed = (view, PackedView.of(view), *_strict(view))
+        _, packed, ahead, followed = self._packed
+        examined = fresh and (followed or bool(ahead))
+        return FoldOrder(packed, self._destination.dialect, slots, ahead, examined)
 
     def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
@@ -139,3 +212,11 @@ class Spreading:
                 self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
+
+
+def _strict(view: SchemaView) -> tuple[frozenset[int], bool]:
+    """The tables that go ahead, and whether there are any whose unique values are followed. Whether a row is there of a
+    table that stays in order, or what a key on a prefix or a generated column holds, shows only when it is tried."""
+    tables = [(table_id, at.current) for table_id, at in view.tables.items() if not at.current.upserts]
+    ahead = [id_ for id_, info in tables if not choose_key(info).columns or not other_keys(info).all_followed]
+    return frozenset(ahead), any(other_keys(info).followed for _, info in tables)

@@ -93,10 +93,6 @@ class Ddl:
         return first.info if first else None
 
     @property
-    def touched_ids(self) -> frozenset[int]:
-        return frozenset(t.table_id for c in self.changes for t in (c.before, c.after) if t is not None)
-
-    @property
     def touched_names(self) -> tuple[tuple[str, str], ...]:
         """(schema, table) of everything it creates, alters or drops, old names and new ones, each once."""
         places = (t for c in self.changes for t in (c.before, c.after) if t is not None)

@@ -33,6 +33,8 @@ CODES: tuple[tuple[type[BinlogError], grpc.StatusCode], ...] = (
     (own.NotResolved, grpc.StatusCode.FAILED_PRECONDITION),
     (own.NotLeader, grpc.StatusCode.FAILED_PRECONDITION),
     (own.NoSuchPrewrite, grpc.StatusCode.NOT_FOUND),
+    (own.NoSuchBinlog, grpc.StatusCode.NOT_FOUND),
+    (own.NotDamaged, grpc.StatusCode.FAILED_PRECONDITION),
     (own.TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (own.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.NoSpace, grpc.StatusCode.RESOURCE_EXHAUSTED),

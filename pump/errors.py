@@ -14,6 +14,10 @@ class DamagedRecord(BinlogError):
         self.offset = offset
         self.detail = detail
 
+    def of_binlog(self, commit_ts: int) -> DamagedRecord:
+        """The same, with the binlog that cannot be served for it."""
+        return DamagedRecord(self.place, self.offset, f"{self.detail}; the binlog of commit_ts {commit_ts} needs it")
+
 
 class InvalidBinlog(BinlogError):
     """A payload that is a Binlog, but not one a pump can store; the message names its ts and the reason."""
@@ -69,6 +73,14 @@ class NotResolved(BinlogError):
 
 class NoSuchPrewrite(BinlogError):
     """An operator would settle a start_ts that is not pending here."""
+
+
+class NoSuchBinlog(BinlogError):
+    """An operator would pass over a binlog that is not served here."""
+
+
+class NotDamaged(BinlogError):
+    """An operator would pass over a binlog that can be read."""
 
 
 class NotLeader(BinlogError):

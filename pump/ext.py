@@ -81,6 +81,7 @@ class ExtService:
                 "Count": self.count,
                 "Inspect": self.inspect,
                 "Settle": self.settle,
+                "PassOver": self.pass_over,
                 "Outcome": self.outcome,
             },
             streaming={"PullRange": self.pull_range},
@@ -251,6 +252,14 @@ class ExtService:
         self._gate.check(request.cluster_id)
         await self._store.settle(request.start_ts, request.commit_ts)
         encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
+        return encoded
+
+    async def pass_over(self, data: bytes) -> bytes:
+        request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
+        self._gate.check(request.cluster_id)
+        found = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
+        response = pb.PassOverResp(start_ts=found.start_ts, ddl_job_id=found.ddl_job_id, why=found.why)
+        encoded: bytes = response.SerializeToString()
         return encoded
 
     async def outcome(self, data: bytes) -> bytes:

@@ -16,10 +16,10 @@ from binlog.registry import Registry
 
 from pump.errors import DrainerUnreadable
 from pump.keys import COMPLETE, OUTCOME, TS
+from pump.purge import removed_until_ts
 from pump.store import Store
 
 INTERVAL_S = 3600.0
-SLACK_MS = 600_000  # deleted this much later than the purge point says
 
 _log = get_logger("pump.gc")
 
@@ -76,7 +76,7 @@ class GarbageCollector:
                 await asyncio.to_thread(self._store.checkpoints.purge, point)
                 _log.info("purge point moved", purged_ts=point, before=before)
             point = max(point, before)
-            await asyncio.to_thread(self._remove, tso.compose(max(0, tso.physical_ms(point) - SLACK_MS)))
+            await asyncio.to_thread(self._remove, removed_until_ts(point))
             return point
 
     def _remove(self, until_ts: int) -> None:

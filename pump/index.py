@@ -18,6 +18,7 @@ from pump.manifest import manifest_unbroken
 from pump.record import Pointer
 
 DELETE_KEYS_MAX = 1024
+FLUSH_TRIES_MAX = 100
 
 
 class IndexFailed(BinlogError):
@@ -139,6 +140,11 @@ class Index:
     def purged_ts(self) -> int:
         return keys.decode_number(self._db.get(keys.PURGED))
 
+    def ended(self) -> tuple[int, Pointer]:
+        """See `save_ended`; 0 and the log's begin where nothing was saved."""
+        value = self._db.get(keys.ENDED)
+        return (0, Pointer(0, 0)) if value is None else (keys.decode_number(value), Pointer.decode(value[8:]))
+
     def needs(self) -> dict[int, int]:
         """fid → largest commit_ts that needs a prewrite in it from a later file."""
         found = self._db.iterator(prefix=keys.NEED)
@@ -218,10 +224,14 @@ class Index:
         with self._guarded("flush"):
             self._db.put(keys.CHECK, keys.encode_number(number))
             before = self._newest_log()
-            # A range without a key: nothing is compacted, but the memtable is written first, and waited for.
-            self._db.compact_range(start=b"\xff", stop=b"\xff")
-            # The memtable is written after a new log was begun. Where that fails, LevelDB tells nobody and goes on.
-            if self._newest_log() <= before:
+            for _ in range(FLUSH_TRIES_MAX):
+                # A range without a key: nothing is compacted, but the memtable is written first, and waited for.
+                self._db.compact_range(start=b"\xff", stop=b"\xff")
+                # The memtable is written after a new log was begun. Where that fails, LevelDB tells nobody and goes on;
+                # nor does it begin one where it took the flush and a write of another thread for one group.
+                if self._newest_log() > before:
+                    break
+            else:
                 raise IndexFailed(f"index: flush failed: {self._directory} takes no new file")
             # It does not tell whether it failed; a failure refuses every later write. Another key: what proves that the
             # table is there must not be in the log too.
@@ -230,6 +240,11 @@ class Index:
     def _newest_log(self) -> int:
         """The number of LevelDB's own newest log, or 0."""
         return max((int(path.stem) for path in self._directory.glob("*.log") if path.stem.isdecimal()), default=0)
+
+    def save_ended(self, until_ts: int, place: Pointer) -> None:
+        """The whole log, up to `place`, was read again, and binlogs up to `until_ts` may have been removed by then."""
+        with self._guarded("what had ended"):
+            self._db.put(keys.ENDED, keys.encode_number(until_ts) + place.encode())
 
     def save_purged(self, purged_ts: int) -> None:
         """Synced: what is removed afterwards must never be served as if it were whole."""

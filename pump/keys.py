@@ -21,11 +21,13 @@ NEED = b"sc!need"
 CHECK = b"sc!check"
 FLUSHED = b"sc!flushed"
 DAMAGE = b"sc!damage"
+ENDED = b"sc!ended"
 
 FLAG_DDL = 1
 FLAG_FAKE = 2
 FLAG_GENERAL = 4
 FLAG_DAMAGED = 8
+FLAG_PASSED = 16
 
 _BE = Struct(">Q")
 _BE_FID = Struct(">I")

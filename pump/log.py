@@ -338,6 +338,10 @@ class ValueLog:
         """Ascending."""
         return [self._files[fid] for fid in sorted(self._files)]
 
+    def has(self, fid: int) -> bool:
+        """Of any thread."""
+        return fid in self._files
+
     def remove(self, fid: int) -> None:
         """Forget and unlink a file that is not the tail; pulls that still read from it may finish."""
         file = self._files.pop(fid)

@@ -122,7 +122,7 @@ class Matcher:
     read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
     largest_ts: int  # of everything stored or judged: a newer ts is nowhere
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
-    damaged: Pointer | None = None  # where the log lost records; nobody knows of which ts
+    lost: Callable[[], Pointer | None] = lambda: None  # where the log lost records; nobody knows of which ts
     # Of the current batch, not in the index yet:
     _prewrites: dict[int, bytes] = field(default_factory=dict)
     _outcomes: dict[int, int] = field(default_factory=dict)
@@ -256,7 +256,7 @@ class Matcher:
         """Where the damage is that has the prewrite of a commit, or may have it; None: it was never stored here."""
         pointer = self.stored.pointer(start_ts)
         if pointer is None:
-            return self.damaged
+            return self.lost()
         try:
             self.read(pointer)
         except DamagedRecord:

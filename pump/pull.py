@@ -16,7 +16,7 @@ from google_crc32c import value as crc32c
 
 from pump.errors import DamagedRecord
 from pump.index import Index
-from pump.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, Complete, decode_complete, key_ts
+from pump.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, key_ts
 from pump.log import ValueLog
 from pump.parts import Part, is_large, parts_of
 from pump.record import HEADER_BYTES, RECORD_MAGIC, Pointer, check_record
@@ -69,16 +69,22 @@ class Reader:
             try:
                 for run in _runs(chunk, part_bytes_max):
                     if is_large(run[0][1], part_bytes_max):
-                        yield from parts_of(self._log, *run[0], part_bytes_max)
+                        yield from self._parts(*run[0], part_bytes_max)
                     else:
                         yield self._read(run)
             except DamagedRecord:
                 self.check_position(after_ts)  # removed meanwhile, which is not damage
                 raise
 
+    def _parts(self, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[Part]:
+        try:
+            yield from parts_of(self._log, commit_ts, complete, part_bytes_max)
+        except DamagedRecord as error:
+            raise error.of_binlog(commit_ts) from error
+
     def _read(self, chunk: list[tuple[int, Complete]]) -> list[Served]:
-        payloads: dict[int, bytes] = {}
-        for window in _windows(chunk):
+        payloads = {commit_ts: complete.head for commit_ts, complete in chunk if complete[7] & FLAG_PASSED}
+        for window in _windows(chunk if not payloads else [item for item in chunk if item[0] not in payloads]):
             self._read_window(window, payloads)
         return [Served(commit_ts, complete[0], payloads[commit_ts]) for commit_ts, complete in chunk]
 
@@ -91,16 +97,19 @@ class Reader:
         data = file.read(begin, last.offset - begin + HEADER_BYTES + last.length)
         for commit_ts, complete in window:
             start_ts, _, offset, length, tail_at, _, _, flags, head = complete
-            if flags & FLAG_DAMAGED:
-                raise DamagedRecord(str(file.path), offset, f"the prewrite of start_ts {start_ts} is lost in it")
-            at = offset - begin
-            payload = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
-            if len(payload) != length or _HEADER.unpack_from(data, at) != (RECORD_MAGIC, length, crc32c(payload)):
-                check_record(data, at, length=length, place=str(file.path), offset=offset)
-            if flags & FLAG_GENERAL:
-                out[commit_ts] = merge(payload, self._log.read(Pointer.decode(head)))
-            else:
-                out[commit_ts] = head + payload[tail_at:] if tail_at else payload
+            try:
+                if flags & FLAG_DAMAGED:
+                    raise DamagedRecord(str(file.path), offset, f"the prewrite of start_ts {start_ts} is lost in it")
+                at = offset - begin
+                payload = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
+                if len(payload) != length or _HEADER.unpack_from(data, at) != (RECORD_MAGIC, length, crc32c(payload)):
+                    check_record(data, at, length=length, place=str(file.path), offset=offset)
+                if flags & FLAG_GENERAL:
+                    out[commit_ts] = merge(payload, self._log.read(Pointer.decode(head)))
+                else:
+                    out[commit_ts] = head + payload[tail_at:] if tail_at else payload
+            except DamagedRecord as error:
+                raise error.of_binlog(commit_ts) from error
 
 
 def _chunks(

@@ -16,10 +16,12 @@ from pump.index import Batch, Index
 from pump.keys import FLAG_DAMAGED
 from pump.log import Found, Head, ValueLog
 from pump.match import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
+from pump.purge import removed_until_ts
 from pump.record import Pointer
 
 FLUSH_RECORDS = 2000
 PROGRESS_INTERVAL_S = 5.0
+SHOWN_MAX = 5
 
 _log = get_logger("pump.recovery")
 
@@ -36,14 +38,16 @@ class Unmatched:
 
 @dataclass(slots=True)
 class Recovered:
-    """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty; `lost`: where the log
-    has damaged bytes, which may have held any prewrite."""
+    """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty.
+
+    `ended`: start_ts of unmatched prewrites that count as ended, for what ended them may be removed; they hold nothing
+    back, and a commit that comes finds them all the same."""
 
     unmatched: list[Unmatched]
     head: Head | None
     damage: list[DamagedRecord]
     records: int
-    lost: Pointer | None = None
+    ended: frozenset[int] = frozenset()
 
     @property
     def handle(self) -> Pointer:
@@ -74,8 +78,26 @@ def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: C
     rebuild.lost_pending()
     unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
     _log.info("recovered", records=rebuild.records, pending=len(unmatched), damaged=len(damage), start=start)
-    lost = max((pointer for pointer, _ in rebuild.damaged), default=None)
-    return Recovered(unmatched, index.own_head(), damage, rebuild.records, lost)
+    own = index.own_head()
+    if trusted is None and own is not None:
+        index.save_ended(removed_until_ts(index.purged_ts()), own.pointer)
+    return Recovered(unmatched, own, damage, rebuild.records, _ended(index, unmatched))
+
+
+def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
+    """Of a log that was once read as a whole after a part of it had been removed: what was in it then, and began before
+    what is removed. All of that had ended when the purge point passed it, but for a transaction that is open for longer
+    than binlogs are kept."""
+    until_ts, place = index.ended()
+    ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
+    if ended:
+        _log.warning(
+            "prewrites without an outcome are older than what is removed: they are taken as ended",
+            count=len(ended),
+            start_ts=ended[:SHOWN_MAX],
+            removed_until_ts=until_ts,
+        )
+    return frozenset(ended)
 
 
 def _known_damage(log: ValueLog, pointer: Pointer, end: int) -> DamagedRecord:

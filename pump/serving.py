@@ -8,9 +8,10 @@ from itertools import chain, islice
 
 from pump.errors import NotResolved
 from pump.index import Index
-from pump.keys import FLAG_DAMAGED
+from pump.keys import FLAG_DAMAGED, FLAG_PASSED
 from pump.log import ValueLog
 from pump.parts import Part
+from pump.passing import Passed, pass_over
 from pump.pending import Resolved
 from pump.plan import BatchPlan, Limits, plan_batch
 from pump.pull import Reader, Served
@@ -76,7 +77,11 @@ class Serving:
         """The commit_ts of a start_ts whose binlog this pump serves; else 0. A rollback is no evidence (rule 5)."""
         commit_ts = self.index.outcome(start_ts) or 0
         complete = self.index.complete(commit_ts) if commit_ts else None
-        return commit_ts if complete is not None and not complete.flags & FLAG_DAMAGED else 0
+        return commit_ts if complete is not None and not complete.flags & (FLAG_DAMAGED | FLAG_PASSED) else 0
+
+    async def pass_over(self, commit_ts: int, *, dry_run: bool) -> Passed:
+        """See passing.pass_over."""
+        return await asyncio.to_thread(pass_over, self.index, self.reader, commit_ts, dry_run=dry_run)
 
     @property
     def purged_ts(self) -> int:

@@ -28,6 +28,7 @@ from pump.match import Fate, Matcher, check, is_fake
 from pump.pending import Pending, PendingSet, Resolved
 from pump.progress import Progress
 from pump.pull import Reader
+from pump.record import Pointer
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
 from pump.serving import Serving
@@ -94,10 +95,11 @@ class Store(Serving):
                 found.writer,
             )
             for found in recovered.unmatched
+            if found.start_ts not in recovered.ended
         )
         self._resolved.ts = self.index.max_commit_ts()
         matcher = Matcher(self.index, self.log.read, self._largest_ts(recovered))
-        matcher.damaged = recovered.lost
+        matcher.lost = self._lost_at
         matcher.unmatched = {found.start_ts: found.prewrite for found in recovered.unmatched}
         progress = Progress(self.log, self.index, self.checkpoints, checkpoint_bytes=self._options.checkpoint_bytes)
         self._writer = Writer(self.log, self.index, matcher, progress, resolved_ts=lambda: self._resolved.ts)
@@ -130,6 +132,10 @@ class Store(Serving):
         self.checkpoints.save(recovered.head, recovered.handle)
         self.reader = Reader(self.index, self.log)
         return recovered
+
+    def _lost_at(self) -> Pointer | None:
+        """Where records were lost in the files that are there; the newest place."""
+        return max((begin for begin, _ in self.index.damages() if self.log.has(begin.fid)), default=None)
 
     def _largest_ts(self, recovered: Recovered) -> int:
         """No ts above it is in the index: not as a `ts:` key, and not as the start_ts of an outcome."""

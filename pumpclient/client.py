@@ -30,7 +30,7 @@ from pumpclient.pool import Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
 from pumpclient.tracker import OpenTransaction
 from pumpclient.watch import Watch
-from pumpclient.writer import Counts, Limits, Writer
+from pumpclient.writer import Counts, Ended, Limits, Writer
 
 log = get_logger(__name__)
 
@@ -146,6 +146,10 @@ class PumpsClient:
         """Take an acknowledged prewrite back. As `commit`."""
         self._check_open()
         await self._writer.rollback(start_ts)
+
+    def when_ended(self, start_ts: int, call: Ended) -> None:
+        """Call once nothing more is sent for this transaction, at once if nothing is; see writer.Ended."""
+        self._writer.when_ended(start_ts, call)
 
     # --- looking --------------------------------------------------------------------------------------------
 

@@ -87,10 +87,10 @@ class CommitUndelivered(PumpClientError):
     """The pump that holds the prewrite did not answer the commit or rollback within the budget (C-11, not silent).
 
     A transaction is committed when its pump has stored the commit, which may or may not have happened. If it has not,
-    the prewrite stays pending there and holds back its pump's resolved ts. The same call may be made again, which tells
-    the outcome; `binlogctl inspect` does, too. What is still pending when the writer's lease ends, at the latest some
-    seconds after its process, the pumps roll back (of a DDL: as its published job says); without a lease it
-    waits for `binlogctl settle` with exactly this commit_ts (0: a rollback).
+    the prewrite is pending there and holds back its pump's resolved ts. The same call may be made again, which tells
+    the outcome; `binlogctl inspect` does, too. A service ends the lease of the writer that the prewrite names as soon
+    as no other transaction uses it, and the pumps roll back what is pending then (of a DDL: as its published job says).
+    A prewrite without a writer waits for `binlogctl settle` with exactly this commit_ts (0: a rollback).
     """
 
     def __init__(self, start_ts: int, commit_ts: int, *, pump: str, tries: int, last: str) -> None:

@@ -50,6 +50,10 @@ class Tracker:
     def __len__(self) -> int:
         return len(self._open)
 
+    def is_open(self, start_ts: int) -> bool:
+        """Begun, and neither failed nor settled."""
+        return start_ts in self._open
+
     def begin(self, start_ts: int, prewrite_key: bytes, *, now_s: float) -> None:
         if start_ts in self._open:
             raise DuplicateTransaction(start_ts)

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from binlog.log import get_logger
 from binlog.node import State
@@ -41,6 +42,12 @@ class Limits:
     open_ttl_s: float = 3600.0
     detect_s: float = 30.0
     detect_soonest_s: float = 0.2
+
+
+class Ended(Protocol):
+    """`decided`: the transaction is committed, rolled back, or not on any pump. Else its prewrite may be pending."""
+
+    def __call__(self, *, decided: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,7 +93,7 @@ class Writer:
         self.detect_now = asyncio.Event()
         self._connections: dict[str, Connection] = {}
         self._outages: dict[str, Outage] = {}
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings: dict[asyncio.Task[None], int] = {}  # deliveries under way, with their start_ts
 
     # --- prewrite -------------------------------------------------------------------------------------------
 
@@ -188,7 +195,7 @@ class Writer:
 
     async def _end(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
         task = asyncio.create_task(self._deliver(start_ts, commit_ts, pump, payload))
-        self._endings.add(task)
+        self._endings[task] = start_ts
         task.add_done_callback(self._ended)
         try:
             await asyncio.shield(task)
@@ -198,9 +205,20 @@ class Writer:
             raise CommitUndelivered(start_ts, commit_ts, pump=pump, tries=0, last="the client was closed") from None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._endings.discard(task)
+        self._endings.pop(task, None)
         if not task.cancelled():
             task.exception()  # seen: the caller raises it, or was cancelled and _deliver has reported it
+
+    def when_ended(self, start_ts: int, call: Ended) -> None:
+        """Call it now, or when the delivery under way has ended: a cancelled caller does not end that."""
+        if not self.tracker.is_open(start_ts):
+            call(decided=True)
+            return
+        for task, of in self._endings.items():
+            if of == start_ts and not task.done():
+                task.add_done_callback(lambda _: self.when_ended(start_ts, call))
+                return
+        call(decided=False)
 
     async def _deliver(self, start_ts: int, commit_ts: int, pump: str, payload: bytes) -> None:
         end_s = time.monotonic() + self._limits.commit_budget_s

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.cpu_report import Meter
+from tests.dealing import dealt
 from tests.support import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
 
@@ -30,15 +34,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="run the golden codec tests on this file of vectors too",
     )
+    parser.addoption("--cpu-report", type=int, default=0, metavar="N", help="print the N dearest tests and modules")
 
 
-# How long an example takes says how busy the machine is, and nothing of what is tested.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
+# How long an example takes says how busy the machine is, and nothing of what is tested. The same examples at every run:
+# what a change did not break, chance does not break either. HYPOTHESIS_PROFILE=search looks for others.
+_QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("tests", deadline=None, suppress_health_check=_QUIET, derandomize=True, database=None)
+settings.register_profile("search", deadline=None, suppress_health_check=_QUIET, max_examples=1000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_CACHE_HOME"] = str(CACHE)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        # Some images set it. Without bytecode each of the hundreds of programs that tests start compiles all of its
+        # imports, a second of CPU; nothing is written beside the sources.
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(CACHE / "bytecode")
+        sys.dont_write_bytecode = False
+    if count := config.getoption("--cpu-report"):
+        config.pluginmanager.register(Meter(count))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For `-n auto`: one process more than cores, for a third of the tests' time is waiting for servers. A process with
+    its servers takes 2 GiB at times."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0))
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return cores + 1 if memory_bytes >= (cores + 1) * 2 << 30 else cores
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)  # there in a process of xdist
+    if workers > 1:
+        dear = "integration"
+        items[:] = dealt(items, workers, module=lambda i: i.path, dear=lambda i: i.get_closest_marker(dear) is not None)
+
+
+@pytest.fixture(autouse=True)
+def _unconfigured_log() -> Iterator[None]:
+    """structlog's capture_logs leaves it configured, and log lines of later tests would go another way."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken
 from binlog.kv import KV, Compare, Etcd, Event, EventKind, Put
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 async def take(watch: AsyncIterator[list[Event]], count: int) -> list[Event]:

@@ -71,7 +71,7 @@ class Pump:
         seen = self.server.text().count("pump is serving")
         wait_until(
             lambda: self.server.text().count("pump is serving") >= max(1, seen),
-            deadline_s=30,
+            deadline_s=90,
             what=f"pump serves\n{self.server.tail()}",
         )
 

@@ -22,7 +22,7 @@ from drainer.order.slot import ORDERED_SLOT, table_seed
 from drainer.order.table import NetState, in_one_order
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 
-BLOB_VERSION = 3
+BLOB_VERSION = 4
 _TOTALS = Struct("<QQ")
 KINDS = tuple(Kind)
 MATCHES = tuple(Match)
@@ -39,7 +39,7 @@ def pack_slots(
     computes some instead of asking PD). The counts are those of the whole part and stand in one of its blobs."""
     parts: dict[int, tuple[list[Any], list[Any]]] = {}
     for shape, states in tables:
-        table = _shape_fields(shape)
+        table = packed_shape(shape)
         for slot, chosen in _by_slot(shape.table_id, states, slots).items():
             parts.setdefault(slot, ([], []))[0].append((table, chosen))
     if ordered:
@@ -59,7 +59,7 @@ def _by_slot(table_id: int, states: list[NetState], slots: int) -> dict[int, lis
     return {slot: found for slot, found in enumerate(chosen) if found}
 
 
-def _shape_fields(shape: TableShape) -> tuple[object, ...]:
+def packed_shape(shape: TableShape) -> tuple[object, ...]:
     return (
         shape.table_id,
         shape.schema,
@@ -77,7 +77,7 @@ def _shape_fields(shape: TableShape) -> tuple[object, ...]:
     )
 
 
-def _shape(fields: tuple[Any, ...]) -> TableShape:
+def shape_of(fields: tuple[Any, ...]) -> TableShape:
     table_id, schema, table, columns, key, why_ordered, secondary_unique, match, *more = fields
     matches = tuple(MATCHES[m] for m in match)
     return TableShape(table_id, schema, table, columns, key, why_ordered, secondary_unique, matches, *more)
@@ -90,7 +90,7 @@ def _pack_ordered(changes: Sequence[tuple[int, Change]]) -> list[Any]:
         (shapes.setdefault(c.shape, len(shapes)), int(c.kind), c.old, c.new, c.commit_ts, start_ts, c.sequence)
         for start_ts, c in changes
     ]
-    return [[_shape_fields(s) for s in shapes], packed]
+    return [[packed_shape(s) for s in shapes], packed]
 
 
 def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
@@ -99,6 +99,12 @@ def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> 
     for blob in blobs:
         merge.add(blob)
     return merge.work(after_ts, until_ts)
+
+
+def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
+    """The commit_ts of the last change of a key among the blobs of its slot, 0 where it is not in them."""
+    tables = (table for blob in blobs for table in load(blob)[0] if table[0][0] == table_id)
+    return max((state[4] for _, states in tables for state in states if state[0] == identity), default=0)
 
 
 def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
@@ -116,14 +122,14 @@ def split_totals(marked: bytes) -> tuple[int, int, bytes]:
     return count, size, marked[_TOTALS.size :]
 
 
-def _load(blob: bytes) -> tuple[Any, ...]:
+def load(blob: bytes) -> Any:
+    """What stands behind the version. Raises BlobError."""
     if blob[:1] != bytes((BLOB_VERSION,)):
         raise BlobError(f"a slot's blob has version {blob[:1].hex() or 'none'}, not {BLOB_VERSION}")
     try:
-        found: tuple[Any, ...] = marshal.loads(memoryview(blob)[1:])
+        return marshal.loads(memoryview(blob)[1:])
     except (ValueError, EOFError, TypeError) as err:
         raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {err}") from None
-    return found
 
 
 class _Merge:
@@ -134,7 +140,7 @@ class _Merge:
         self._source_bytes = 0
 
     def add(self, blob: bytes) -> None:
-        tables, ordered, change_count, source_bytes = _load(blob)
+        tables, ordered, change_count, source_bytes = load(blob)
         self._change_count += change_count
         self._source_bytes += source_bytes
         for fields, states in tables:
@@ -146,7 +152,7 @@ class _Merge:
                 other = known.get(state[0])
                 known[state[0]] = state if other is None else _one(other, state)
         if ordered:
-            shapes = [_shape(fields) for fields in ordered[0]]
+            shapes = [shape_of(fields) for fields in ordered[0]]
             for place, kind, old, new, commit_ts, start_ts, sequence in ordered[1]:
                 change = Change(shapes[place], KINDS[kind], old, new, commit_ts, sequence)
                 self._changes[commit_ts, start_ts, sequence] = change
@@ -156,7 +162,7 @@ class _Merge:
         for _, (fields, states) in sorted(self._tables.items()):
             rows = [NetRow(s[0], KINDS[s[1]], s[6], s[8]) for s in states.values()]
             rows.sort()
-            folded.append(Folded(_shape(fields), tuple(rows)))
+            folded.append(Folded(shape_of(fields), tuple(rows)))
         changes = tuple([change for _, change in sorted(self._changes.items())])
         return SegmentWork(after_ts, until_ts, tuple(folded), Ordered(changes), self._change_count, self._source_bytes)
 

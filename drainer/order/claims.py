@@ -1,121 +1,131 @@
-"""Whether folding a segment could hide that upstream broke a unique key (rule 21). Pure.
+"""Whether a unique value had two holders within a segment, which folding hides (rule 21). Pure.
 
 A table with secondary unique keys is written as deletes of the touched keys, then inserts. A value that two rows held
-at once in the midst of the segment does not show in that; applied transaction by transaction it is refused. So the
-values are followed here: where one is taken while another row of the segment holds it, or is given up by a row only
-after it was taken, the segment is to be applied one transaction after another. A stream that keeps its keys is never
-told so, however its values move.
+at once in the midst of the segment does not show in that; applied transaction by transaction it is refused. So it is
+noted of every value which row has it behind a change, and which row lost it: where one has it while another one does,
+or loses it only after another took it, the segment is to be applied one transaction after another. A stream that keeps
+its keys is never told so, however its values move.
 
-Keys on prefixes and generated columns are not followed. Strings of collations that are not computed here are compared
-more coarsely than any of them does for letters and accents, which can only cost time.
+What a change of a row says is taken as it stands: an INSERT over a row that is there, which TiDB does not write, loses
+nothing. That can only cost time.
 """
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeAlias
 
-from binlog.tidb.table import TableInfo
-from binlog.tidb.types import UNSPECIFIED
+from drainer.order.table import INSERT, TableFold
+from drainer.plan import Row
+from drainer.row.claimed import ClaimCodec, OtherKey, Values
+from drainer.row.codec import Codec
+from drainer.row.program import UNUSUAL, Images
 
-from drainer.plan import Change, Literals
-from drainer.row.key import Same, choose_key, comparison, normal
-from drainer.row.layout import replicated
-
-Part = tuple[int, Same | None]
-Values = frozenset[Hashable]
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """A table's fold key and its other unique keys: (place in the row, how it is compared) of each column."""
-
-    fold: tuple[Part, ...]
-    others: tuple[tuple[Part, ...], ...]
+# Of one value: commit_ts, sequence, the row's key, whether it has the value behind the change or lost it, and the value
+# as it is where it is compared more coarsely (else None).
+Claim: TypeAlias = "tuple[int, int, object, bool, object]"
+Claims: TypeAlias = "dict[object, list[Claim]]"
+_COMMIT = itemgetter(0)
 
 
-def keys_of(table: TableInfo) -> Keys:
-    chosen = choose_key(table)
-    place = {c.id: n for n, c in enumerate(replicated(table))}
-    others: list[tuple[Part, ...]] = []
-    for index in table.unique_indexes():
-        columns = table.index_columns(index)
-        whole = all(part.length == UNSPECIFIED for part in index.columns)
-        if index.name != chosen.name and whole and all(c.id in place for c in columns):
-            others.append(tuple((place[c.id], comparison(c.type)) for c in columns))
-    return Keys(tuple(zip(chosen.columns, chosen.same, strict=True)), tuple(others))
-
-
-def hides_conflict(transactions: Iterable[Sequence[Change]], keys: Mapping[int, Keys]) -> bool:
-    """`transactions`: all changes of one commit_ts each, in order; `keys`: of every table id among them."""
-    tables = {table_id: _Table(found) for table_id, found in keys.items()}
-    for changes in transactions:
-        by_table: dict[int, list[Change]] = {}
-        for change in changes:
-            by_table.setdefault(change.shape.table_id, []).append(change)
-        if any(tables[table_id].breaks(found) for table_id, found in by_table.items()):
-            return True
+def two_holders(claims: Iterable[Claim]) -> bool:
+    """`claims` of one value, in the order of (commit_ts, sequence)."""
+    holder: object = None
+    for _, group in groupby(claims, _COMMIT):
+        last = {key: has for _, _, key, has, _ in group}  # a transaction counts by what it leaves
+        for key, has in last.items():
+            if has:
+                continue
+            if holder is not None and holder != key:
+                return True
+            holder = None
+        for key, has in last.items():
+            if has:
+                if holder is not None and holder != key:
+                    return True
+                holder = key
     return False
 
 
-class _Table:
-    """What the rows of one table hold, as far as the segment tells."""
+def first_holder(claims: Sequence[Claim]) -> object:
+    """The key of the only row that may hold the value before the first of `claims`: the one that loses it there, else
+    the one that has it behind it. `claims` of one value, in order."""
+    own = [claim for claim in claims if claim[0] == claims[0][0]]
+    last = {key: has for _, _, key, has, _ in own}
+    return next((key for _, _, key, has, _ in own if not has and not last[key]), own[0][2])
 
-    def __init__(self, keys: Keys) -> None:
-        self._keys = keys
-        self._rows: dict[tuple[object, ...], Values | None] = {}  # None: dead
-        self._holder: dict[Hashable, Hashable] = {}
-        self._takers: dict[Hashable, set[Hashable]] = {}  # everybody who ever took a value
 
-    def breaks(self, changes: Sequence[Change]) -> bool:
-        """Take in one transaction; whether a value has two holders behind it, or had before."""
-        after: dict[tuple[object, ...], Values | None] = {}
-        found = False
-        for change in changes:
-            if change.old is not None:
-                key = _compared_all(change.old, self._keys.fold)
-                if key not in self._rows and key not in after:
-                    held = self._values(change.old)
-                    found = found or any(self._takers.get(value, set()) - {key} for value in held)
-                after[key] = None
-            if change.new is not None:
-                after[_compared_all(change.new, self._keys.fold)] = self._values(change.new)
-        for key in after:
-            for value in self._rows.get(key) or ():
-                if self._holder.get(value) == key:
-                    del self._holder[value]
-        for key, values in after.items():
-            for value in values or ():
-                found = found or self._holder.get(value, key) != key
-                self._holder[value] = key
-                self._takers.setdefault(value, set()).add(key)
-        self._rows.update(after)
+class ClaimedFold(TableFold):
+    """A table's fold that also notes who has and who loses the values of its other unique keys."""
+
+    __slots__ = ("_codecs", "claims", "keys", "value_row")
+
+    def __init__(self, codec: Codec, keys: tuple[OtherKey, ...]) -> None:
+        super().__init__(codec)
+        self.keys = keys
+        self.claims: tuple[Claims, ...] = tuple({} for _ in keys)
+        self._codecs: dict[Codec, ClaimCodec] = {}
+        self.value_row = self._codec(codec).value_row
+
+    def hides_conflict(self) -> bool:
+        """Of what was taken in, in order."""
+        return any(len(claims) > 1 and two_holders(claims) for table in self.claims for claims in table.values())
+
+    def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        claimed = self._codecs.get(codec) or self._codec(codec)
+        try:
+            found = claimed.insert_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        key, image, row, values = found or claimed.insert(b, at, end, commit_ts)
+        self._come(key, image, row, commit_ts, sequence)
+        self._note(values, key, True, commit_ts, sequence)
+
+    def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        claimed = self._codecs.get(codec) or self._codec(codec)
+        try:
+            found = claimed.update_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        old_key, old_image, key, image, row, lost, values = found or claimed.update(b, at, end, commit_ts)
+        self._change(old_key, old_image, key, image, row, commit_ts, sequence)
+        if lost != values or old_key != key:
+            self._note(lost, old_key, False, commit_ts, sequence)
+        self._note(values, key, True, commit_ts, sequence)
+
+    def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        claimed = self._codecs.get(codec) or self._codec(codec)
+        try:
+            found = claimed.delete_program(b, at, end)
+        except UNUSUAL:
+            found = None
+        key, image, lost = found or claimed.delete(b, at, end, commit_ts)
+        self._remove(key, image, commit_ts, sequence)
+        self._note(lost, key, False, commit_ts, sequence)
+
+    def _come(self, key: object, image: Images, row: Row, commit_ts: int, sequence: int) -> None:
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+        else:
+            self._put(key, last, image, row, commit_ts, sequence)
+
+    def _note(self, values: Values, key: object, has: bool, commit_ts: int, sequence: int) -> None:
+        for number, value in enumerate(values):
+            if value is None:
+                continue
+            as_is = None
+            if self.keys[number].is_coarse:
+                value, as_is = value  # type: ignore[misc]
+            claim = (commit_ts, sequence, key, has, as_is)
+            known = self.claims[number].get(value)
+            if known is None:
+                self.claims[number][value] = [claim]
+            else:
+                known.append(claim)
+
+    def _codec(self, codec: Codec) -> ClaimCodec:
+        found = self._codecs[codec] = ClaimCodec(codec, self.keys)
         return found
-
-    def _values(self, row: Literals) -> Values:
-        """A value with a NULL in it is nobody's."""
-        return frozenset(self._each(row))
-
-    def _each(self, row: Literals) -> Iterator[Hashable]:
-        for number, parts in enumerate(self._keys.others):
-            value = _compared_all(row, parts)
-            if None not in value:
-                yield number, value
-
-
-def _compared_all(row: Literals, parts: tuple[Part, ...]) -> tuple[object, ...]:
-    return tuple([_compared(row[place], same) for place, same in parts])
-
-
-def _compared(literal: object, same: Same | None) -> object:
-    """A literal as compared. A quoted one keeps its opening quote, which tells 'a' from a number."""
-    if literal is None or literal == b"NULL":
-        return None
-    if isinstance(literal, bytes) and literal[:1] == b"'":
-        literal = literal[:-1]
-    if same is not None:
-        return normal(literal, same)
-    text = literal.decode(errors="replace") if isinstance(literal, bytes) else str(literal)
-    plain = unicodedata.normalize("NFKD", text)
-    return "".join([c for c in plain if not unicodedata.combining(c)]).casefold().rstrip()

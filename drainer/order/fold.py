@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import groupby
+from dataclasses import dataclass
 
 from drainer.order.blob import pack_slots
-from drainer.order.claims import hides_conflict, keys_of
-from drainer.order.table import TableFold
-from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork
+from drainer.order.claims import ClaimedFold
+from drainer.order.probes import pack_claims
+from drainer.order.table import NetState, TableFold
+from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork, TableShape
+from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder, change_of, in_order
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
+Table = tuple[TableShape, list[NetState]]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A part of a spread batch, as blobs. `slots`: what the slots apply, by slot; `claims`: who has and loses unique
+    values (drainer.order.probes), by slot; `ahead`: what is applied before all slots."""
+
+    slots: dict[int, bytes]
+    claims: dict[int, bytes]
+    ahead: bytes
 
 
 class FoldBuilder:
@@ -27,7 +40,8 @@ class FoldBuilder:
     Of two rows under one key the later one stays (rule 21), as if a batch had ended between them.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, *, follows_values: bool = True) -> None:
+        """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21)."""
         self._decoder = decoder
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
@@ -38,6 +52,7 @@ class FoldBuilder:
         self._places = 0
         self._source_bytes = 0
         self._folded_ts = 0
+        self._follows_values = follows_values
 
     def add(self, payload: bytes) -> None:
         """One served binlog. DecodeError when it is none."""
@@ -80,36 +95,44 @@ class FoldBuilder:
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         transactions = in_order(self._found)
-        self._fold(transactions)
         commits = len({one[0] for one in transactions})
+        self._follows_values = self._follows_values and commits > 1
+        self._fold(transactions)
         folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
         ordered = self._ordered_changes()
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
-    def hides_conflict(self, work: SegmentWork) -> bool:
-        """Whether `work`, which `finish` gave, may be free of a conflict that its transactions have one by one."""
-        checked = (f.shape for f in work.folded if f.shape.secondary_unique and not f.shape.upserts)
-        tables = self._decoder.view.tables
-        keys = {shape.table_id: keys_of(tables[shape.table_id].current) for shape in checked}
-        if work.commits <= 1 or not keys:
-            return False
-        only = frozenset(keys)
-        by_commit = groupby(in_order(self._found), key=lambda one: one[0])
-        changes = ([c for one in group for c in self._decoder.changes_of(one, only)] for _, group in by_commit)
-        return hides_conflict(changes, keys)
+    def hides_conflict(self) -> bool:
+        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        return any(isinstance(fold, ClaimedFold) and fold.hides_conflict() for fold in self._folds.values())
 
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may be
         any part of a segment."""
-        with _collector_paused():
-            return self._slots(count)
+        return self.parts(count, goes_ahead=lambda table_id: False).slots
 
-    def _slots(self, count: int) -> dict[int, bytes]:
+    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
+        """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
+        must be known of unique values before anything is applied (rule 21)."""
+        with _collector_paused():
+            return self._parts(count, goes_ahead)
+
+    def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
         self._fold(in_order(self._found))
-        tables = [(fold.shape, fold.net_states()) for _, fold in sorted(self._folds.items())]
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
-        return pack_slots(count, tables, ordered, self._change_count, self._source_bytes)
+        first: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
+        rest: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
+        for table_id, fold in sorted(self._folds.items()):
+            (first if goes_ahead(table_id) else rest)[0].append((fold.shape, fold.net_states()))
+        for entry in ordered:
+            (first if goes_ahead(entry[1].shape.table_id) else rest)[1].append(entry)
+        followed = [fold for id_, fold in self._folds.items() if isinstance(fold, ClaimedFold) and not goes_ahead(id_)]
+        return Parts(
+            slots=pack_slots(count, *rest, self._change_count, self._source_bytes),
+            claims=pack_claims(count, followed),
+            ahead=pack_slots(1, *first, 0, 0).get(0, b"") if any(first) else b"",
+        )
 
     def _ordered_changes(self) -> Ordered:
         self._ordered.sort(key=lambda entry: entry[:2])
@@ -128,8 +151,12 @@ class FoldBuilder:
         if codec.shape.foldable:
             fold = self._folds.get(codec.shape.table_id)
             if fold is None:
-                fold = self._folds[codec.shape.table_id] = TableFold(codec)
+                fold = self._folds[codec.shape.table_id] = self._fold_of(codec)
         return codec, fold
+
+    def _fold_of(self, codec: Codec) -> TableFold:
+        keys = other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
+        return ClaimedFold(codec, keys) if keys and self._follows_values else TableFold(codec)
 
     def _fold(self, transactions: list[Scanned]) -> None:
         """Transactions in order, behind those folded before."""

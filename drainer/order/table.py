@@ -52,7 +52,11 @@ class TableFold:
             found = codec.update_program(b, at, end)
         except UNUSUAL:
             found = None
-        old_key, old_image, key, image, row = found or codec.update(b, at, end, commit_ts)
+        self._change(*(found or codec.update(b, at, end, commit_ts)), commit_ts, sequence)
+
+    def _change(
+        self, old_key: object, old_image: Images, key: object, image: Images, row: Row, commit_ts: int, sequence: int
+    ) -> None:
         if old_key != key:
             self._remove(old_key, old_image, commit_ts, sequence)
             last = self.states.get(key)

@@ -46,8 +46,7 @@ def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, Fol
     if any(target.heir_of for target in layout.targets):
         return layout, reader, _NO_FOLD, _NO_CELLS
     if layout.key.columns:
-        # Where there are other unique keys, whole rows are read, too (order/claims.py).
-        return layout, reader, fold_programs(layout), cell_programs(layout) if layout.key.others else _NO_CELLS
+        return layout, reader, fold_programs(layout), _NO_CELLS
     return layout, reader, _NO_FOLD, cell_programs(layout)
 
 

@@ -91,6 +91,8 @@ class Writer:
         self.text = fold and layout.dialect == "mysql"
         self.source = Source()
         self.key = frozenset(layout.key.columns) if fold else frozenset()
+        # What is read of old rows.
+        self.needed: Sequence[int] = layout.key.columns if fold else range(len(layout.targets))
         if self.text:
             self.source.add("m = 0")
 
@@ -103,16 +105,14 @@ class Writer:
 
     def update(self) -> None:
         """Old into `o`, as far as it is needed, new into `c`."""
-        every = range(len(self.layout.targets))
-        self._half("o", self.layout.key.columns if self.fold else every, insert=True, strict=True)
-        self._half("c", every, insert=True, strict=True)
+        self._half("o", self.needed, insert=True, strict=True)
+        self._half("c", range(len(self.layout.targets)), insert=True, strict=True)
         self._end()
 
     def delete(self) -> None:
         """The key's columns, or all of them, of the old row into `c`."""
-        wanted = self.layout.key.columns if self.fold else range(len(self.layout.targets))
         self.source.add(_EMPTY)
-        self._half("c", wanted, insert=False, strict=True)
+        self._half("c", self.needed, insert=False, strict=True)
         self._end()
 
     def _end(self) -> None:

@@ -13,7 +13,7 @@ from binlog.tidb.column import ColumnInfo
 from binlog.tidb.index import IndexInfo
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
-from binlog.tidb.types import FieldType, Flag, Tp
+from binlog.tidb.types import STRINGS, FieldType, Flag, Tp
 
 from drainer.schema.sqltext import quoted
 
@@ -93,7 +93,7 @@ def column_words(column: ColumnInfo, *, counted: bool = True) -> str:
 
 def _default(column: ColumnInfo) -> list[str]:
     kind, value = column.type, column.default
-    if kind.tp is Tp.BIT and column.default_bit is not None:
+    if column.default_bit is not None and (kind.tp is Tp.BIT or (kind.tp in STRINGS and kind.is_binary)):
         return [f"DEFAULT x'{column.default_bit.hex()}'"]
     if value is None:
         return []

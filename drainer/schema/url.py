@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import urlsplit
 
 from binlog.errors import DecodeError
@@ -25,11 +26,31 @@ from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 PAGE_JOBS = 200
 TIMEOUT_S = 30.0
-# A DDL takes TiDB longer than this; asking more often only loads its status port.
+# While something is waited for, asking more often than this only loads TiDB's status port. What a DDL and the rows
+# behind it need to know is a few questions in a row, which are not held up.
 INTERVAL_S_MIN = 0.3
+BURST = 8
 BODY_BYTES_MAX = 1 << 30
 
 Fetch = Callable[[str], Awaitable[bytes | None]]
+# A job as TiDB writes it, not yet read.
+Document = dict[str, Any]
+
+
+class Pace:
+    """How long to wait before a question, so that there is one each `interval_s` in the long run and at most `burst` at
+    once. Seconds of a monotonic clock."""
+
+    def __init__(self, interval_s: float, burst: int) -> None:
+        self._interval_s = interval_s
+        self._ahead_s = interval_s * (burst - 1)
+        self._due_s = float("-inf")
+
+    def wait_s(self, now_s: float) -> float:
+        """Of a question that is asked after that wait."""
+        due_s = max(self._due_s, now_s)
+        self._due_s = due_s + self._interval_s
+        return max(0.0, due_s - self._ahead_s - now_s)
 
 
 class UrlSource:
@@ -41,31 +62,37 @@ class UrlSource:
 
     complete = False
 
-    def __init__(self, url: str, *, fetch: Fetch | None = None, interval_s: float = INTERVAL_S_MIN) -> None:
+    def __init__(
+        self, url: str, *, fetch: Fetch | None = None, interval_s: float = INTERVAL_S_MIN, burst: int = BURST
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise HistoryBroken(url, "not the http:// or https:// URL of a TiDB status port")
         self._base = f"{parts.scheme}://{parts.netloc}"
         self._fetch = fetch or fetcher()
-        self._interval_s = interval_s
-        self._last_read = float("-inf")
+        self._pace = Pace(interval_s, burst)
         self._known: set[int] = set()
 
     def describe(self) -> str:
         return f"{self._base}/ddl/history"
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
-        """The newest jobs back to the first page that brings nothing new. Waits when it was asked a moment ago."""
-        pause = self._last_read + self._interval_s - time.monotonic()
-        if pause > 0:
-            await asyncio.sleep(pause)
+        """The newest jobs back to the first page that brings nothing new. Waits when it was asked often of late."""
+        pause_s = self._pace.wait_s(time.monotonic())
+        if pause_s:
+            await asyncio.sleep(pause_s)
         jobs = await self._pages() if self._known else await self._all()
         if wanted is not None and wanted not in jobs and wanted not in self._known:
             jobs |= await self._page(f"?start_job_id={wanted}&limit=1", absent_ok=True)
-        self._last_read = time.monotonic()
-        fresh = [job for job_id, job in sorted(jobs.items()) if job_id not in self._known]
+        fresh = [self._job(jobs[job_id]) for job_id in sorted(jobs) if job_id not in self._known]
         self._known.update(jobs)
         return fresh
+
+    def _job(self, document: Document) -> Job:
+        try:
+            return Job.from_json(document)
+        except DecodeError as error:
+            raise HistoryBroken(self.describe(), str(error)) from error
 
     async def table(self, table_id: int) -> TableInfo | None:
         """The table as it stands at this moment, None when there is none of this id."""
@@ -78,7 +105,7 @@ class UrlSource:
         except DecodeError as error:
             raise HistoryBroken(self._base + path, str(error)) from error
 
-    async def _pages(self) -> dict[int, Job]:
+    async def _pages(self) -> dict[int, Document]:
         """From the newest down, until a page holds a known job below everything new, or nothing that is new."""
         jobs = await self._page(f"?limit={PAGE_JOBS}")
         while jobs:
@@ -93,10 +120,10 @@ class UrlSource:
             jobs |= page
         return jobs
 
-    async def _all(self) -> dict[int, Job]:
+    async def _all(self) -> dict[int, Document]:
         return await self._page("")
 
-    async def _page(self, query: str, *, absent_ok: bool = False) -> dict[int, Job]:
+    async def _page(self, query: str, *, absent_ok: bool = False) -> dict[int, Document]:
         url = self.describe() + query
         body = await self._fetch(url)
         if body is None:
@@ -105,12 +132,19 @@ class UrlSource:
             raise HistoryBroken(url, "the server refuses this request")
         try:
             documents = json.loads(body)
-            if not isinstance(documents, list):
-                raise HistoryBroken(url, f"a list of jobs expected, not {body[:60]!r}")
-            jobs = [Job.from_json(document) for document in documents]
-        except (ValueError, DecodeError) as error:
+        except ValueError as error:
             raise HistoryBroken(url, str(error)) from error
-        return {job.id: job for job in jobs}
+        if not isinstance(documents, list):
+            raise HistoryBroken(url, f"a list of jobs expected, not {body[:60]!r}")
+        return {_id_of(url, document): document for document in documents}
+
+
+def _id_of(url: str, document: object) -> int:
+    """A page holds many jobs that are known, and reading one whole takes a millisecond."""
+    found = document.get("id") if isinstance(document, dict) else None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise HistoryBroken(url, f"a job with a number as its id expected, not {document!r:.60}")
+    return found
 
 
 def fetcher(context: ssl.SSLContext | None = None, *, timeout_s: float = TIMEOUT_S) -> Fetch:

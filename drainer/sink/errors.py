@@ -52,13 +52,16 @@ class DdlUndecided(DestinationError):
 
 class DataError(DestinationError):
     """A row could not be written as it is. `schema` and `table` say where, `commit_ts` in which transaction (0: that is
-    not known yet)."""
+    not known yet). Of a slot's rows `table_id` and `identity` say which net row it is, and `shown` how it reads."""
 
     def __init__(self, message: str, *, schema: str, table: str) -> None:
         super().__init__(message)
         self.schema = schema
         self.table = table
         self.commit_ts = 0
+        self.table_id = 0
+        self.identity = b""
+        self.shown = ""
 
     def name_transaction(self, commit_ts: int, start_ts: int, keys: str) -> None:
         """Add which transaction it is, and the way past it. `keys`: of its rows in this table."""
@@ -68,6 +71,18 @@ class DataError(DestinationError):
             f"{self}. It is the transaction of commit_ts {commit_ts}, start_ts {start_ts}, table "
             f"{self.schema}.{self.table}{rows}; everything before it is applied. To pass over the whole transaction, "
             f"put {commit_ts} into syncer.ignore-txn-commit-ts and start again",
+        )
+
+    def name_in_batch(self, start_ts: int, after_ts: int, until_ts: int) -> None:
+        """As `name_transaction`, of the `commit_ts` that is known, in a spread batch that was begun. `start_ts` 0: it
+        could not be asked for."""
+        started = f", start_ts {start_ts}" if start_ts else ""
+        rows = f", rows {self.shown}" if self.shown else ""
+        self.args = (
+            f"{self}. It is the transaction of commit_ts {self.commit_ts}{started}, table {self.schema}.{self.table}"
+            f"{rows}. Its batch ({after_ts}, {until_ts}] was begun, so rows of other transactions of it may be "
+            f"applied, and it must be finished: let the destination take the row, and start again. "
+            f"syncer.ignore-txn-commit-ts passes over transactions of batches that are not begun",
         )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from drainer.order.upsert import upsert
-from drainer.plan import Change, Kind, Literals, Pieces, SegmentWork
+from drainer.plan import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.protocol import (
     NO_QUESTION,
     Applied,
     Dialect,
+    Examiner,
     FirstStart,
     Identity,
     Intent,
@@ -121,6 +122,14 @@ class MemorySpread:
         return SlotResult(slot, rows, 1, 0)
 
 
+@dataclass(frozen=True)
+class NothingInTheWay:
+    """There are no unique keys here but those by which rows fold."""
+
+    def conflict(self, probes: Sequence[Probe]) -> str:
+        return ""
+
+
 class MemoryDestination:
     """See protocol.Destination."""
 
@@ -171,10 +180,15 @@ class MemoryDestination:
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
 
-    def begin(self, intent: Intent) -> SpreadTarget:
+    def examiner(self) -> Examiner:
+        return NothingInTheWay()
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
         store = self.store
         if store.intent is None:
             self._check(intent.after_ts)
+            if ahead is not None:
+                store.write(ahead)
             store.intent, store.slots_done = intent, set()
         elif store.intent != intent:
             raise PositionMoved(f"range {store.intent} is open and must be finished as it was cut, not {intent}")

@@ -12,7 +12,7 @@ come first, cut exactly as it says, and the pipeline goes on at `begin(position.
 
 A loop over phases is all a caller of the spread way needs:
 
-    target = destination.begin(intent)
+    target = destination.begin(intent, ahead)
     while target is not None:
         results = [target.apply(slot, work) for each slot]        # in executors
         target = destination.next_phase(intent, results)
@@ -27,7 +27,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from drainer.plan import Pieces, SegmentWork
+    from drainer.plan import Pieces, Probe, SegmentWork
     from drainer.step import Ddl
 
 Dialect = Literal["mysql", "sqlite"]
@@ -142,6 +142,17 @@ class SpreadTarget(Protocol):
         ...
 
 
+class Examiner(Protocol):
+    """Looks at the destination before a spread batch is begun, from wherever it is called; picklable, holds no
+    connection, writes nothing."""
+
+    def conflict(self, probes: Sequence[Probe]) -> str:
+        """Which row is in the way of a value that the batch brings, '' if none is (rule 21).
+
+        Raises DestinationDown when the server does not answer for long."""
+        ...
+
+
 class Destination(Protocol):
     """A place that takes segments. One thread uses it; all methods block."""
 
@@ -184,8 +195,15 @@ class Destination(Protocol):
         Raises what `apply` raises, and what `pieces.works` raises while it gives them; then nothing was written."""
         ...
 
-    def begin(self, intent: Intent) -> SpreadTarget:
-        """Record the intent, or go on with the open one (which must be equal), and open its marks."""
+    def examiner(self) -> Examiner:
+        """For the executors, before `begin`."""
+        ...
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        """Record the intent, or go on with the open one (which must be equal), and open its marks.
+
+        `ahead`: rows that are written in the transaction that records the intent, so that an open one has them. Raises
+        the DataErrors of `apply`; then nothing was written and no intent is open."""
         ...
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:

@@ -1,51 +1,56 @@
 """An archive of the classes that the drainer's JVM loads, which halves the CPU of a start (class data sharing).
 
-    python -m drainer.spark.archive
+    python -m drainer.spark.archive [--if-missing]
 
-makes it anew, once for an installation of pyspark and Java, which takes half a minute. Every later start uses it if it
-is there: `drainer/spark-<version>-java-<version>.jsa` in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that
-it fits its version and its jars, and does without if it does not.
+makes it anew, once for an installation of pyspark and Java, which takes half a minute. A drainer that has run for a
+while does so by itself where there is none (drainer.spark.archiving). Every later start uses it if it is there:
+drainer.spark.java names the file, in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that it fits its version and its
+jars, and does without if it does not.
 """
 
 from __future__ import annotations
 
-import os
+import fcntl
 import sys
-import tempfile
 import threading
 from pathlib import Path
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
+from drainer.scratch import locked_folder, scratch
+from drainer.spark.java import MAKING, archive_of, check_java
+from drainer.spark.unavailable import SparkUnavailable
+
+LOCK = "making.lock"
 BATCHES = 3
 MAKE_S = 300.0
 
 
-def archive_of(java_version: str) -> Path:
-    """Where the archive for this Spark and this Java is, or would be."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "drainer" / f"spark-{pyspark.__version__}-java-{java_version}.jsa"
-
-
-def make(java_version: str) -> Path:
-    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded.
+def make(java_version: str, *, if_missing: bool = False) -> Path:
+    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded. One at a time: where
+    another process makes it, this one waits. `if_missing`: one that is there is left.
 
     Raises SparkUnavailable, and OSError where there is no room for about 150 MB.
     """
-    from drainer.spark.session import start_session, stop_session
-
     place = archive_of(java_version)
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent, prefix="making-") as name:
-        folder = Path(name)
+    with (place.parent / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (if_missing and place.exists()):
+            _make(place)
+    return place
+
+
+def _make(place: Path) -> None:
+    from drainer.spark.session import start_session, stop_session
+
+    with scratch(), locked_folder(place.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)
         _exercise(session, folder)
         stop_session(session, exit_s=MAKE_S)
         made.replace(place)
-    return place
 
 
 def _exercise(session: SparkSession, folder: Path) -> None:
@@ -70,11 +75,8 @@ def _exercise(session: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    from drainer.spark.errors import SparkUnavailable
-    from drainer.spark.session import check_java
-
     try:
-        sys.stdout.write(f"{make(check_java())}\n")
+        sys.stdout.write(f"{make(check_java(), if_missing='--if-missing' in sys.argv[1:])}\n")
     except (SparkUnavailable, OSError) as error:
         sys.stderr.write(f"no archive was made: {error}\n")
         return 1

@@ -41,10 +41,6 @@ class NodeLacks(SparkFailed):
     """A node of the cluster cannot run tasks; the text names it and says what to install."""
 
 
-class SparkUnavailable(BinlogError):
-    """Spark cannot be started; the text says what is missing."""
-
-
 class ErrorInTask(Exception):
     """Carries an error of ours out of a task. Spark turns it into text, ErrorSeal.unwrap turns it back."""
 

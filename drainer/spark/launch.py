@@ -1,7 +1,8 @@
 """Starts the JVM under drainer.spark.supervisor and connects to its gateway.
 
 pyspark's own launch makes the JVM a child of the drainer that nobody ends when the drainer is killed while it starts.
-Here the process is ours; pyspark is told of the gateway as spark-submit tells it, by port and secret.
+Here the process is ours; pyspark is told of the gateway as spark-submit tells it, by port and secret. The JVM comes up
+while pyspark is imported: what starts it here does without that.
 """
 
 from __future__ import annotations
@@ -10,51 +11,97 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-from pyspark import SparkConf
-from pyspark.java_gateway import launch_gateway
-from pyspark.serializers import UTF8Deserializer, read_int
+from typing import IO, TYPE_CHECKING, Any
 
 from drainer.progress import Stopped
 from drainer.spark import supervisor
-from drainer.spark.errors import SparkUnavailable
+from drainer.spark.java import archive_of, check_java, remove_leftovers
+from drainer.spark.master import check_master
+from drainer.spark.settings import LOG4J, environment, python_of, settings_for
+from drainer.spark.unavailable import SparkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 LOOK_S = 0.02
 START_S = 300.0
+TOLD = "connection"
 
 
-def launch(
-    conf: SparkConf, environment: Mapping[str, str], output: IO[bytes], stopping: Callable[[], bool] = lambda: False
-) -> Any:
-    """py4j's gateway to a new JVM; its `proc` is the supervisor, which ends with the JVM. `environment`: additions for
-    the JVM and its workers. Raises SparkUnavailable, and Stopped as soon as `stopping` says so."""
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """A JVM that has been started. `process`: its supervisor, which ends with it; None where somebody else's is used.
+    `folder`: where it will say how to connect to its gateway. `output`: what it and its workers print."""
+
+    settings: Mapping[str, str]
+    output: Path
+    folder: Path
+    process: subprocess.Popen[bytes] | None
+    begin: int = 0  # of what this one prints
+
+    def end(self, exit_s: float = 0) -> None:
+        """Let it end, for which it has `exit_s`."""
+        if self.process is not None:
+            end(self.process, exit_s)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bool = True) -> Jvm:
+    """Not waited for. `conf` adds to our settings or overrides them; `archive`: use the classes of
+    drainer.spark.archive where they are. Raises SparkUnavailable where there is no Java or no master."""
+    check_master(conf.get("spark.master", master))
+    classes = archive_of(check_java())
+    remove_leftovers(classes)
+    # Workers run `python3` from PATH unless told otherwise; Spark itself reads its setting in spark-submit alone.
+    os.environ["PYSPARK_PYTHON"] = python_of(conf)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log4j = output.with_name("log4j2.properties")
+    log4j.write_text(LOG4J)
+    settings = settings_for(master, conf, log4j=log4j, classes=classes if archive else None)
+    return start(settings, environment(), output)
+
+
+def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Path) -> Jvm:
+    """`variables`: additions to the environment of the JVM and its workers."""
+    folder = Path(tempfile.mkdtemp(prefix="gateway-"))
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return launch_gateway(conf)  # somebody else's JVM
-    with tempfile.TemporaryDirectory(prefix="gateway-") as folder:
-        told, settings = Path(folder) / "connection", Path(folder) / "spark.conf"
-        settings.write_text(properties(conf), encoding="utf-8")
-        process = _start(settings, {**environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}, output)
-        try:
-            port, secret = _connection(process, told, stopping)
-            with _variables(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
-                gateway = launch_gateway(conf)
-        except (OSError, Py4JError) as error:
-            end(process, 0)
-            raise SparkUnavailable(f"the JVM's gateway does not answer: {error}") from error
-        except BaseException:
-            end(process, 0)
-            raise
-    gateway.proc = process
+        return Jvm(settings, output, folder, None)  # somebody else's JVM
+    with output.open("ab") as sink:
+        begin = sink.tell()
+        given = folder / "spark.conf"
+        given.write_text(properties(settings), encoding="utf-8")
+        told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / TOLD)}
+        return Jvm(settings, output, folder, _start(given, {**variables, **told}, sink), begin)
+
+
+def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:
+    """py4j's gateway to the JVM; its `proc` is the supervisor. Raises SparkUnavailable, and Stopped as soon as
+    `stopping` says so; then the JVM has ended."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.java_gateway import launch_gateway
+
+    try:
+        given = {} if jvm.process is None else _connection(jvm.process, jvm.folder / TOLD, stopping)
+        with _variables(**given):
+            gateway = launch_gateway(conf)
+    except (OSError, Py4JError) as error:
+        jvm.end()
+        raise SparkUnavailable(f"the JVM's gateway does not answer: {error}") from error
+    except BaseException:
+        jvm.end()
+        raise
+    shutil.rmtree(jvm.folder, ignore_errors=True)
+    gateway.proc = jvm.process
     return gateway
 
 
@@ -91,21 +138,21 @@ def end(process: subprocess.Popen[bytes], exit_s: float) -> None:
         process.wait()
 
 
-def properties(conf: SparkConf) -> str:
+def properties(settings: Mapping[str, str]) -> str:
     """As a file of Java's: everybody on this machine may read a command line, and one setting is the secret."""
-    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.getAll())
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 
 def _escaped(text: str) -> str:
     return re.sub(r"[\\:=#!\s]", lambda found: _ESCAPES.get(found[0], f"\\{found[0]}"), text)
 
 
-def _start(settings: Path, environment: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise take the
     JVM away under the batch in flight."""
-    env = {**os.environ, "SPARK_CONNECT_MODE": "0", **environment}
+    env = {**os.environ, "SPARK_CONNECT_MODE": "0", **variables}
     command = [str(Path(env["SPARK_HOME"]) / "bin" / "spark-submit")]
-    command += ["--properties-file", str(settings), "--load-spark-defaults"]
+    command += ["--properties-file", str(given), "--load-spark-defaults"]
     command += shlex.split(env.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return subprocess.Popen(
         [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *command],
@@ -117,8 +164,10 @@ def _start(settings: Path, environment: Mapping[str, str], output: IO[bytes]) ->
     )
 
 
-def _connection(process: subprocess.Popen[bytes], told: Path, stopping: Callable[[], bool]) -> tuple[int, str]:
-    """(port, secret) of the gateway, which the JVM renames into place when it is complete."""
+def _connection(process: subprocess.Popen[bytes], told: Path, stopping: Callable[[], bool]) -> dict[str, str]:
+    """Port and secret of the gateway as pyspark's variables; the JVM renames their file into place when it is whole."""
+    from pyspark.serializers import UTF8Deserializer, read_int
+
     until = time.monotonic() + START_S
     while not told.exists():
         if stopping():
@@ -129,7 +178,8 @@ def _connection(process: subprocess.Popen[bytes], told: Path, stopping: Callable
             raise SparkUnavailable(f"the JVM's gateway does not run after {START_S:.0f} s")
         time.sleep(LOOK_S)
     with told.open("rb") as info:
-        return read_int(info), UTF8Deserializer().loads(info)
+        port, secret = read_int(info), UTF8Deserializer().loads(info)
+    return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
 
 
 @contextlib.contextmanager

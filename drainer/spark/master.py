@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 
-from drainer.spark.errors import SparkUnavailable
+from drainer.spark.unavailable import SparkUnavailable
 
 CONNECT_S = 3.0
 STANDALONE = "spark://"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
@@ -12,10 +13,10 @@ from binlog.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from drainer.feed import SpreadJob
+from drainer.feed import Examined, ExamineJob, SpreadJob
 from drainer.reading import FoldOrder
 from drainer.sink.protocol import SlotResult
-from drainer.spark import spread
+from drainer.spark import examine, spread
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
 _log = get_logger(__name__)
@@ -27,6 +28,7 @@ class SparkFeed:
     def __init__(self, packed: DataFrame, errors: ErrorSeal) -> None:
         self._packed = packed
         self._errors = errors
+        self._kept = False
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
@@ -38,6 +40,17 @@ class SparkFeed:
 
     def check(self, order: FoldOrder) -> None:
         spread.check_rows(self._packed, order, self._errors)
+
+    def examine(self, job: ExamineJob) -> Examined:
+        if not self._kept:  # the same rows are applied behind this: read once
+            self._packed, self._kept = self._packed.persist(), True
+        return examine.examine(self._packed, job, self._errors)
+
+    def close(self) -> None:
+        """Give back what was kept. Nothing that Spark says then matters: its session may be over."""
+        if self._kept:
+            with contextlib.suppress(*SPARK_ERRORS):
+                self._packed.unpersist()
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
         return spread.spread(self._packed, job, self._errors)
@@ -59,7 +72,8 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkFeed(packed, self._errors))
+            with contextlib.closing(SparkFeed(packed, self._errors)) as feed:
+                batch(feed)
 
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

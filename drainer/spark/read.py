@@ -66,7 +66,7 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
-    builder = FoldBuilder(decoder_for(order))
+    builder = FoldBuilder(decoder_for(order), follows_values=order.examined)
     # A range is served in order.
     add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
     count = size = 0
@@ -77,7 +77,7 @@ def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
         size += sum(map(len, found))
         add(found)
     joiner.end()
-    yield from slotted(with_totals(builder.slots(order.slots), order.slots, count=count, size=size))
+    yield from slotted(with_totals(order.cut(builder), order.blobs, count=count, size=size))
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

@@ -16,12 +16,13 @@ from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
 from drainer.feed import SpreadJob
-from drainer.order.blob import merge_slot, split_totals, with_totals
+from drainer.order.blob import last_change, merge_slot, split_totals, with_totals
 from drainer.order.carry import join_blobs
 from drainer.order.fold import FoldBuilder
 from drainer.pumps.count import Counted, RangeDiffers, check
 from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
+from drainer.sink.errors import DataError
 from drainer.sink.protocol import Intent, SlotResult, SpreadTarget
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.read import decoder_for, slotted
@@ -43,7 +44,7 @@ RESULT = pa.schema(
 RESULT_DDL = "slot int, row_count long, chunks int, skipped int, surprise string"
 
 
-def _carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
+def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
     """Lets errors of ours through to the driver as values."""
 
     def carried(batches: Batches) -> Batches:
@@ -62,7 +63,7 @@ class Fold:
     order: FoldOrder
 
     def __call__(self, batches: Batches) -> Batches:
-        builder, joiner = FoldBuilder(decoder_for(self.order)), PartJoiner()
+        builder, joiner = FoldBuilder(decoder_for(self.order), follows_values=self.order.examined), PartJoiner()
         count = size = 0
         for batch in batches:
             for message in batch.column("blob"):
@@ -71,8 +72,7 @@ class Fold:
                 size += sum(map(len, found))
                 builder.add_all(found)
         joiner.end()
-        slots = with_totals(builder.slots(self.order.slots), self.order.slots, count=count, size=size)
-        for batch in slotted(slots):
+        for batch in slotted(with_totals(self.order.cut(builder), self.order.blobs, count=count, size=size)):
             yield batch.select(["seq", "blob"]).rename_columns(SLOTTED.names)
 
 
@@ -86,19 +86,19 @@ class Apply:
     planned: Counted | None = None
 
     def __call__(self, batches: Batches) -> Batches:
-        found: dict[int, list[bytes]] = {}
-        for batch in batches:
-            for slot, blob in zip(batch.column("slot"), batch.column("blob"), strict=True):
-                found.setdefault(slot.as_py(), []).append(blob.as_py())
         intent = self.intent
         results = []
-        for slot, pieces in sorted(found.items()):
-            blobs = self._complete(slot, join_blobs(pieces))
+        for slot, pieces in sorted(pieces_by_slot(batches).items()):
+            blobs = complete(slot, pieces, intent, self.planned)
             if not blobs:
                 results.append(astuple(SlotResult(slot, 0, 0, 0)))
                 continue
             work = merge_slot(blobs, intent.after_ts, intent.until_ts)
-            results.append(astuple(self.target.apply(slot, work)))
+            try:
+                results.append(astuple(self.target.apply(slot, work)))
+            except DataError as error:
+                error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+                raise
             crash_point("drainer.mid_spread")
         if results:
             columns = zip(*results, strict=True)
@@ -106,33 +106,46 @@ class Apply:
                 [pa.array(column, kind.type) for column, kind in zip(columns, RESULT, strict=True)], schema=RESULT
             )
 
-    def _complete(self, slot: int, marked: list[bytes]) -> list[bytes]:
-        """The blobs of a slot that all parts have reached."""
-        parts = [split_totals(one) for one in marked]
-        arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
-        after_ts, until_ts = self.intent.after_ts, self.intent.until_ts
-        where = f"through Spark to slot {slot}"
-        check(self.planned, arrived, who="all pumps", after_ts=after_ts, until_ts=until_ts, where=where)
-        return [blob for _, _, blob in parts if blob]
+
+def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    for batch in batches:
+        for slot, blob in zip(batch.column("slot"), batch.column("blob"), strict=True):
+            found.setdefault(slot.as_py(), []).append(blob.as_py())
+    return found
+
+
+def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> list[bytes]:
+    """The blobs of a slot that all parts have reached. RangeDiffers where some have not."""
+    parts = [split_totals(one) for one in join_blobs(pieces)]
+    arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
+    where = f"through Spark to slot {slot}"
+    check(planned, arrived, who="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
+    return [blob for _, _, blob in parts if blob]
 
 
 def check_rows(packed: DataFrame, order: FoldOrder, errors: ErrorSeal) -> None:
     """Raises what decoding a row of the batch raises; writes nothing."""
     try:
-        packed.mapInArrow(_carried(Fold(order), errors), SLOTTED_DDL).count()
+        packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL).count()
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
 
 
+def slotted_rows(packed: DataFrame, order: FoldOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
+    """(slot, blob) of every part; `folded`: the tasks that read the batch have carried out `order`."""
+    if folded:
+        return packed.selectExpr("seq AS slot", "blob")
+    return packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
+
+
 def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[SlotResult]:
     """Run the whole job; one result for each slot that had rows. RangeDiffers where a slot has not been heard of."""
-    slotted = (
-        packed.selectExpr("seq AS slot", "blob")
-        if job.folded
-        else packed.mapInArrow(_carried(Fold(job.order), errors), SLOTTED_DDL)
-    )
-    results = slotted.repartitionById(job.intent.slots, "slot").mapInArrow(
-        _carried(Apply(job.intent, job.target, job.planned), errors), RESULT_DDL
+    rows = slotted_rows(packed, job.order, job.folded, errors)
+    if job.order.examined:
+        rows = rows.where(f"slot < {job.intent.slots}")
+    results = rows.repartitionById(job.intent.slots, "slot").mapInArrow(
+        carried(Apply(job.intent, job.target, job.planned), errors), RESULT_DDL
     )
     try:
         table = results.toArrow()
@@ -145,8 +158,13 @@ def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Slo
 def of_all_slots(found: Sequence[SlotResult], intent: Intent, planned: Counted | None = None) -> list[SlotResult]:
     """Those that had rows. RangeDiffers where a slot has not reported, for each has heard at least of the totals; but
     where nothing was `planned` no task may have read: an open batch whose pumps have all been given up."""
-    silent = set(range(intent.slots)) - {result.slot for result in found}
+    unheard({result.slot for result in found}, intent.slots, intent, planned)
+    return [result for result in found if result.chunks or result.surprise]
+
+
+def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:
+    """Raises RangeDiffers where some of so many slots have not reported."""
+    silent = set(range(slots)) - heard
     if silent and planned != Counted():
         batch = f"({intent.after_ts}, {intent.until_ts}]"
         raise RangeDiffers(f"Spark ran no task for slots {sorted(silent)} of the batch {batch}; it is not finished")
-    return [result for result in found if result.chunks or result.surprise]

@@ -24,6 +24,7 @@ import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
 import drainer.sink.table
+import drainer.spark.examine
 import drainer.spark.node
 import drainer.spark.planned
 import drainer.spark.read

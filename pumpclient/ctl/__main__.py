@@ -10,7 +10,7 @@ from binlog.errors import BinlogError
 from binlog.log import get_logger, setup
 from binlog.version import version_text
 
-from pumpclient.ctl import bound, leave, meta, nodes, settle
+from pumpclient.ctl import bound, leave, meta, nodes, passing, settle
 from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage
 from pumpclient.ctl.output import LogOutput, open_output
 from pumpclient.ctl.session import CommandError, Session, open_session
@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, Command] = {
     "generate_meta": meta.generate_meta,
     "inspect": settle.inspect,
     "settle": settle.settle,
+    "pass-over": passing.pass_over,
     "reset-tso-bound": bound.reset,
 }
 

@@ -8,8 +8,6 @@ transactions. So this command looks what is in use, says what it found, and lowe
 
 from __future__ import annotations
 
-import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from binlog.node import NodeStatus
 from binlog.tso import compose, format_local, physical_ms
 from binlog.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
+from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.session import CommandError, Session
 
 # A position may be so far ahead of this machine's clock and still be taken for one that was really reached.
@@ -128,12 +127,9 @@ def _check(session: Session, leader: KV | None, found: Reset) -> None:
 
 
 async def _confirm(session: Session, bound_ms: int) -> None:
-    if session.options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError("lowering the bound cannot be undone: say -yes, or -dry-run to see what it would do")
-    sys.stderr.write(f"Every transaction above it must be gone. Type {bound_ms} to go on: ")
-    sys.stderr.flush()
-    typed = await asyncio.to_thread(sys.stdin.readline)
-    if typed.strip() != str(bound_ms):
-        raise CommandError("not confirmed, nothing was done")
+    await confirm(
+        session.options,
+        refusal="lowering the bound cannot be undone: say -yes, or -dry-run to see what it would do",
+        about="Every transaction above it must be gone. ",
+        word=str(bound_ms),
+    )

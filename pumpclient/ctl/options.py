@@ -61,14 +61,14 @@ HELP = {
     "time_zone": "generate_meta: also show the position's time in this zone, as +08:00 or Asia/Shanghai",
     "text": "encrypt: the text (not supported yet)",
     "start_ts": "settle: which pending prewrite, by its TSO",
-    "commit_ts": "settle: commit it at this TSO",
+    "commit_ts": "settle: commit it at this TSO; pass-over: which binlog",
     "rollback": "settle: roll it back",
     "all": "settle -rollback: every prewrite older than -older-than, of -node-id or of all pumps. DDLs whose job is "
     "published are committed instead; those of a service whose lease in etcd lives are left alone (-force: neither)",
     "older_than": "settle -all: how long a prewrite must have been pending: 90s, 5m, 1h, or seconds",
     "force": "settle: against what the published DDL job says; reset-tso-bound: although higher timestamps were used",
-    "yes": "settle, reset-tso-bound: do not ask; needed where there is no terminal to ask at",
-    "dry_run": "settle, reset-tso-bound: say what it would do, and do nothing",
+    "yes": "settle, pass-over, reset-tso-bound: do not ask; needed where there is no terminal to ask at",
+    "dry_run": "settle, pass-over, reset-tso-bound: say what it would do, and do nothing",
     "pending_max": "settle, inspect: how many pending prewrites of each pump to list at most",
     "output": "table, json, log (the original's lines), or auto: table at a terminal, log elsewhere",
     "ssl_ca": "CA file; TLS is on only when it is set",
@@ -151,6 +151,8 @@ COMMANDS: Mapping[str, str] = {
     "settle": "list pending prewrites; with -start-ts end one of -node-id, by -commit-ts N or -rollback; with -all "
     "-rollback end all old ones. Rolling back is safe when the writer has ended for good and its transaction was not "
     "committed: a service's is not unless a pump serves its commit; of a TiDB's, TiKV knows, and pumps ask it",
+    "pass-over": "serve the damaged binlog -commit-ts of -node-id without its rows, which are lost by that; for a "
+    "range that drainers cannot read (DATA_LOSS)",
     "reset-tso-bound": "without PD: lower a bound of timestamps that is far ahead; -dry-run says what it would do",
     "pause-pump": "ask the pump -node-id to stop for a while: it ends its transactions, then says paused",
     "pause-drainer": "the same for a drainer, after the batch in flight",

@@ -66,6 +66,10 @@ class Session:
         request = pb.SettleReq(cluster_id=await self.cluster_id(), start_ts=start_ts, commit_ts=commit_ts)
         return await self._call(host, "Settle", request)  # type: ignore[no-any-return]
 
+    async def pass_over(self, host: str, commit_ts: int, *, dry_run: bool) -> pb.PassOverResp:
+        request = pb.PassOverReq(cluster_id=await self.cluster_id(), commit_ts=commit_ts, dry_run=dry_run)
+        return await self._call(host, "PassOver", request)  # type: ignore[no-any-return]
+
     async def settle_many(self, host: str, ends: Sequence[tuple[int, int]]) -> list[str]:
         """As `settle` for each (start_ts, commit_ts), many at once over one connection; "" or what went wrong.
 

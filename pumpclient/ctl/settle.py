@@ -7,8 +7,6 @@ FinishedTS, and a pump that serves a commit for the start_ts shows that the tran
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Sequence
 
 from binlog.node import NodeStatus, State
@@ -17,6 +15,7 @@ from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 from binlog.tso import format_local
 
+from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandError, Session
 from pumpclient.ctl.settle_all import settle_all
@@ -204,16 +203,10 @@ async def _check_published(session: Session, pending: pb.PendingPrewrite) -> Non
 
 
 async def _confirm(session: Session, pending: pb.PendingPrewrite) -> None:
-    """A person types the start_ts; a script says -yes."""
-    options = session.options
-    if options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError("settling decides a transaction for good: say -yes")
-    facts = await _pending(session, options.node_id, pending)
-    sys.stderr.write("".join(f"{name}: {value}\n" for name, value in facts.items()))
-    sys.stderr.write(f"This cannot be undone. Type {options.start_ts} to go on: ")
-    sys.stderr.flush()
-    typed = await asyncio.to_thread(sys.stdin.readline)
-    if typed.strip() != str(options.start_ts):
-        raise CommandError("not confirmed, nothing was done")
+    facts = await _pending(session, session.options.node_id, pending)
+    await confirm(
+        session.options,
+        refusal="settling decides a transaction for good: say -yes",
+        about="".join(f"{name}: {value}\n" for name, value in facts.items()),
+        word=str(session.options.start_ts),
+    )

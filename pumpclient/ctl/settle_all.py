@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from binlog.tidb.job import Job
 from binlog.tso import format_local
 from binlog.writers import living_writers
 
+from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.options import UsageError, seconds_of
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandError, Session
@@ -111,16 +110,12 @@ async def _decide(
 
 
 async def _confirm(session: Session, count: int) -> None:
-    """A person types how many; a script says -yes."""
-    if session.options.yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandError(f"settling decides {count} transactions for good: say -yes, or look first with -dry-run")
-    sys.stderr.write(f"{count} prewrites will be settled. This cannot be undone. Type {count} to go on: ")
-    sys.stderr.flush()
-    typed = await asyncio.to_thread(sys.stdin.readline)
-    if typed.strip() != str(count):
-        raise CommandError("not confirmed, nothing was done")
+    await confirm(
+        session.options,
+        refusal=f"settling decides {count} transactions for good: say -yes, or look first with -dry-run",
+        about=f"{count} prewrites will be settled. ",
+        word=str(count),
+    )
 
 
 async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:

@@ -66,8 +66,6 @@ def _unlike(what: str, there: dict[str, str], wanted: dict[str, str]) -> Iterato
 
 def _column_facts(column: ColumnInfo) -> dict[str, str]:
     default = column.default_bit if column.default_bit is not None else column.default
-    if isinstance(default, str):
-        default = default.encode(errors="replace").decode()  # a job's JSON has no bytes that are no text
     return {
         "its type": _type(column.type),
         "NOT NULL": "set" if column.is_not_null else "not set",

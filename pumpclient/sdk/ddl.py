@@ -30,7 +30,7 @@ from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import BadDeclaration, DdlLockLost, DdlUndecided
-from pumpclient.sdk.lease import Writer, WriterLease
+from pumpclient.sdk.lease import Use, Writer, WriterLease
 from pumpclient.sdk.lock import DdlLock, ddl_lock
 from pumpclient.sdk.underway import UnderWay
 
@@ -109,7 +109,7 @@ class DdlRunner:
                     raise
                 raise DdlUndecided("the service was closed while a DDL statement was being published") from None
 
-    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Writer, DdlFields]:
+    async def _prewrite(self, plan: Plan, lock: DdlLock) -> tuple[Job, DdlLock, Use, DdlFields]:
         await self.refresh()
         start_ts = await self.timestamps.get()
         statement = await plan(Planning(self.catalog, start_ts, self._next_id))
@@ -119,12 +119,22 @@ class DdlRunner:
         if len(job.dump()) + 64 > JOB_BYTES_MAX:
             raise BadDeclaration(f"the job of {statement.query[:60]}… is larger than etcd takes")
         ddl = DdlFields(job_id, statement.query.encode(), int(statement.schema_state))
-        writer = await self.lease.current()
-        await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=writer.id)
+        use = await self.lease.enter()
+        try:
+            await self.client.write_ddl_prewrite(start_ts, _meta_key(statement), ddl, writer=use.writer.id)
+        except BaseException:
+            self.client.when_ended(start_ts, use.end)
+            raise
         crash_point("sdk.ddl_after_prewrite")
-        return job, lock, writer, ddl
+        return job, lock, use, ddl
 
-    async def _publish_and_commit(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields) -> Job:
+    async def _publish_and_commit(self, job: Job, lock: DdlLock, use: Use, ddl: DdlFields) -> Job:
+        try:
+            return await self._carry_through(job, lock, use.writer, ddl)
+        finally:
+            self.client.when_ended(job.start_ts, use.end)
+
+    async def _carry_through(self, job: Job, lock: DdlLock, writer: Writer, ddl: DdlFields) -> Job:
         try:
             commit_ts = await self.timestamps.get()
         except BaseException:
@@ -170,7 +180,7 @@ class DdlRunner:
         raise DdlUndecided(
             f"etcd did not say whether job {job.id} (version {job.schema_version}) is published; its prewrite "
             f"{job.start_ts} is pending: the pumps commit it at {job.finished_ts} if the job is there, else roll it "
-            "back, when this service has ended"
+            "back, within seconds: the lease of this writer is ended"
         )
 
     async def _next_id(self) -> int:

@@ -59,8 +59,11 @@ def literal_info(kind: FieldType, datum: Datum) -> DefaultInfo:
         return DefaultInfo(data.decode("utf-8", errors="replace"), bit=data, sql=f"b'{datum:b}'")
     canonical = to_text(datum, kind)
     if isinstance(canonical, bytes):
-        text = canonical.decode("utf-8", errors="surrogateescape")
-        return DefaultInfo(text, sql=_bytes_literal(canonical))
+        try:
+            return DefaultInfo(canonical.decode(), sql=_bytes_literal(canonical))
+        except UnicodeDecodeError:  # JSON has no such text: the bytes go where those of a BIT go
+            text = canonical.decode("utf-8", errors="replace")
+            return DefaultInfo(text, bit=canonical, sql=_bytes_literal(canonical))
     assert canonical is not None
     if kind.tp in INTEGERS or kind.tp in FLOATS or kind.tp is Tp.NEWDECIMAL:
         return DefaultInfo(canonical, sql=canonical)
@@ -101,5 +104,5 @@ def stored_default(kind: FieldType, text: object, bit: bytes | None) -> Datum:
     if kind.tp in FLOATS:
         return encoder(kind)(float(text))
     if kind.tp in STRINGS and kind.is_binary:
-        return encoder(kind)(text.encode("utf-8", errors="surrogateescape"))
+        return encoder(kind)(bit if bit is not None else text.encode("utf-8", errors="surrogateescape"))
     return encoder(kind)(text)

@@ -55,5 +55,5 @@ class DdlLockLost(SdkError):
 
 
 class DdlUndecided(SdkError):
-    """It is not known whether the job was published. Its prewrite stays pending until this service ends, when the pumps
-    commit it if its job is there and roll it back if not; `binlogctl settle` does so earlier."""
+    """It is not known whether the job was published. The writer's lease ends with its other transactions; then the
+    pumps commit the statement if its job is there, and roll it back if not."""

@@ -3,6 +3,9 @@
 While the lease lives, its transactions are this service's to end. It ends when the process is gone, stood still for
 longer than it lives, or could not reach etcd for so long: then the pumps roll back what is pending under that id, and
 refuse commits that come later (correctness rule 24).
+
+A service that lives on may leave a transaction behind that it cannot end: no pump answered its commit. Then the id is
+retired: new transactions run under a new one, and the old lease is ended with the last transaction under it.
 """
 
 from __future__ import annotations
@@ -31,15 +34,38 @@ class Writer:
     condition: Compare
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Held:
+    """Current, then retired (`users` may still be under way), then ended."""
+
     writer: Writer
     lease: Lease
     kept: KeepAlive
+    users: int = 0
+    retired: bool = False
+
+
+class Use:
+    """One transaction under a writer, from `WriterLease.enter` to `end`."""
+
+    __slots__ = ("_held", "_lease", "writer")
+
+    def __init__(self, lease: WriterLease, held: _Held) -> None:
+        self._lease = lease
+        self._held: _Held | None = held
+        self.writer = held.writer
+
+    def end(self, *, decided: bool) -> None:
+        """`decided`: it is committed, or rolled back, or was never sent. Else its prewrite may be pending, and is left
+        to the pumps. A second call does nothing."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._lease.leave(held, decided=decided)
 
 
 class WriterLease:
-    """Without an id until first asked for one; then with it, or a new one where its lease has ended; then closed.
+    """Without an id until first asked for one; then with it, or a new one where it was retired or its lease has ended;
+    then closed.
 
     `keep` is how a lease is renewed, by default in the running event loop: see binlog.keepalive.
     """
@@ -49,6 +75,8 @@ class WriterLease:
         self._etcd = etcd
         self._keep = keep
         self._held: _Held | None = None
+        self._retired: set[_Held] = set()
+        self._endings: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
 
     @property
@@ -56,18 +84,27 @@ class WriterLease:
         """The id of now, if there is one; its lease may have ended."""
         return None if self._held is None else self._held.writer
 
-    async def current(self) -> Writer:
-        """For a prewrite that is sent now. EtcdError when it is not known whether the lease lives, and no new one can
-        be had; nothing has been sent then."""
+    async def ready(self) -> None:
+        """Have an id. EtcdError as of `enter`."""
+        await self._current()
+
+    async def enter(self) -> Use:
+        """For a transaction whose prewrite is sent now. EtcdError when it is not known whether the lease lives, and no
+        new one can be had; nothing has been sent then."""
+        held = await self._current()
+        held.users += 1
+        return Use(self, held)
+
+    async def _current(self) -> _Held:
         held = self._held
         if held is not None and boot_clock_s() < held.kept.until_s:
-            return held.writer
+            return held
         async with self._renewing:
             held = self._held
             if held is not None and boot_clock_s() < held.kept.until_s:
-                return held.writer
+                return held
             if held is not None and await self._lives(held):
-                return held.writer
+                return held
             return await self._register()
 
     async def _lives(self, held: _Held) -> bool:
@@ -82,28 +119,48 @@ class WriterLease:
                 ttl_s=held.lease.ttl_s,
             )
             held.kept.stop()
-            self._held = None
+            if self._held is held:
+                self._held = None
+            return False
+        if held.retired:  # meanwhile, by a transaction under it
             return False
         held.kept.stop()
-        self._held = _Held(held.writer, held.lease, self._keep(held.lease, asked_s))
+        held.kept = self._keep(held.lease, asked_s)
         return True
 
-    async def _register(self) -> Writer:
+    async def _register(self) -> _Held:
         for _ in range(TRIES_MAX):
             asked_s = boot_clock_s()
             lease = await self._etcd.lease(self.ttl_s)
             made = await register_writer(self._etcd, lease)
             if made is not None:
-                writer = Writer(*made)
-                self._held = _Held(writer, lease, self._keep(lease, asked_s))
-                return writer
+                self._held = _Held(Writer(*made), lease, self._keep(lease, asked_s))
+                return self._held
         raise EtcdError(f"etcd refused {TRIES_MAX} new keys of this writer")
 
-    async def close(self) -> None:
-        """End the lease: the pumps roll back at once what is still pending. Without etcd it ends by itself."""
-        held, self._held = self._held, None
-        if held is None:
-            return
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    def leave(self, held: _Held, *, decided: bool) -> None:
+        """A transaction under it is over for this service; see `Use.end`."""
+        held.users -= 1
+        if not decided and held is self._held:
+            log.warning(
+                "a transaction is left to the pumps: this writer's lease ends with its other transactions",
+                writer=held.writer.id.hex(),
+                under_way=held.users,
+            )
+            self._held = None
+            held.retired = True
+            self._retired.add(held)
+        if held in self._retired and not held.users:
+            self._retired.discard(held)
+            task = asyncio.get_running_loop().create_task(self._end(held), name="end of a writer's lease")
+            self._endings.add(task)
+            task.add_done_callback(self._endings.discard)
+            held.kept.stop()
+
+    async def _end(self, held: _Held) -> None:
+        """The pumps roll back at once what is still pending. Without etcd the lease ends by itself."""
         held.kept.stop()
         try:
             async with asyncio.timeout(REVOKE_S):
@@ -115,3 +172,10 @@ class WriterLease:
                 ttl_s=held.lease.ttl_s,
                 error=str(error) or "no answer",
             )
+
+    async def close(self) -> None:
+        """End every lease, whatever is under way."""
+        left = [*self._retired, *([self._held] if self._held is not None else [])]
+        self._held = None
+        self._retired.clear()
+        await asyncio.gather(*(self._end(held) for held in left), *self._endings)

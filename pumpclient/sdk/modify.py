@@ -12,7 +12,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
-from binlog.tidb.types import FieldType
+from binlog.tidb.types import INTEGERS, FieldType
 from binlog.tidb.unflatten import to_text
 
 from pumpclient.sdk import schema as shape
@@ -73,8 +73,12 @@ def _declared(where: str, old: ColumnInfo, column: Column) -> Column:
 def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype:
     how = retype(old.type, column.type)
     was, now = type_sql(old.type), type_sql(column.type)
-    if old.is_primary and (was != now or how is not Retype.SAME):
-        raise BadDeclaration(f"{where} is part of the primary key: its type {was} cannot become {now}")
+    widened = how is Retype.SAME and old.type.tp in INTEGERS and column.type.tp in INTEGERS  # keys hold 64 bits
+    if old.is_primary and was != now and not widened:
+        raise BadDeclaration(
+            f"{where} is part of the primary key: its type {was} cannot become {now}; only an integer may get more "
+            f"bytes there"
+        )
     if how is None:
         raise BadDeclaration(
             f"{where}: {was} cannot become {now}: a value that was written as {was} may not fit or would change, and "

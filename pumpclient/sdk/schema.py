@@ -107,6 +107,19 @@ def add_column(info: TableInfo, column: Column, *, after: str | None = None, fir
     return _replaced(replace(info, max_column_id=made.id), columns)
 
 
+def move_column(info: TableInfo, name: str, after: str | None) -> TableInfo:
+    """The column behind another one, or first (None). SchemaNotFound, BadDeclaration."""
+    moved = column_of(info, name)
+    others = [c for c in info.columns if c.id != moved.id]
+    at = 0
+    if after is not None:
+        before = column_of(info, after)
+        if before.id == moved.id:
+            raise BadDeclaration(f"{info.name}.{name} cannot follow itself")
+        at = others.index(before) + 1
+    return _replaced(info, [*others[:at], moved, *others[at:]])
+
+
 def drop_column(info: TableInfo, name: str) -> TableInfo:
     """DROP COLUMN. A column of a key stays, as in TiDB, unless it is a key's only column; the last one stays too."""
     gone = column_of(info, name)

@@ -40,7 +40,7 @@ from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
 from pumpclient.sdk.rowids import RowIds
-from pumpclient.sdk.statements import NO_CHANGE, NO_RENAME
+from pumpclient.sdk.statements import NO_CHANGE, NO_PLACE, NO_RENAME
 from pumpclient.sdk.table import Column, Index, Table, bound_table
 from pumpclient.sdk.transaction import Transaction
 from pumpclient.sdk.underway import UnderWay
@@ -122,7 +122,7 @@ class Service:
     async def open(self) -> None:
         """Load the published jobs, follow those of other services, and be known to the pumps."""
         await self.refresh()
-        await self._lease.current()
+        await self._lease.ready()
         self._follower = asyncio.create_task(self._follow(), name="sdk-jobs")
 
     async def refresh(self) -> None:
@@ -252,6 +252,7 @@ class Service:
         modify: Sequence[Column] = (),
         change: Mapping[str, Column] = NO_CHANGE,
         rename: Mapping[str, str] = NO_RENAME,
+        place: Mapping[str, str | None] = NO_PLACE,
         after: str | None = None,
         first: bool = False,
     ) -> Table:
@@ -259,7 +260,8 @@ class Service:
 
         `modify` declares columns anew, whole; `change` does so under another name, `rename` changes the name alone.
         A type may become one that holds every value of the old (INT to BIGINT, VARCHAR(20) to VARCHAR(40) or TEXT,
-        DECIMAL with more digits, ENUM with more names, …); the type of a primary key's column stays as it is.
+        DECIMAL with more digits, ENUM with more names, …); in a primary key only an integer may get more bytes.
+        `place` moves columns that are modified or changed: {"note": "id"} puts note behind id, {"note": None} first.
         BadDeclaration says what cannot be.
 
         The old handle stays valid: its rows keep arriving, under the columns' new names and types. They do not know
@@ -268,7 +270,7 @@ class Service:
         """
         change_of = statements.alteration(
             add=add, drop=drop, add_unique=add_unique, add_index=add_index, drop_index=drop_index,
-            modify=modify, change=change, rename=rename, after=after, first=first,
+            modify=modify, change=change, rename=rename, place=place, after=after, first=first,
         )  # fmt: skip
         return await self._run_for_table(statements.alter_table(*_place(table), change_of))
 

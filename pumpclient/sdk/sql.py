@@ -134,12 +134,12 @@ def add_column(table: str, column: Column, *, position: str = "") -> str:
     return f"{text} {position}" if position else text
 
 
-def modify_column(table: str, column: Column) -> str:
-    return f"MODIFY COLUMN {column_sql(table, column)}"
+def modify_column(table: str, column: Column, *, position: str = "") -> str:
+    return f"MODIFY COLUMN {column_sql(table, column)} {position}".rstrip()
 
 
-def change_column(table: str, old: str, column: Column) -> str:
-    return f"CHANGE COLUMN {name(old)} {column_sql(table, column)}"
+def change_column(table: str, old: str, column: Column, *, position: str = "") -> str:
+    return f"CHANGE COLUMN {name(old)} {column_sql(table, column)} {position}".rstrip()
 
 
 def rename_column(old: str, new: str) -> str:

@@ -15,20 +15,22 @@ from binlog.tidb.types import SchemaState
 
 from pumpclient.sdk import modify, sql
 from pumpclient.sdk import schema as shape
-from pumpclient.sdk.arguments import list_of, mapping_of, of_kind
+from pumpclient.sdk.arguments import list_of, mapping_of, of_kind, shown
 from pumpclient.sdk.ddl import Plan, Planning, Statement
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.table import Column, Index, Table, check_name
 
 NO_CHANGE: Mapping[str, Column] = MappingProxyType({})
 NO_RENAME: Mapping[str, str] = MappingProxyType({})
+NO_PLACE: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
     """The changes of one ALTER TABLE. Drops come first in the text, then changed columns, new ones, and keys.
 
-    `change`: pairs of a column's name and what it becomes; `rename`: pairs of an old and a new name.
+    `change`: pairs of a column's name and what it becomes; `rename`: pairs of an old and a new name; `place`: pairs
+    of a column in `modify` or `change`, by its new name, and the column it is to follow (None: the first place).
     """
 
     add: tuple[Column, ...] = ()
@@ -41,6 +43,7 @@ class Alteration:
     modify: tuple[Column, ...] = ()
     change: tuple[tuple[str, Column], ...] = ()
     rename: tuple[tuple[str, str], ...] = ()
+    place: tuple[tuple[str, str | None], ...] = ()
 
     @property
     def count(self) -> int:
@@ -73,6 +76,19 @@ class Alteration:
                 touched[name.lower()] = argument
         if self.after is not None and touched.get(self.after.lower(), "add") != "add":
             raise BadDeclaration(f"{where}: after={self.after!r} names a column that this statement changes")
+        declared = {column.name.lower() for column in (*self.modify, *(column for _, column in self.change))}
+        for name, after in self.place:
+            if name.lower() not in declared:
+                raise BadDeclaration(f"{where}: place names {name}, which is in neither modify nor change")
+            if after is not None and after.lower() in touched:
+                raise BadDeclaration(f"{where}: place[{name!r}]={after!r} names a column that this statement changes")
+        if len({name.lower() for name, _ in self.place}) < len(self.place):
+            raise BadDeclaration(f"{where}: place names a column twice")
+
+    def position(self, name: str) -> tuple[bool, str | None]:
+        """Whether `place` names the column, and the one it is to follow."""
+        found = [after for placed, after in self.place if placed.lower() == name.lower()]
+        return bool(found), found[0] if found else None
 
 
 def alteration(
@@ -85,6 +101,7 @@ def alteration(
     modify: object = (),
     change: object = NO_CHANGE,
     rename: object = NO_RENAME,
+    place: object = NO_PLACE,
     after: str | None = None,
     first: bool = False,
 ) -> Alteration:
@@ -98,6 +115,7 @@ def alteration(
         modify=list_of("modify", modify, Column),
         change=mapping_of("change", change, Column),
         rename=mapping_of("rename", rename, str),
+        place=_places(place),
         after=None if after is None else of_kind("after", after, str),
         first=of_kind("first", first, bool),
     )
@@ -209,17 +227,41 @@ def _changed(info: TableInfo, change: Alteration, texts: list[str]) -> TableInfo
         old = shape.column_of(info, modified.name)
         modified = replace(modified, name=old.name, primary_key=modified.primary_key or old.is_primary)
         info = modify.change_column(info, old.name, modified)
-        texts.append(sql.modify_column(info.name, modified))
+        info, position = _placed(info, change, modified.name)
+        texts.append(sql.modify_column(info.name, modified, position=position))
     for name, column in change.change:
         old = shape.column_of(info, name)
         column = replace(column, primary_key=column.primary_key or old.is_primary)
         info = modify.change_column(info, old.name, column)
-        texts.append(sql.change_column(info.name, old.name, column))
+        info, position = _placed(info, change, column.name)
+        texts.append(sql.change_column(info.name, old.name, column, position=position))
     for name, new_name in change.rename:
         old = shape.column_of(info, name)
         info = modify.rename_column(info, old.name, new_name)
         texts.append(sql.rename_column(old.name, new_name))
     return info
+
+
+def _placed(info: TableInfo, change: Alteration, name: str) -> tuple[TableInfo, str]:
+    """The column at its place, and the words for that."""
+    moves, after = change.position(name)
+    if not moves:
+        return info, ""
+    if after is not None:
+        after = shape.column_of(info, after).name
+    return shape.move_column(info, name, after), _position(after, after is None)
+
+
+def _places(value: object) -> tuple[tuple[str, str | None], ...]:
+    if not isinstance(value, Mapping):
+        raise BadDeclaration(f"place must be a dict of names to a name or None, not {shown(value)}")
+    return tuple(
+        (
+            of_kind("a key of place", name, str),
+            None if after is None else of_kind(f"place[{name!r}]", after, str),
+        )
+        for name, after in value.items()
+    )
 
 
 def _position(after: str | None, first: bool) -> str:

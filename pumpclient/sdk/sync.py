@@ -10,7 +10,7 @@ from pumpclient.options import ConnectOptions, PdUrls
 from pumpclient.sdk.lease import TTL_S
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import CLOSE_WAIT_S, Service
-from pumpclient.sdk.statements import NO_CHANGE, NO_RENAME
+from pumpclient.sdk.statements import NO_CHANGE, NO_PLACE, NO_RENAME
 from pumpclient.sdk.table import Column, Index, Table
 from pumpclient.sdk.transaction import Stage, Transaction
 from pumpclient.sync import LoopThread
@@ -144,6 +144,7 @@ class SyncService:
         modify: Sequence[Column] = (),
         change: Mapping[str, Column] = NO_CHANGE,
         rename: Mapping[str, str] = NO_RENAME,
+        place: Mapping[str, str | None] = NO_PLACE,
         after: str | None = None,
         first: bool = False,
     ) -> Table:
@@ -159,6 +160,7 @@ class SyncService:
                 modify=modify,
                 change=change,
                 rename=rename,
+                place=place,
                 after=after,
                 first=first,
             )

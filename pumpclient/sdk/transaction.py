@@ -21,7 +21,7 @@ from pumpclient.client import PumpsClient
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
-from pumpclient.sdk.lease import WriterLease
+from pumpclient.sdk.lease import Use, WriterLease
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
@@ -147,6 +147,7 @@ class Transaction:
         It is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
         TransactionRolledBack, ClientClosed, EtcdError or TimestampUnavailable nothing will ever be visible. After
         CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it: see there.
+        What has not been stored by then the pumps roll back within seconds.
         """
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
@@ -157,19 +158,28 @@ class Transaction:
         self.stage = Stage.COMMITTING
         self._value.schema_version = self._catalog.version_for(self._used.values(), preferred=self._opened_version)
         try:
-            with self._under_way.entered(f"transaction {self.start_ts}"):
-                writer = await self._lease.current()
-                value = self._value.serialize()
-                await self._client.write_prewrite(self.start_ts, self._key or b"", value, writer=writer.id)
-                crash_point("sdk.after_prewrite")
-                self.commit_ts = await self._commit_ts()
-            with self._under_way.deciding():
-                await self._client.commit(self.start_ts, self.commit_ts)
+            self.commit_ts = await self._send()
         except BaseException:
             self.stage = Stage.FAILED
             raise
         self.stage = Stage.COMMITTED
         return self.commit_ts
+
+    async def _send(self) -> int:
+        use: Use | None = None
+        try:
+            with self._under_way.entered(f"transaction {self.start_ts}"):
+                use = await self._lease.enter()
+                value = self._value.serialize()
+                await self._client.write_prewrite(self.start_ts, self._key or b"", value, writer=use.writer.id)
+                crash_point("sdk.after_prewrite")
+                self.commit_ts = await self._commit_ts()
+            with self._under_way.deciding():
+                await self._client.commit(self.start_ts, self.commit_ts)
+            return self.commit_ts
+        finally:
+            if use is not None:
+                self._client.when_ended(self.start_ts, use.end)
 
     async def _commit_ts(self) -> int:
         """Without one the transaction never commits, so its prewrite is taken back."""

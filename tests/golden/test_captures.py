@@ -54,7 +54,7 @@ class HeldPD:
         self.hold(ts)
 
     def _run(self, work):  # type: ignore[no-untyped-def]
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def hold(self, ts: int) -> None:
         async def move() -> None:
@@ -65,7 +65,7 @@ class HeldPD:
     def close(self) -> None:
         self._run(self._pd.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -73,10 +74,6 @@ class Session:
         self._asserts_strictly = False
 
     @property
-    def connection_id(self) -> int:
-        return int(self._connection.thread_id())  # type: ignore[no-untyped-call]
-
-    @property
     def address(self) -> str:
         return self._config.address
 
@@ -118,6 +115,16 @@ class Session:
         result = self._connection._result  # type: ignore[attr-defined]
         return [tuple(row) for row in result.rows or ()]
 
+    def show_create(self, what: bytes) -> str:
+        """SHOW CREATE of a table or database, named with its kind. A BINARY default may stand in it as it is: bytes
+        that are no text become escapes."""
+        self._connection.use_unicode = False
+        try:
+            data = self.query(b"SHOW CREATE " + what)[0][1]
+        finally:
+            self._connection.use_unicode = True
+        return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
+
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement."""
         return [(str(level), int(code or 0), str(text)) for level, code, text in self.query(b"SHOW WARNINGS")]
@@ -143,13 +150,22 @@ class Session:
             self._connection.close()
 
 
+class _Connection(pymysql.connections.Connection):
+    """Where TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each
+    connection, 25 ms of CPU, and then verify nothing."""
+
+    def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
+        context: ssl.SSLContext = sslp or tls.unverified()
+        return context
+
+
 def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> Session:
     """Open a session with our settings. Raises ConnectionLost or DestinationRefused.
 
     The server ends it after `idle_s` without a statement, so that a stopped process does not keep its locks for
     ever. `read_timeout_s` None: a statement may take any time; a dead peer is noticed by the kernel's probes."""
     try:
-        raw: pymysql.connections.Connection[Any] = pymysql.connect(
+        raw = _Connection(
             host=config.host,
             port=config.port,
             user=config.user,

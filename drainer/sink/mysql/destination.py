@@ -18,6 +18,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.ddl import DdlRunner
 from drainer.sink.mysql.driver import Driver
+from drainer.sink.mysql.examine import MySQLExaminer
 from drainer.sink.mysql.limits import explained
 from drainer.sink.mysql.position import Stored
 from drainer.sink.mysql.spread import MySQLSpread
@@ -146,18 +147,13 @@ class MySQLDestination:
         def body(session: Session) -> None:
             nonlocal writer
             self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
-            limits, until_ts = self._config.limits, pieces.until_ts
-            writer = Writer(
-                session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
-            )
+            writer = self._writer(session, pieces.until_ts)
             if thorough:  # a row of one piece may be in the way of one in an earlier piece
                 for work in pieces.works():
                     for folded in work.folded:
                         writer.clear(folded)
             for work in pieces.works():
-                writer.ordered(work.ordered.changes)
-                for folded in work.folded:
-                    writer.folded(folded, thorough=thorough)
+                self._write(writer, work, thorough=thorough)
 
         repeated = driver.transact(
             f"rows of ({pieces.after_ts}, {pieces.until_ts}]",
@@ -167,6 +163,18 @@ class MySQLDestination:
         self._moved(pieces.until_ts, schema_version)
         written = writer.written if writer else None
         return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
+
+    def _writer(self, session: Session, until_ts: int) -> Writer:
+        limits = self._config.limits
+        return Writer(
+            session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
+        )
+
+    @staticmethod
+    def _write(writer: Writer, work: SegmentWork, *, thorough: bool) -> None:
+        writer.ordered(work.ordered.changes)
+        for folded in work.folded:
+            writer.folded(folded, thorough=thorough)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         if commit_ts == self._commit_ts:
@@ -179,7 +187,10 @@ class MySQLDestination:
         )
         self._moved(commit_ts, schema_version)
 
-    def begin(self, intent: Intent) -> MySQLSpread:
+    def examiner(self) -> MySQLExaminer:
+        return MySQLExaminer(self._config)
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSpread:
         driver = self._open()
         stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
         phase = Phase.DIRECT
@@ -189,17 +200,20 @@ class MySQLDestination:
                     f"{driver.feed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
-            phase = stored.phase
-        return self._open_phase(intent, phase)
+            phase, ahead = stored.phase, None  # an open intent has them
+        return self._open_phase(intent, phase, ahead)
 
-    def _open_phase(self, intent: Intent, phase: Phase) -> MySQLSpread:
+    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSpread:
         driver = self._open()
 
         def body(session: Session) -> None:
             position.write_intent(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
             marks.open_phase(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+            if ahead is not None:
+                self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
 
-        driver.transact(f"intent {intent} {phase}", body, lambda stored: False)
+        # Without rows it may be done twice; with them only once, and then the intent is there.
+        driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
         return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:

@@ -39,7 +39,7 @@ def take(session: Session, schemas: Sequence[str], tables: Sequence[Name]) -> Fi
 def _show(session: Session, what: bytes) -> str:
     try:
         # Counters move without a DDL, some servers forget them, and setting one again does no harm.
-        return _COUNTER.sub("", str(session.query(b"SHOW CREATE " + what)[0][1]))
+        return _COUNTER.sub("", session.show_create(what))
     except ServerError as error:
         if error.code in _ACCESS_DENIED:
             raise

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from drainer.plan import SegmentWork
+from drainer.sink.errors import DataError
 from drainer.sink.missing import MissingRows
 from drainer.sink.mysql import kept, marks
 from drainer.sink.mysql.chunks import Chunk, cut
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
+from drainer.sink.mysql.culprit import blame
 from drainer.sink.mysql.driver import run_transaction
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed
@@ -90,14 +94,33 @@ class _SlotRun:
     def _from(self, first: int) -> None:
         for number in range(first, len(self._chunks)):
             chunk = self._chunks[number]
-            run_transaction(
-                self._open(),
-                lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
-                f"chunk {number} of slot {self._slot} of {self._range}",
-                before="sink.before_chunk_commit",
-                after="sink.after_chunk_commit",
-            )
+            try:
+                run_transaction(
+                    self._open(),
+                    lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
+                    f"chunk {number} of slot {self._slot} of {self._range}",
+                    before="sink.before_chunk_commit",
+                    after="sink.after_chunk_commit",
+                )
+            except UniqueSurprise:
+                raise
+            except DataError as error:
+                with contextlib.suppress(ConnectionLost, Retry):
+                    blame(error, chunk, partial(self._fails, kind=type(error)))
+                raise
             self._rows += chunk.rows
+
+    def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
+        """Whether these rows alone are refused like that; nothing of it stays."""
+        session = self._open()
+        session.begin()
+        try:
+            self._write_rows(session, chunk)
+        except DataError as error:
+            return type(error) is kind
+        finally:
+            session.rollback()
+        return False
 
     def _write(self, session: Session, chunk: Chunk, number: int) -> None:
         target = self._target
@@ -112,6 +135,10 @@ class _SlotRun:
             total=len(self._chunks),
         ):
             raise _NotNext
+        self._write_rows(session, chunk)
+
+    def _write_rows(self, session: Session, chunk: Chunk) -> None:
+        target = self._target
         writer = Writer(
             session,
             target.config.limits,

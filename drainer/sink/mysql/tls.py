@@ -6,6 +6,7 @@ between may then read along or pose as the server, which the log says once.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import ssl
 from typing import Any, Final
@@ -60,6 +61,16 @@ def context(config: ServerConfig) -> ssl.SSLContext:
     if config.skip_verify:
         made.check_hostname = False
         made.verify_mode = ssl.CERT_NONE
+    return made
+
+
+@functools.cache
+def unverified() -> ssl.SSLContext:
+    """For a connection that is encrypted if the server offers it and verifies nothing."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_NONE
     return made
 
 

@@ -178,7 +178,7 @@ def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Itera
     """The statements after which these columns compare as upstream's; none for a column where no collation does."""
     if not columns:
         return
-    lines = str(session.query(b"SHOW CREATE TABLE " + quoted(shape.schema, shape.table).encode())[0][1]).splitlines()
+    lines = session.show_create(b"TABLE " + quoted(shape.schema, shape.table).encode()).splitlines()
     upstream = upstream_collations(shape)
     for column in columns:
         wanted = _available(session, upstream[column.lower()])

@@ -13,6 +13,7 @@ from drainer.sink.protocol import (
     NO_QUESTION,
     Applied,
     Dialect,
+    Examiner,
     FirstStart,
     Identity,
     Intent,
@@ -103,7 +104,10 @@ class SQLiteDestination:
     def job_done(self, job_id: int) -> bool:
         return position.job_done(self._opened().connection, self._feed, job_id)
 
-    def begin(self, intent: Intent) -> SpreadTarget:
+    def examiner(self) -> Examiner:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
         raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:

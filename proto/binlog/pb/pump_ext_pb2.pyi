@@ -223,6 +223,26 @@ class SettleResp(_message.Message):
     commit_ts: int
     def __init__(self, commit_ts: _Optional[int] = ...) -> None: ...
 
+class PassOverReq(_message.Message):
+    __slots__ = ("cluster_id", "commit_ts", "dry_run")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    commit_ts: int
+    dry_run: bool
+    def __init__(self, cluster_id: _Optional[int] = ..., commit_ts: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class PassOverResp(_message.Message):
+    __slots__ = ("start_ts", "ddl_job_id", "why")
+    START_TS_FIELD_NUMBER: _ClassVar[int]
+    DDL_JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    start_ts: int
+    ddl_job_id: int
+    why: str
+    def __init__(self, start_ts: _Optional[int] = ..., ddl_job_id: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class OutcomeReq(_message.Message):
     __slots__ = ("cluster_id", "start_ts")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -64,6 +64,11 @@ class PumpExtStub:
                 request_serializer=binlog_dot_pb_dot_pump__ext__pb2.SettleReq.SerializeToString,
                 response_deserializer=binlog_dot_pb_dot_pump__ext__pb2.SettleResp.FromString,
                 _registered_method=True)
+        self.PassOver = channel.unary_unary(
+                '/binlog.ext.PumpExt/PassOver',
+                request_serializer=binlog_dot_pb_dot_pump__ext__pb2.PassOverReq.SerializeToString,
+                response_deserializer=binlog_dot_pb_dot_pump__ext__pb2.PassOverResp.FromString,
+                _registered_method=True)
         self.Outcome = channel.unary_unary(
                 '/binlog.ext.PumpExt/Outcome',
                 request_serializer=binlog_dot_pb_dot_pump__ext__pb2.OutcomeReq.SerializeToString,
@@ -117,6 +122,13 @@ class PumpExtServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PassOver(self, request, context):
+        """Serve the binlog of this commit_ts without its rows: its bytes are damaged, and pulls fail with DATA_LOSS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Outcome(self, request, context):
         """Does this pump hold and serve a commit for these start_ts? A rollback is no evidence (correctness rule 5).
         """
@@ -156,6 +168,11 @@ def add_PumpExtServicer_to_server(servicer, server):
                     servicer.Settle,
                     request_deserializer=binlog_dot_pb_dot_pump__ext__pb2.SettleReq.FromString,
                     response_serializer=binlog_dot_pb_dot_pump__ext__pb2.SettleResp.SerializeToString,
+            ),
+            'PassOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.PassOver,
+                    request_deserializer=binlog_dot_pb_dot_pump__ext__pb2.PassOverReq.FromString,
+                    response_serializer=binlog_dot_pb_dot_pump__ext__pb2.PassOverResp.SerializeToString,
             ),
             'Outcome': grpc.unary_unary_rpc_method_handler(
                     servicer.Outcome,
@@ -325,6 +342,33 @@ class PumpExt:
             '/binlog.ext.PumpExt/Settle',
             binlog_dot_pb_dot_pump__ext__pb2.SettleReq.SerializeToString,
             binlog_dot_pb_dot_pump__ext__pb2.SettleResp.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PassOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/binlog.ext.PumpExt/PassOver',
+            binlog_dot_pb_dot_pump__ext__pb2.PassOverReq.SerializeToString,
+            binlog_dot_pb_dot_pump__ext__pb2.PassOverResp.FromString,
             options,
             channel_credentials,
             insecure,

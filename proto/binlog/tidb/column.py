@@ -65,7 +65,10 @@ _COLUMN_ORDER: Order = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnInfo:
-    """One column. `origin_default` is what rows older than the column logically hold; `*_bit` are BIT's real bytes."""
+    """One column. `origin_default` is what rows older than the column logically hold.
+
+    `*_bit` are the real bytes of a BIT's default; of the SDK also those of a BINARY's or VARBINARY's that is no UTF-8.
+    """
 
     id: int
     name: str

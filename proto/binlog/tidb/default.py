@@ -22,8 +22,10 @@ def missing_value(column: ColumnInfo) -> Datum:
 
     A TIMESTAMP's default stands in UTC, as its datum does: no time zone is needed before text is made of it.
     """
-    if column.type.tp == Tp.BIT and column.origin_default_bit is not None:
+    if column.origin_default_bit is not None and column.type.tp == Tp.BIT:
         return Uint(int.from_bytes(column.origin_default_bit, "big"))
+    if column.origin_default_bit is not None and column.type.tp in STRINGS and column.type.is_binary:
+        return flatten(column.origin_default_bit, column.type)
     if column.origin_default is not None:
         return _origin_default(column)
     if not column.is_not_null:

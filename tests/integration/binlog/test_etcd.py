@@ -46,7 +46,7 @@ async def test_a_dead_endpoint_is_passed_over(shared: Etcd) -> None:
     await client.put("/failover", b"1")
     found = await client.get("/failover")
     assert found is not None
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     await client.close()
 
 

@@ -40,7 +40,7 @@ def configuration(stubs: Stubs, status_port: int, *, more: str = "") -> str:
 
 
 def status(port: int) -> dict[str, object]:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=60) as answer:
         found: dict[str, object] = json.load(answer)
         return found
 
@@ -95,8 +95,8 @@ def test_a_life(stubs: Stubs) -> None:
     assert found["Duplicates"] == 1
     address = drainer_address(drainer)
     with grpc.insecure_channel(address) as channel:
-        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=5)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=60)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert b"binlog_drainer_checkpoint_tso" in answer.read()
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
     left = record(stubs).status
@@ -166,7 +166,7 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         drainer = stubs.drainer(config).start()
         wait_until(lambda: status(port)["Error"], deadline_s=60, what=drainer.tail())
         assert status(port)["Phase"] == "opening the destination"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert b"Failing since" in answer.read()
         mariadb.server.start()
         drainer.wait_for_output("drainer is running", deadline_s=120)
@@ -177,7 +177,7 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         found = status(port)
         assert str(mariadb.port) in str(found["Error"]) and int(str(found["ErrorTries"])) >= 3, found
         assert str(found["ErrorTime"])[:2] == "20"
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert b"Failing since" in answer.read()
         wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") > 0, what="the metric rises")
         mariadb.server.start()
@@ -189,7 +189,7 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
 
 
 def metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 

@@ -152,7 +152,7 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
         lost = before - world.rows()
         assert lost and not lost & known, "the writer used both pumps"
         dead.start()
-        wait_until(lambda: world.pump("p1")["missed"], deadline_s=30, what=drainer.tail())
+        wait_until(lambda: world.pump("p1")["missed"], deadline_s=90, what=drainer.tail())
         back = world.pump("p1")
         assert back["missed"] == len(back["missedTS"]) == len(lost)
         assert "ALARM: a pump is back" in drainer.text()

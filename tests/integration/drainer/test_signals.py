@@ -64,7 +64,7 @@ def gone(pids: list[int]) -> None:
     def left() -> list[str]:
         return [f"{pid} {name(pid)}" for pid in pids if name(pid)]
 
-    wait_until(lambda: not left(), deadline_s=30, what=f"everything ended: {left()}")
+    wait_until(lambda: not left(), deadline_s=90, what=f"everything ended: {left()}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -103,4 +103,4 @@ def test_temporary_files_go_with_the_drainer_or_with_the_next(stubs: Stubs) -> N
     killed.kill()
     drainer = stubs.drainer(configuration(stubs, port), "--until-now", TMPDIR=str(place)).start()
     assert drainer.wait(deadline_s=120) == 0, drainer.tail()
-    wait_until(lambda: not list(place.iterdir()), deadline_s=30, what=f"{list(place.rglob('*'))}")
+    wait_until(lambda: not list(place.iterdir()), deadline_s=90, what=f"{list(place.rglob('*'))}")

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from drainer.spark.session import start_session, stop_session
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
+from tests.support import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -21,9 +22,10 @@ END = CAPTURE.meta["scenario_end_ts"]
 SERVED = [(e.commit_ts, e.start_ts, e.ddl_job_id, p) for p in CAPTURE.binlogs if not (e := envelope.scan(p)).is_fake]
 
 
-@pytest.fixture
-def spark(java: None, tmp_path: Path) -> Iterator[Any]:
-    session = start_session(master="local[2]", output=tmp_path / "spark.log", conf={})
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    require_java()
+    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
     yield session
     stop_session(session)
 

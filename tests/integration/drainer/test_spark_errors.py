@@ -26,6 +26,7 @@ from drainer.spark.query import SparkFeed
 from drainer.spark.session import start_session, stop_session
 from drainer.spark.source import PACKED_SCHEMA
 from tests.row_case import INT, table, transaction, view_of
+from tests.support import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -61,6 +62,7 @@ class Refusing:
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    require_java()
     session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
     yield session
     stop_session(session)

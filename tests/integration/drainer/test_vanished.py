@@ -73,7 +73,7 @@ def machine() -> Iterator[tuple[str, str, Callable[[str], None]]]:
 
 async def marked(pump: GoPump, above_ts: int) -> PumpMark:
     """The first mark above a ts that is believed."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(120):
         while True:
             with suppress(PumpUnavailable):
                 found = await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
@@ -84,7 +84,7 @@ async def marked(pump: GoPump, above_ts: int) -> PumpMark:
 
 async def disbelieved(pump: GoPump) -> str:
     """Why, as soon as it is not believed."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             try:
                 await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
@@ -100,7 +100,7 @@ async def vanishes_and_returns(host: str, vanish: Callable[[], None], come_back:
         vanish()
         gone_s = time.monotonic()
         assert "nothing came for 1.5 s" in await disbelieved(pump)
-        assert time.monotonic() - gone_s < 4 * SILENCE_S
+        assert time.monotonic() - gone_s < 60  # TCP alone: a quarter of an hour
         come_back()
         assert (await marked(pump, before.resolved_ts)).batch_count == 1
     finally:
@@ -125,12 +125,12 @@ async def test_a_go_pump_that_hangs() -> None:
 async def test_pings_do_not_annoy_a_server_that_has_little_to_say() -> None:
     """A Go server, and grpc's own with its defaults, closes a connection that is pinged too often between messages."""
     stub = StubPump(extension=False)
-    pump = GoPump("go", stub.host, cluster_id=1, security=Security(), silence_max_s=8)
+    pump = GoPump("go", stub.host, cluster_id=1, security=Security(), silence_max_s=12)
     try:
         for number in range(3):
             stub.put(encode_fake(BASE + number + 1))
             await marked(pump, BASE + number)
-            await asyncio.sleep(6)  # its fakes are that far apart: there is nothing to wait for
+            await asyncio.sleep(7)  # its fakes are that far apart: there is nothing to wait for
         assert not pump.interrupted
         assert stub.streams == [BASE]
     finally:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pytest
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_pb2
 from binlog.stub.etcd import MemoryEtcd
@@ -91,7 +93,7 @@ class Client:
         return list((await self._unary("/binlog.ext.PumpExt/Outcome", request, pb.OutcomeResp)).commit_ts)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 15) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 90) -> None:
     """Poll what other tasks and processes do; TimeoutError after the deadline."""
     async with asyncio.timeout(deadline_s):
         while not await condition():  # noqa: ASYNC110  what is waited for has no event here
@@ -139,9 +141,13 @@ async def running(
 async def take(stream: AsyncIterator[Any], count: int) -> list[Any]:
     """The first `count` messages of a stream."""
     found: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         async for entity in stream:
             found.append(entity)
             if len(found) == count:
                 break
     return found
+
+
+def codes(error: pytest.ExceptionInfo[aio.AioRpcError]) -> tuple[grpc.StatusCode, str]:
+    return error.value.code(), error.value.details() or ""

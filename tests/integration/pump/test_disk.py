@@ -34,7 +34,7 @@ def pump_on_failing_disk(directory: Path, etcd: Etcd, name: str, port: int, stat
 
 
 def page_of(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         return str(answer.read().decode())
 
 

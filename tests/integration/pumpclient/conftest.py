@@ -15,7 +15,7 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
 from binlog.upstream import LEADER_KEY
 
-from tests.support import Etcd, Server, free_port, python_module
+from tests.support import Etcd, Server, free_port, python_module, wait_until
 
 
 @dataclass
@@ -29,9 +29,13 @@ class Pump:
     def start(self) -> None:
         seen = self.server.text().count("pump is serving")
         self.server.start(PUMP_TSO_SOURCE="own")
-        while self.server.text().count("pump is serving") == seen:
-            self.server.wait_for_output("pump is serving")
-            assert self.server.alive, self.server.tail()
+
+        def serves() -> bool:
+            if not self.server.alive:
+                pytest.fail(f"pump {self.node_id} has ended\n{self.server.tail()}")
+            return self.server.text().count("pump is serving") > seen
+
+        wait_until(serves, what=f"pump {self.node_id} serves\n{self.server.tail()}")
 
 
 @dataclass
@@ -66,7 +70,7 @@ class Cluster:
     async def inspect(self, pump: Pump, cluster_id: int) -> pb.InspectResp:
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=10)
+            return await stub.Inspect(pb.InspectReq(cluster_id=cluster_id, pending_max=1000), timeout=60)
 
     async def pull(self, pump: Pump, cluster_id: int, until_ts: int) -> list[Envelope]:
         """Everything a pump serves up to `until_ts`, once it is resolved there, without fakes."""
@@ -76,9 +80,9 @@ class Cluster:
         """As `pull`, the binlogs themselves."""
         async with open_channel(pump.addr) as channel:
             stub = pump_ext_pb2_grpc.PumpExtStub(channel)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while True:
-                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=10)
+                    mark = await stub.Watermark(pb.WatermarkReq(cluster_id=cluster_id), timeout=60)
                     if mark.resolved_ts >= until_ts:
                         break
                     await asyncio.sleep(0.05)

@@ -1,15 +1,11 @@
-"""Runs pickled actions against a destination in a process of its own, so that a crash point can kill it.
+"""Runs actions against a destination in a process of its own, so that a crash point can kill it.
 
-`python -m tests.integration.sink.child FILE`: FILE holds a list of (method, args) run in order on a freshly opened
-destination; ("slots", intent, {slot: work}) runs a whole spread range.
+Actions are (method, args) run in order on a freshly opened destination; ("slots", intent, {slot: work}) runs a whole
+spread range.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +14,13 @@ from drainer.plan import SegmentWork
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
 from drainer.sink.protocol import Identity, Intent, Position
+from tests.integration.sink.forks import Child, children
 
-ROOT = Path(__file__).resolve().parents[3]
 IDENTITY = Identity(7, "main", "drainer-1")
+
+
+class ChildFailed(Exception):
+    """A child that no crash point should have killed did not succeed."""
 
 
 def spread(destination: MySQLDestination, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
@@ -53,25 +53,16 @@ def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:
     return found
 
 
-def start(
-    config: ServerConfig, actions: Sequence[tuple[Any, ...]], directory: Path, crash: str = ""
-) -> subprocess.Popen[bytes]:
+def start(config: ServerConfig, actions: Sequence[tuple[Any, ...]], directory: Path, crash: str = "") -> Child:
     """A child that does these actions, and dies at `crash`."""
-    file = directory / "actions.pickle"
-    file.write_bytes(pickle.dumps((config, list(actions))))
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "BINLOG_CRASH_POINT": crash}
-    return subprocess.Popen([sys.executable, "-m", "tests.integration.sink.child", str(file)], env=environ, cwd=ROOT)
+    return children().start(run, (config, list(actions)), directory, crash)
 
 
 def run_until_done(config: ServerConfig, actions: Sequence[tuple[Any, ...]], crash: str, directory: Path) -> int:
-    """Run in a child that dies at `crash`, then again in one that does not, which must succeed. Returns the first
-    one's exit code."""
-    first = start(config, actions, directory, crash).wait(120)
-    second = start(config, actions, directory)
-    if second.wait(120) != 0:
-        raise subprocess.CalledProcessError(second.returncode, second.args)
+    """Run in a child that dies at `crash`, then again in one that does not, which must succeed (ChildFailed). Returns
+    the first one's exit code."""
+    first = start(config, actions, directory, crash).wait()
+    second = start(config, actions, directory).wait()
+    if second != 0:
+        raise ChildFailed(f"exit code {second} without a crash point")
     return first
-
-
-if __name__ == "__main__":
-    run(*pickle.loads(Path(sys.argv[1]).read_bytes()))

@@ -92,7 +92,7 @@ def test_waiting_ends_when_told() -> None:
         thread = threading.Thread(target=advance)
         thread.start()
         destination.interrupt()
-        thread.join(20)
+        thread.join(60)
         assert len(errors) == 1
         assert "told to stop" in errors[0]
         destination.close(clean=True)

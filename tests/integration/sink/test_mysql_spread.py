@@ -178,7 +178,7 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
         finally:
             successor.commit()
         with pytest.raises(Fenced, match=f"its epoch is {epoch}"):
-            attempt.result(30)
+            attempt.result(120)
     successor.close()
     assert db.query("SELECT * FROM d.t") == []
     assert db.query("SELECT DISTINCT epoch, chunks_done FROM tidb_binlog.drainer_mark") == [(epoch, 0)]
@@ -203,7 +203,7 @@ def test_a_chunk_in_flight_is_seen_by_the_successor(db: MariaDB) -> None:
         cursor.execute("SELECT SLEEP(0.3)")
         assert not targets
         in_flight.commit()
-        thread.join(30)
+        thread.join(120)
     assert targets[0].apply(0, slot).skipped == 1
     assert db.query("SELECT * FROM d.t") == [(1,)]
 

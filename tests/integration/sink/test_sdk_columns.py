@@ -23,6 +23,7 @@ from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
 from pumpclient.sdk import (
     BigInt,
+    Binary,
     Column,
     DateTime,
     Enum,
@@ -32,6 +33,7 @@ from pumpclient.sdk import (
     SmallInt,
     Table,
     Text,
+    VarBinary,
     VarChar,
 )
 from tests.integration.sink.case import IDENTITY, server_config
@@ -207,3 +209,66 @@ def _text(value: object) -> object:
     if isinstance(text, str) and len(text) > 19 and text.endswith("000") and text[4] == "-":
         return text[:23]
     return text + ".000" if isinstance(text, str) and len(text) == 19 and text[4] == "-" else text
+
+
+PLACED = [
+    (1, b"\xff\x00\xfe", "r1", 1, b"\xff\xfe"),
+    (2, b"\xff\x00\xfe", "r2", 2, b"\xff\xfe"),
+    (1 << 40, b"abc", "r3", 3, b"\xff\xfe"),
+]
+
+
+async def placed(shop: Shop) -> tuple[list[Job], list[bytes]]:
+    """Columns that move, a primary key that gets wider, and defaults that are no text; rows of old handles behind."""
+    service = await shop.service()
+    await service.create_database("shop")
+    declared = Table(
+        "t",
+        Column("id", Int(), primary_key=True),
+        Column("n", Int(), nullable=False),
+        Column("name", VarChar(10)),
+        Column("token", Binary(3), default=b"\xff\x00\xfe"),
+    )
+    old = await service.create_table("shop", declared)
+    async with service.transaction() as txn:
+        txn.insert(old, {"id": 1, "n": 1, "name": "r1"})
+    now = await service.alter_table(
+        old,
+        modify=[Column("id", BigInt()), Column("n", BigInt(), nullable=False)],
+        change={"token": Column("mark", Binary(3), default=b"\xff\x00\xfe")},
+        place={"N": "name", "mark": None},
+        add=[Column("late", VarBinary(4), default=b"\xff\xfe")],
+    )
+    assert now.column_names == ("mark", "id", "name", "n", "late")
+    async with service.transaction() as txn:
+        txn.insert(old, {"id": 2, "n": 2, "name": "r2"})
+    async with service.transaction() as txn:
+        txn.insert(now, {"id": 1 << 40, "n": 3, "name": "r3", "mark": b"abc"})
+    jobs = [Job.from_json(text) for _, text in await PublishedJobs(shop.etcd).all()]
+    assert jobs[-1].query == (
+        "ALTER TABLE `t` MODIFY COLUMN `id` BIGINT, MODIFY COLUMN `n` BIGINT NOT NULL AFTER `name`, "
+        "CHANGE COLUMN `token` `mark` BINARY(3) DEFAULT x'ff00fe' FIRST, "
+        "ADD COLUMN `late` VARBINARY(4) DEFAULT x'fffe';"
+    )
+    return jobs, merged(shop.pumps["a"].payloads)
+
+
+@pytest.mark.parametrize("batch", [1, 1000])
+async def test_places_and_defaults_in_sqlite(shop: Shop, tmp_path: Path, batch: int) -> None:
+    path = tmp_path / "down.sqlite"
+    drain(SQLiteDestination(path), *await placed(shop), batch=batch)
+    with sqlite3.connect(path) as connection:
+        found = connection.execute('SELECT id, mark, name, n, late FROM "shop.t" ORDER BY id').fetchall()
+    assert found == PLACED
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("batch", [1, 1000])
+async def test_places_and_defaults_in_mariadb(shop: Shop, db: MariaDB, batch: int) -> None:
+    destination = MySQLDestination(server_config(db))
+    drain(destination, *await placed(shop), batch=batch)
+    assert list(db.query("SELECT id, mark, name, n, late FROM shop.t ORDER BY id")) == PLACED
+    order = db.query("SELECT column_name FROM information_schema.columns WHERE table_schema='shop' AND table_name='t' "
+                     "ORDER BY ordinal_position")  # fmt: skip
+    assert [name for (name,) in order] == ["mark", "id", "name", "n", "late"]
+    destination.close(clean=True)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +21,7 @@ from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.step import Ddl
 from tests.integration.sink.case import shape
 from tests.integration.sink.ddl_case import INT, TEXT, column, step, table
+from tests.integration.sink.forks import children
 
 IDENTITY = Identity(7, "main", "drainer-1")
 ROOT = Path(__file__).resolve().parents[3]
@@ -266,19 +263,6 @@ def test_what_sqlite_cannot_do_stops_with_its_name(path: Path) -> None:
     assert (destination.commit_ts, destination.job_done(9)) == (110, False)
 
 
-def _child(path: Path, actions: list[tuple[str, object]], crash: str) -> int:
-    script = (
-        "import pickle,sys;from pathlib import Path;from tests.integration.sink.test_sqlite import play;"
-        "play(Path(sys.argv[1]),pickle.loads(Path(sys.argv[2]).read_bytes()))"
-    )
-    file = path.with_suffix(".pickle")
-    file.write_bytes(pickle.dumps(actions))
-    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "BINLOG_CRASH_POINT": crash}
-    return subprocess.run(
-        [sys.executable, "-c", script, str(path), str(file)], env=environ, cwd=ROOT, check=False
-    ).returncode
-
-
 def play(path: Path, actions: list[tuple[str, object]]) -> None:
     """Do what is not behind the position."""
     destination = opened(path)
@@ -302,7 +286,7 @@ def test_a_killed_writer_leaves_whole_steps(path: Path, crash: str) -> None:
                      after=table(51, "k", column(1, "n"), column(2, "m", origin_default="4"), key=False))),
         ("rows", work(300, 400, ordered=[one(shape("k", "n m", key=()), Kind.INSERT, new=(2, 5))])),
     ]  # fmt: skip
-    assert _child(path, actions, crash) == -9
+    assert children().start(play, (path, actions), path.parent, crash).wait() == -9
     play(path, actions)
     assert rows_of(path, 'SELECT * FROM "d.k" ORDER BY n') == [(1, 4), (2, 5)]
 

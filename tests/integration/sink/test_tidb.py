@@ -129,7 +129,7 @@ def test_a_transaction_that_meets_a_takeover_is_not_run_again_past_the_fence(dan
 
     with contextlib.suppress(Retry, CommitRefused, Fenced):
         run_transaction(mine, body, "rows", before="b", after="a")
-    successor.join(30)
+    successor.join(120)
     assert len(found) == 1
     rows = [row[0] for row in db.query("SELECT id FROM d.t")]
     assert (found[0], rows) in ((200, [1]), (100, []))

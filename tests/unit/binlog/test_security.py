@@ -52,7 +52,7 @@ async def serving(settings: Security) -> AsyncIterator[str]:
 async def call(addr: str, settings: Security | None) -> int:
     channel = open_channel(addr, settings)
     try:
-        answer = await pdpb_pb2_grpc.PDStub(channel).GetMembers(pdpb_pb2.GetMembersRequest(), timeout=5)
+        answer = await pdpb_pb2_grpc.PDStub(channel).GetMembers(pdpb_pb2.GetMembersRequest(), timeout=60)
         return int(answer.header.cluster_id)
     finally:
         await channel.close()
@@ -103,7 +103,7 @@ async def test_allowed_names_guard_streams_too(authority: Authority, first: str)
         assert len(await client.timestamps(3)) == 3
         await client.close()
         channel = open_channel(addr, security(authority, authority.issue("bad")))
-        stream = pdpb_pb2_grpc.PDStub(channel).Tso(timeout=5)
+        stream = pdpb_pb2_grpc.PDStub(channel).Tso(timeout=60)
         if first == "the refusal":
             await stream.code()
         with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):

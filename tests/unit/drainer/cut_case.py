@@ -3,9 +3,10 @@ cut into batches somewhere (rule 21)."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,12 +17,12 @@ from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
-from drainer.plan import SegmentWork
+from drainer.plan import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
 from drainer.schema.define import column_words, index_list, shown
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
-from drainer.sink.errors import DataError
+from drainer.sink.errors import DataError, UniqueConflict
 from drainer.sink.protocol import Destination, Identity, Intent, Phase, SlotResult, SpreadTarget
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.destination import SQLiteDestination
@@ -66,6 +67,18 @@ def ops(tables: Sequence[TableInfo]) -> st.SearchStrategy[Op]:
     few, unique = st.integers(1, 3), st.one_of(st.none(), st.integers(1, 3))
     row = st.tuples(few, unique, few)
     return st.builds(Op, st.sampled_from(["insert", "update", "delete"]), st.sampled_from(tables), row, row)
+
+
+def put(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("insert", info, (k, u, v), (k, u, v))]
+
+
+def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
+    return [Op("delete", info, (k, u, v), (k, u, v))]
+
+
+def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
+    return [Op("update", info, old, new)]
 
 
 def streams(tables: Sequence[TableInfo]) -> st.SearchStrategy[list[list[Op]]]:
@@ -129,28 +142,86 @@ def _text(info: TableInfo | None) -> str:
 
 @dataclass(frozen=True)
 class SQLiteSlots:
-    """A spread target that writes a slot into the file, in one transaction."""
+    """A spread target that writes a slot into the file, in the phases of a server (rule 12)."""
 
     destination: SQLiteSpread
     phase: Phase = Phase.DIRECT
 
     def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        unique = tuple(folded for folded in work.folded if folded.shape.may_collide)
+        if self.phase is Phase.DIRECT:
+            self._write(replace(work, folded=tuple(folded for folded in work.folded if folded not in unique)))
+        try:
+            self._write(replace(work, ordered=Ordered(()), folded=tuple(self._of_phase(folded) for folded in unique)))
+        except UniqueConflict as error:
+            if self.phase is not Phase.DIRECT:
+                raise
+            return SlotResult(slot, 0, 2, 0, str(error))
+        return SlotResult(slot, 1, 2, 0)
+
+    def _write(self, work: SegmentWork) -> None:
         with self.destination._opened().transaction() as connection:
-            return SlotResult(slot, sqlite_rows.write(connection, replace(work, commits=2)), 1, 0)
+            sqlite_rows.write(connection, replace(work, commits=2))
+
+    def _of_phase(self, folded: Folded) -> Folded:
+        if self.phase is Phase.DIRECT:
+            return folded
+        if self.phase is Phase.INSERT:
+            rows = [NetRow(row.identity, Kind.INSERT, row.row, ()) for row in folded.rows]
+            return replace(folded, rows=tuple(rows))
+        keys = [[tuple(row.row[at] for at in folded.shape.key)] if row.row is not None else [] for row in folded.rows]
+        gone = [row._replace(row=None, stale=(*row.stale, *own)) for row, own in zip(folded.rows, keys, strict=True)]
+        return replace(folded, rows=tuple(gone))
+
+
+@dataclass(frozen=True)
+class SQLiteExaminer:
+    """Looks into the file over a connection of its own, as an executor does."""
+
+    path: Path
+
+    def conflict(self, probes: Sequence[Probe]) -> str:
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            return next((why for probe in probes for why in self._found(connection, probe)), "")
+
+    def _found(self, connection: sqlite3.Connection, probe: Probe) -> Iterator[str]:
+        shape = probe.shape
+        value = " AND ".join(f"{quote(shape.columns[at])}=?" for at in probe.places)
+        own = " AND ".join(f"{quote(shape.columns[at])}=?" for at in shape.key)
+        sql = f"SELECT 1 FROM {quote(table_name(shape.schema, shape.table))} WHERE {value} AND NOT ({own})"
+        for one in probe.values:
+            if connection.execute(sql, (*tuple(one), *tuple(probe.key))).fetchone():
+                yield f"{one!r} is taken"
 
 
 class SQLiteSpread(SQLiteDestination):
     """As a server is: its batches may be spread."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.file = path
+        self.begun: list[Intent] = []
+
     @property
     def spreads(self) -> bool:
         return True
 
-    def begin(self, intent: Intent) -> SpreadTarget:
+    def examiner(self) -> SQLiteExaminer:
+        return SQLiteExaminer(self.file)
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        if ahead is not None:
+            with self._opened().transaction() as connection:
+                sqlite_rows.write(connection, replace(ahead, commits=2))
+        self.begun.append(intent)
+        self._phase = Phase.DIRECT
         return SQLiteSlots(self)
 
     def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        return None
+        self._phase = {Phase.DIRECT: Phase.DELETE, Phase.DELETE: Phase.INSERT}.get(self._phase, Phase.DIRECT)
+        if self._phase is Phase.DELETE and not any(result.surprise for result in results):
+            self._phase = Phase.DIRECT
+        return None if self._phase is Phase.DIRECT else SQLiteSlots(self, self._phase)
 
     def finish(self, intent: Intent, schema_version: int) -> None:
         self.advance(intent.until_ts, schema_version)
@@ -194,29 +265,43 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
     return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
 
 
-def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
-    """The whole stream through a pipeline; the error that stopped it."""
+def opened(destination: Destination, stream: Stream) -> Pipeline:
+    """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     policy = Policy(ignored_ts=frozenset({stream.ignored}))
     schema = Schema.open(
         JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done, policy=policy
     )
-    pipeline = Pipeline(destination, Supply(schema), Cut(3, 2, "d"), position_ts=position.commit_ts)
-    begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
-    pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+    cut = Cut(3, 2, "d")
+    pipeline = Pipeline(destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent)
+    if position.commit_ts < BEGUN:
+        begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
+        pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
+    return pipeline
+
+
+def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
+    """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
+    leaves the destination as it is."""
+    pipeline = opened(destination, stream)
+    intent = pipeline.open_intent
     count = len(stream.binlogs)
     edges = [ts(10 + n) for n in range(count) if n in how.behind or n == count - 1]
     parts = [stream.binlogs[n :: how.parts] for n in range(how.parts)]
     try:
+        if intent is not None:
+            feed = LocalFeed(parts, intent.after_ts, intent.until_ts)
+            pipeline.run(Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, (), 1, intent), feed)
         for until_ts, spread in zip(edges, itertools.cycle(how.spread), strict=False):
-            feed = LocalFeed(parts, pipeline.position_ts, until_ts)
-            mode = Mode.SPREAD if spread else Mode.INLINE
-            pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
+            if until_ts > pipeline.position_ts:
+                feed = LocalFeed(parts, pipeline.position_ts, until_ts)
+                mode = Mode.SPREAD if spread else Mode.INLINE
+                pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
     except DataError as error:
-        return error
-    finally:
         destination.close(clean=False)
+        return error
+    destination.close(clean=False)
     return None
 
 

@@ -71,7 +71,7 @@ async def test_writes_whose_answers_were_lost_are_recognised_also_when_the_state
     await node.register()
     etcd.fates = ["taken", "taken", "dropped", "taken"]
     beating = asyncio.create_task(node.heartbeats(0.01))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(etcd.fates) > 2:  # noqa: ASYNC110  the fates have no event
             await asyncio.sleep(0.005)
         await node.stopping(Event.PAUSE)

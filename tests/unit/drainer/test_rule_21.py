@@ -13,14 +13,18 @@ from binlog.tidb.table import TableInfo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drainer.coordinator import Mode, Plan
 from drainer.plan import SegmentWork
+from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Applied
+from drainer.spreading import NotSpread
+from tests.local_feed import LocalFeed
 from tests.schema_case import ts
 from tests.unit.drainer.cut_case import (
     BARE,
+    BEGUN,
     COMPOSITE,
     INT_KEY,
-    KEY_ONLY,
     LOOSE,
     NULLABLE,
     SECONDARY,
@@ -29,9 +33,13 @@ from tests.unit.drainer.cut_case import (
     Op,
     SQLiteSpread,
     Stream,
+    change,
     cuts,
     drain,
+    gone,
     into_sqlite,
+    opened,
+    put,
     stream_of,
     streams,
 )
@@ -65,24 +73,12 @@ def test_a_stream_of_tidb(tmp_path: Path, info: TableInfo, data: st.DataObject) 
     of a transaction that is refused nothing arrives, of those before it everything."""
     tables = [info] if info is INT_KEY else [info, INT_KEY]
     stream = stream_of(tables, data.draw(streams(tables)), upserts=False)
-    how = data.draw(cuts(len(stream.binlogs), spread=info in KEY_ONLY))
+    how = data.draw(cuts(len(stream.binlogs), spread=True))
     expected = into_sqlite(tmp_path / "down.sqlite", stream, EACH)
     assert into_sqlite(tmp_path / "down.sqlite", stream, how) == expected
 
 
 Rows = list[tuple[object, ...]]
-
-
-def put(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
-    return [Op("insert", info, (k, u, v), (k, u, v))]
-
-
-def gone(info: TableInfo, k: int, u: int | None, v: int = 1) -> list[Op]:
-    return [Op("delete", info, (k, u, v), (k, u, v))]
-
-
-def change(info: TableInfo, old: tuple[int, int | None, int], new: tuple[int, int | None, int]) -> list[Op]:
-    return [Op("update", info, old, new)]
 
 
 def all_cuts(count: int, *, spread: bool) -> Iterator[Cuts]:
@@ -174,7 +170,7 @@ def test_streams_of_tidb_that_break_the_rules(
 ) -> None:
     """The error names transaction, table, row and the way past it, and never tells to drop a primary key."""
     stream = stream_of([info], drawn, upserts=False)
-    for how in all_cuts(len(drawn), spread=False):
+    for how in all_cuts(len(drawn), spread=True):
         found = into_sqlite(tmp_path / "down.sqlite", stream, how)
         assert found.rows[info.name] == expected, how
         if refused is not None:
@@ -209,3 +205,42 @@ def test_a_stream_that_keeps_its_keys_is_not_taken_apart(tmp_path: Path) -> None
 
     assert drain(Counting(tmp_path / "down.sqlite"), stream, Cuts(frozenset({1}))) is None
     assert moves == [2, 3]
+
+
+def test_a_batch_of_secondary_keys_that_keeps_them_is_spread(tmp_path: Path) -> None:
+    """Values that move, keyless rows that come and go: nothing of it costs the batch its slots."""
+    drawn = [
+        put(SECONDARY, 1, 1), put(SECONDARY, 2, 2), gone(SECONDARY, 1, 1), change(SECONDARY, (2, 2, 1), (2, 1, 1)),
+        put(SECONDARY, 1, 2), put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1),
+    ]  # fmt: skip
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    assert drain(destination, stream, Cuts(frozenset({1, 3}), (True,))) is None
+    assert len(destination.begun) == 3
+
+
+def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> None:
+    """Its binlogs are not there any more: it is read again, and until it is behind nothing is spread."""
+    stream = stream_of([SECONDARY], [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), put(SECONDARY, 3, 3)], upserts=False)
+    pipeline = opened(SQLiteSpread(tmp_path / "down.sqlite"), stream)
+    until_ts = ts(12)
+    plan = Plan(BEGUN, until_ts, Mode.SPREAD, (), 1)
+    plan = replace(plan, fold=pipeline.fold_order(plan))
+    assert plan.fold is not None and plan.fold.examined
+    with pytest.raises(NotSpread, match=r"two rows of d\.secondary hold one value of \(u\)"):
+        pipeline.run(plan, LocalFeed([stream.binlogs], BEGUN, until_ts))
+    assert (pipeline.position_ts, pipeline.open_intent, pipeline.loose_from) == (BEGUN, None, BEGUN)
+    one = Plan(BEGUN, ts(10), Mode.INLINE, (), 1)
+    pipeline.run(one, LocalFeed([stream.binlogs], BEGUN, ts(10)))
+    assert pipeline.loose_from == ts(10)
+    with pytest.raises(UniqueConflict, match=f"commit_ts {ts(11)}, start_ts {ts(11) - 3}"):
+        pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalFeed([stream.binlogs], ts(10), ts(11)))
+    pipeline.advance(until_ts)
+    assert pipeline.loose_from is None
+
+
+def test_streams_of_services_are_not_looked_at(tmp_path: Path) -> None:
+    stream = stream_of([SECONDARY, BARE], [put(SECONDARY, 1, 1)], upserts=True)
+    pipeline = opened(SQLiteSpread(tmp_path / "down.sqlite"), stream)
+    fold = pipeline.fold_order(Plan(BEGUN, ts(12), Mode.SPREAD, (), 1))
+    assert fold is not None and not fold.examined and not fold.ahead

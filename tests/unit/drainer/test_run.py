@@ -13,6 +13,7 @@ from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
 from drainer.spark.errors import NodeLacks, SparkFailed
+from drainer.spreading import NotSpread
 
 
 @dataclass
@@ -34,7 +35,7 @@ class CountedRun(SparkRun):
 
 def counted_run(pipeline: StandingPipeline) -> CountedRun:
     loop = asyncio.get_running_loop()
-    return CountedRun(None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
+    return CountedRun(None, None, 1, pipeline, None, loop=loop, pause_s=0)  # type: ignore[arg-type]
 
 
 async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
@@ -45,7 +46,7 @@ async def test_spark_s_own_failure_begins_again_a_few_times() -> None:
     assert run.started == SPARK_FAILURES_MAX
     run._query_ended(SparkFailed("Python worker failed to connect back"))
     with pytest.raises(SparkFailed, match="connect back"):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == SPARK_FAILURES_MAX
 
 
@@ -65,13 +66,19 @@ async def test_a_pump_begins_again_without_bound() -> None:
     assert run.started == 10
 
 
+async def test_a_batch_that_must_go_inline_begins_again() -> None:
+    run = counted_run(StandingPipeline())
+    run._query_ended(NotSpread("two rows of d.t hold one value of (u)"))
+    assert run.started == 1
+
+
 async def test_an_error_that_counts_ends_it_once_and_for_all() -> None:
     """What Spark says of a batch that failed on its own account does not begin it again."""
     run = counted_run(StandingPipeline())
     run._fail(Fenced("another drainer took over"))
     run._query_ended(SparkFailed("foreachBatch raised"))
     with pytest.raises(Fenced):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == 0
 
 
@@ -81,7 +88,7 @@ async def test_a_range_that_differs_is_planned_anew_and_ends_it_where_that_does_
     for _ in range(SPARK_FAILURES_MAX + 1):
         run._query_ended(RangeDiffers("pump a: 2 planned, 1 came"))
     with pytest.raises(RangeDiffers):
-        await asyncio.wait_for(run.wait(), 5)
+        await asyncio.wait_for(run.wait(), 60)
     assert run.started == SPARK_FAILURES_MAX
 
 
@@ -119,7 +126,7 @@ class Session:
 async def test_the_number_of_tasks_follows_the_executors() -> None:
     """Those of a cluster register when the session runs already, and one that dies takes its processors along."""
     scheduler, pipeline = Told(), Told()
-    run = SparkRun(None, 1, pipeline, scheduler, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run = SparkRun(None, None, 1, pipeline, scheduler, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     run._session = Session(2, 2, 16, Py4JError("the JVM is gone"), 12, 0)  # type: ignore[assignment]
     for _ in range(6):
         run._follow_executors()
@@ -139,7 +146,7 @@ async def test_after_every_batch_the_executors_are_looked_at() -> None:
             pass
 
     both = Applied()
-    run = SparkRun(None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     run._session = Session(7)  # type: ignore[assignment]
     run._batch(None)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
@@ -152,7 +159,7 @@ async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> No
         def _start_query(self) -> None:
             raise Py4JError("Cannot call methods on a stopped SparkContext")
 
-    run = OverRun(None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
+    run = OverRun(None, None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
     run._query_ended(SparkFailed("Master removed our application"))
     with pytest.raises(SparkFailed, match="Master removed our application; no other query can start: Cannot call"):
         await asyncio.wait_for(run.wait(), 5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ __all__ = [
     "SetClock",
     "binlogs_of",
     "commit",
+    "copy_running",
     "encode_fake",
     "merged",
     "opened",
@@ -120,3 +123,22 @@ async def binlogs_of(
         async for chunk in store.pull(after_ts, until_ts, bytes_max=1000, fakes=fakes)
         for served in chunk
     ]
+
+
+def copy_running(source: Path, target: Path) -> None:
+    """A copy of a running store as SIGKILL would leave it: its threads replace files behind an acknowledgement, too,
+    and a copy from before and after that is none."""
+    for _ in range(1000):
+        with contextlib.suppress(OSError):  # a file that was gone when its turn came
+            before = _files(source)
+            shutil.copytree(source, target)
+            if _files(source) == before:
+                return
+        shutil.rmtree(target, ignore_errors=True)
+        time.sleep(0.01)
+    raise AssertionError(f"{source} never stands still")
+
+
+def _files(directory: Path) -> dict[Path, tuple[int, int]]:
+    found = {path: path.lstat() for path in directory.rglob("*")}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}

@@ -81,6 +81,6 @@ async def test_a_large_answer_waits_for_requests_and_never_for_pulls_alone() -> 
             waiting = asyncio.create_task(answer())
             await asyncio.sleep(0)
             order.append("request under way")
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     assert order == ["request under way", "answered"]
     assert in_flight.bytes == 0

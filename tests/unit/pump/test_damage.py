@@ -14,7 +14,7 @@ from pump.errors import DamagedRecord
 from pump.log import Head, ValueLog
 from pump.record import Pointer, encode_record
 from pump.store import Store
-from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
+from tests.unit.pump.build import SetClock, binlogs_of, commit, copy_running, merged, opened, prewrite, write
 
 FAR = 1 << 40
 HEADER_BYTES = 16
@@ -40,7 +40,7 @@ async def left_behind(
     async with opened(tmp_path / "a", SetClock(1)) as store:
         if indexed:
             await write(store, *indexed)
-        shutil.copytree(tmp_path / "a", here)
+        copy_running(tmp_path / "a", here)
     with (here / "value" / "000000.vlog").open("ab") as log:
         for payload in after:
             log.write(encode_record(payload))
@@ -126,7 +126,7 @@ async def test_a_prewrite_that_is_written_again_mends_it(tmp_path: Path) -> None
         await write(store, prewrite(30))
         store._resolved.ts = FAR
         assert await binlogs_of(store) == [merged(10, 20), merged(30, 40)]
-        shutil.copytree(here, tmp_path / "again")
+        copy_running(here, tmp_path / "again")
     shutil.rmtree(tmp_path / "again" / "kv")
     async with opened(tmp_path / "again", SetClock(FAR)) as store:
         store._resolved.ts = FAR
@@ -164,7 +164,7 @@ async def test_damage_is_forgotten_with_its_file(tmp_path: Path) -> None:
         assert [pointer for pointer, _ in store.index.damages()] == [Pointer(0, at)]
         store.index.delete_file(1)
         assert len(store.index.damages()) == 1
-        shutil.copytree(here, tmp_path / "gone")
+        copy_running(here, tmp_path / "gone")
         store.index.delete_file(0)
         assert store.index.damages() == []
     (tmp_path / "gone" / "value" / "000000.vlog").rename(tmp_path / "gone" / "value" / "000001.vlog")
@@ -201,7 +201,7 @@ async def test_a_damaged_prewrite_below_the_resolved_ts_stays_pending(tmp_path: 
         assert store.resolved_ts > 50
         await write(store, prewrite(50))
         await write(store, prewrite(200), commit(200, 201))
-        shutil.copytree(tmp_path / "a", here)
+        copy_running(tmp_path / "a", here)
     at = damage(here, prewrite(50))
     with plyvel.DB(str(here / "kv")) as index:
         index.put(keys.MAX_COMMIT, keys.encode_number(102))  # as progress saves it once a second

@@ -13,8 +13,11 @@ from binlog.stub.etcd import MemoryEtcd
 from binlog.tso import compose
 
 from pump.errors import DrainerUnreadable
-from pump.gc import SLACK_MS, GarbageCollector, purge_point
-from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite
+from pump.gc import GarbageCollector, purge_point
+from pump.purge import SLACK_MS
+from pump.record import Pointer
+from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, rollback
+from tests.unit.pump.test_damage import damage
 
 DAY = timedelta(days=1)
 
@@ -100,3 +103,61 @@ async def test_the_point_never_goes_back(tmp_path: Path) -> None:
     async with opened(tmp_path, SetClock(1)) as store:
         store.index.save_purged(50)
         assert await GarbageCollector(store, registry, DAY).collect() == 50
+
+
+async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_made_anew(tmp_path: Path) -> None:
+    """The rollback of `old` went with its file, the prewrite's file stays. A commit that comes for one that was taken
+    as ended is served all the same."""
+    old, slow, point, young, all_ = (compose(ms) for ms in (10, 12, 2 * SLACK_MS, 3 * SLACK_MS, 4 * SLACK_MS))
+    registry = Registry(MemoryEtcd())
+    await registry.create("drainers", drainer(State.ONLINE, point))
+    size = 2 * len(prewrite(old))
+    async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
+        assert await store.write([prewrite(old), prewrite(young)]) == [None, None]
+        assert await store.write([rollback(old), rollback(old + 1), rollback(old + 2)]) == [None] * 3
+        assert await store.write([commit(young, young + 5)]) == [None]
+        store.resolver.advance(all_)
+        assert await GarbageCollector(store, registry, DAY).collect() == point
+        assert (store.log.has(0), store.log.has(1)) == (True, False)
+        assert await store.write([prewrite(slow), prewrite(all_ + 1)]) == [None, None]
+    async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+        assert [entry.start_ts for entry in store.pending(9)] == [slow, all_ + 1], "its index knows them"
+    shutil.rmtree(tmp_path / "kv")
+    for _ in range(2):
+        async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+            pending = [entry.start_ts for entry in store.pending(9)]
+            assert old not in pending
+            assert all_ + 1 in pending
+            shutil.copytree(tmp_path, tmp_path.with_name("copy"), dirs_exist_ok=True)
+    async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+        assert await store.write([prewrite(old + 9)]) == [None]
+    async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
+        assert old + 9 in [entry.start_ts for entry in store.pending(9)], "it came after the log was read as a whole"
+    async with opened(tmp_path.with_name("copy"), SetClock(all_ + 9), ts_ahead_max_s=0) as store:
+        assert await store.write([commit(slow, all_ + 8), commit(all_ + 1, all_ + 9)]) == [None, None]
+        store.resolver.advance(all_ + 20)
+        assert await binlogs_of(store, all_) == [merged(slow, all_ + 8), merged(all_ + 1, all_ + 9)]
+
+
+async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Path) -> None:
+    """A commit without a prewrite, of another pump's transaction, is not taken for one that was lost there."""
+    async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
+        for payload in (prewrite(10), commit(10, 20), prewrite(30), commit(30, 40)):
+            assert await store.write([payload]) == [None]
+    damage(tmp_path, prewrite(10))
+    shutil.rmtree(tmp_path / "kv")
+    point = compose(SLACK_MS + 1)
+    registry = Registry(MemoryEtcd())
+    await registry.create("drainers", drainer(State.ONLINE, point))
+    async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
+        assert len(store.index.damages()) == 1
+        store.resolver.advance(point + 100)
+        await GarbageCollector(store, registry, DAY).collect()
+        assert not store.log.has(0)
+        batch, raw = store.index.batch()
+        batch.damage(Pointer(0, 0), 9)  # as it is until the collector comes to its key
+        store.index.write(raw)
+        assert await store.write([commit(point + 1, point + 102), prewrite(point + 101)]) == [None, None]
+        assert await store.write([commit(point + 101, point + 103)]) == [None]
+        store.resolver.advance(point + 200)
+        assert await binlogs_of(store, point) == [merged(point + 101, point + 103)]

@@ -197,7 +197,7 @@ async def test_the_watch_knows_its_own_writes() -> None:
     await _turns()
     assert node.refuses_prewrites == ""
     await etcd.delete(KEY)
-    await asyncio.wait_for(watch, 5)
+    await asyncio.wait_for(watch, 60)
     assert node.refuses_prewrites == "removed"
 
 

@@ -14,7 +14,17 @@ from pump.log import ValueLog
 from pump.pull import Reader
 from pump.record import encode_record
 from pump.recovery import recover
-from tests.unit.pump.build import SetClock, binlogs_of, commit, encode_fake, merged, opened, prewrite, rollback
+from tests.unit.pump.build import (
+    SetClock,
+    binlogs_of,
+    commit,
+    copy_running,
+    encode_fake,
+    merged,
+    opened,
+    prewrite,
+    rollback,
+)
 
 STEPS = [
     prewrite(10),
@@ -107,7 +117,7 @@ async def test_a_lost_end_of_the_index(tmp_path: Path) -> None:
         for number, step in enumerate(STEPS):
             assert await store.write([step]) == [None]
             copies.append(tmp_path / f"after{number}")
-            shutil.copytree(directory / "kv", copies[-1])
+            copy_running(directory / "kv", copies[-1])
     for copy in copies:
         here = tmp_path / f"{copy.name}-dir"
         shutil.copytree(directory, here)

@@ -78,7 +78,7 @@ async def test_a_broken_log_refuses_and_keeps_pending_what_may_be_there(tmp_path
             assert isinstance(error, NotOnline), "nothing of it is stored, and the probe is no yes"
             assert "000000.vlog is broken since a write failed" in str(error) and "restart" in str(error)
         assert isinstance(await refused(store, commit(90, 99)), LogBroken)
-        assert "Input/output error" in await asyncio.wait_for(store.broken(), 5)
+        assert "Input/output error" in await asyncio.wait_for(store.broken(), 60)
         assert [entry.start_ts for entry in store.pending(9)] == [90, 95]
         assert await store.resolver.refresh() <= 101
     async with opened(tmp_path, SetClock(100)) as store:
@@ -138,7 +138,7 @@ async def test_rule_23_a_fake_that_was_not_stored_is_an_error(tmp_path: Path) ->
         with pytest.raises(LogBroken):
             await store.write_fake()
         assert store.pending_count == 0
-        await asyncio.wait_for(write_fakes(store, 0.001), 10)  # it ends: the log takes nothing more
+        await asyncio.wait_for(write_fakes(store, 0.001), 60)  # it ends: the log takes nothing more
 
 
 async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tests.unit.pump.build import (
     SetClock,
     binlogs_of,
     commit,
+    copy_running,
     encode_fake,
     merged,
     opened,
@@ -178,7 +178,7 @@ async def test_rule_4_what_a_kill_takes_back_is_given_out_again_before_anything_
         clock.ts = 2000
         given_out = await store.resolver.refresh()
         await write(store, prewrite(1500))
-        shutil.copytree(tmp_path / "a", tmp_path / "killed")
+        copy_running(tmp_path / "a", tmp_path / "killed")
     async with opened(tmp_path / "killed", SetClock(3000)) as store:
         assert store.resolved_ts == 1499 < given_out
         with pytest.raises(NotResolved):  # a pull that was planned before the kill is planned again

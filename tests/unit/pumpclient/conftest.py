@@ -67,7 +67,7 @@ async def field() -> AsyncIterator[Field]:
     await made.close()
 
 
-async def until(condition: Callable[[], object], *, deadline_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], *, deadline_s: float = 60.0) -> None:
     """Let the loop run until `condition` is true."""
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110  any condition of a test

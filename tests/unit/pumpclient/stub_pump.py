@@ -18,6 +18,8 @@ from binlog.envelope import BinlogType, Envelope, scan
 from binlog.node import NodeStatus, State
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
 
+from tests.support import free_port
+
 CLUSTER_ID = 77
 
 
@@ -58,6 +60,7 @@ class StubPump:
     messages: list[int] = field(default_factory=list)
     plain_calls: int = 0
     receive_bytes_max: int = -1
+    returns: bool = False  # it will be started again: nobody else may take its port meanwhile
     addr: str = ""
     delayed: list[bytes] = field(default_factory=list)
     _server: grpc.aio.Server | None = None
@@ -67,6 +70,8 @@ class StubPump:
         pump_pb2_grpc.add_PumpServicer_to_server(_Plain(self), self._server)
         if self.extension:
             pump_ext_pb2_grpc.add_PumpExtServicer_to_server(_Extension(self), self._server)
+        if self.returns and not port:
+            port = free_port()
         bound = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self.addr = f"127.0.0.1:{bound}"
         await self._server.start()

@@ -53,7 +53,7 @@ async def test_rollback_overtakes_the_delayed_prewrite(field: Field) -> None:
 
 async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
     """A pump that is down owes an answer until it is back."""
-    lost, _acked = await field.add("a"), await field.add("b")
+    lost, _acked = await field.add("a", returns=True), await field.add("b")
     client = await field.client()
     client._writer.cleaner._retry_s = 0.02
     lost.faults.append(Fault.LOSE_ANSWER)

@@ -22,6 +22,7 @@ from drainer.pumps.pull import payloads, pull
 from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.view import HeldBack
+from tests.support import free_port
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000
@@ -48,7 +49,7 @@ def go() -> Iterator[StubPump]:
 async def marked(pump: GoPump, after_ts: int, until_ts: int) -> PumpMark:
     """Ask until the stream has brought `until_ts`."""
 
-    for _ in range(500):
+    for _ in range(6000):
         try:
             found = await pump.mark(after_ts=after_ts, limits=Limits(1 << 20, stop_at_schema=True))
             if found.resolved_ts >= until_ts:
@@ -103,7 +104,7 @@ async def test_until_something_came_it_holds_back(go: StubPump) -> None:
 
 
 async def until_it_raises(pump: GoPump, match: str) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         try:
             await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
         except PumpUnavailable as error:
@@ -119,10 +120,12 @@ async def test_one_that_falls_silent_is_not_believed_and_is_connected_to_anew(go
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, silence_max_s=0.3)
     await marked(pump, BASE, BASE + 30)
     await until_it_raises(pump, "nothing came for 0.3 s, not even a fake binlog")
-    async with asyncio.timeout(10):
-        while len(go.streams) < 3:  # noqa: ASYNC110  the stub is on threads of its own
+    async with asyncio.timeout(60):
+        while go.streams.count(BASE + 30) < 2:  # noqa: ASYNC110  the stub is on threads of its own
             await asyncio.sleep(0.01)
-    assert go.streams[:3] == [BASE, BASE + 30, BASE + 30]
+    begun = go.streams[: go.streams.index(BASE + 30)]
+    assert begun and set(begun) == {BASE}, "more than one where the first answer took too long"
+    assert set(go.streams[len(begun) :]) == {BASE + 30}
     with pytest.raises(PumpUnavailable):
         await pump.mark(after_ts=BASE, limits=Limits(1 << 20))
     go.put(binlog(40), encode_fake(BASE + 50))
@@ -139,7 +142,7 @@ async def test_a_survey_says_which_pump_is_silent(go: StubPump) -> None:
     go.put(encode_fake(BASE + 30))
     said = ""
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while "nothing came for 0.3 s" not in said:
                 try:
                     await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
@@ -158,6 +161,7 @@ async def test_a_backlog_that_is_full_for_long_is_no_silence(go: StubPump) -> No
     go.put(*(binlog(ts) for ts in range(10, 100, 10)))
     pump = GoPump("go", go.host, cluster_id=1, security=PLAIN, backlog_max=2, silence_max_s=0.2)
     await marked(pump, BASE, BASE + 20)
+    pump.interrupted = False  # it may have taken too long to connect
     await asyncio.sleep(0.6)  # three times as long as it may be silent
     assert (await pump.mark(after_ts=BASE, limits=Limits(1 << 20))).resolved_ts >= BASE + 20
     assert not pump.interrupted
@@ -220,7 +224,7 @@ async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
     await marked(pump, BASE, BASE + 30)
     assert not pump.interrupted
     await asyncio.to_thread(go.stop)
-    for _ in range(500):
+    for _ in range(6000):
         if pump.interrupted:
             break
         await asyncio.sleep(0.01)
@@ -232,12 +236,12 @@ async def test_a_go_pumps_lost_connection_is_remembered(go: StubPump) -> None:
 async def test_a_data_dir_that_changes_hands(ours_first: bool) -> None:
     """One id, one address, two programs after each other: the survey goes on with the other one in its own way."""
     registry = Registry(MemoryEtcd())
-    first = StubPump(extension=ours_first)
+    first = StubPump(extension=ours_first, port=free_port())
     await registry.create("pumps", NodeStatus("p", first.host, State.ONLINE))
     pumps = PumpSet(registry, dial_with(1, PLAIN))
 
     async def survey(extension: bool) -> Watermark:
-        for _ in range(1000):
+        for _ in range(6000):
             try:
                 found = await pumps.survey(after_ts=BASE, limits=Limits(1 << 20))
                 if found.marks[0].extension is extension and found.ts >= BASE + 30:

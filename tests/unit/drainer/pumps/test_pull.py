@@ -116,9 +116,9 @@ def test_a_go_pump_that_stops_ends_its_stream_early(last: int) -> None:
 
     thread = threading.Thread(target=reading)
     thread.start()
-    assert stub.streaming.wait(10)
+    assert stub.streaming.wait(60)
     stub.end_streams()
-    thread.join(10)
+    thread.join(60)
     stub.stop()
     assert "pump p" in str(found) and "ended" in str(found) and "before 30" in str(found)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import ssl
 import threading
@@ -15,14 +17,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tidb.job import ActionType
+from binlog.tidb.job import ActionType, Job
+from hypothesis import given
+from hypothesis import strategies as st
 
+from drainer.batch import read_batch
 from drainer.config import Config
 from drainer.daemon import job_sources
-from drainer.schema.errors import HistoryBroken
-from drainer.schema.url import PAGE_JOBS, UrlSource, fetcher
+from drainer.schema.errors import HistoryBroken, TableUnverified
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.policy import Policy
+from drainer.schema.url import BURST, PAGE_JOBS, Pace, UrlSource, fetcher
 from tests.certificates import Authority
-from tests.schema_case import job, table
+from tests.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
 
 @dataclass
@@ -127,11 +134,78 @@ async def test_a_job_that_finished_out_of_order_within_the_newest_page() -> None
 async def test_reads_no_more_often_than_allowed() -> None:
     port = Port("down", ids=[1])
     with serving(port) as url:
-        source = UrlSource(url, interval_s=0.05)
+        source = UrlSource(url, interval_s=0.05, burst=1)
         begin = time.monotonic()
         for _ in range(3):
             await source.refresh()
         assert time.monotonic() - begin >= 0.1
+
+
+@given(
+    asked=st.lists(st.floats(0, 5), min_size=1, max_size=60), interval_s=st.floats(0.01, 2), burst=st.integers(1, 10)
+)
+def test_a_pace_lets_a_few_through_at_once_and_the_rest_one_by_one(
+    asked: list[float], interval_s: float, burst: int
+) -> None:
+    """`asked`: seconds between the end of one question and the next."""
+    pace = Pace(interval_s, burst)
+    now_s, begun = 0.0, []
+    for apart_s in asked:
+        now_s += apart_s
+        now_s += pace.wait_s(now_s)
+        begun.append(now_s)
+    assert begun[:burst] == pytest.approx(list(itertools.accumulate(asked))[:burst])
+    for first, last in zip(begun, begun[burst:], strict=False):
+        assert last - first >= interval_s * 0.999
+
+
+async def test_what_a_row_behind_a_ddl_needs_to_know_is_not_held_up() -> None:
+    """The DDL's job, the table as it stands, and the history once more. With an interval of a minute, one question that
+    must wait for it would outlast the deadline."""
+    port = Port("down", ids=[1], tables={1: table(1, "t").to_json()})
+    with serving(port) as url:
+        keeper = SchemaKeeper([UrlSource(url, interval_s=60)], Policy())
+        await keeper.open(position_ts=BEGIN_TS)
+        port.ids.append(9)
+        batch = read_batch([ddl(ts(1), 9, "x"), row(ts(2), 9, 1)], after_ts=BEGIN_TS, until_ts=ts(9))
+        async with asyncio.timeout(50):
+            await keeper.prepare(batch)
+            assert keeper.schema.job(9) is not None
+            assert await keeper.verify(TableUnverified(table_ids=(1,), schema_version=9, commit_ts=ts(2)))
+        assert [urlsplit(path).path for path in port.asked] == ["/ddl/history"] * 2 + ["/schema", "/ddl/history"]
+
+
+async def test_a_job_that_stays_away_is_not_asked_for_all_the_time() -> None:
+    port = Port("down", ids=[1])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=60)
+        for _ in range(BURST):
+            await source.refresh()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await source.refresh()
+        assert len(port.asked) == BURST
+
+
+async def test_jobs_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest page holds 200 of them, each with a whole table."""
+    read: list[int] = []
+    from_json = Job.from_json
+
+    def counted(document: object) -> Job:
+        found = from_json(document)  # type: ignore[arg-type]
+        read.append(found.id)
+        return found
+
+    monkeypatch.setattr(Job, "from_json", counted)
+    port = Port("down", ids=list(range(1, 100)))
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        read.clear()
+        port.ids.append(100)
+        assert [j.id for j in await source.refresh()] == [100]
+        assert read == [100]
 
 
 async def test_a_table_of_this_moment() -> None:
@@ -144,7 +218,18 @@ async def test_a_table_of_this_moment() -> None:
         assert await source.table(11) is None
 
 
-@pytest.mark.parametrize(("status", "body"), [(200, b"{}"), (200, b"oops"), (200, b"[1]"), (400, b"no"), (500, b"")])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"{}"),
+        (200, b"oops"),
+        (200, b"[1]"),
+        (200, b"[{}]"),
+        (200, b'[{"id": 1, "type": []}]'),
+        (400, b"no"),
+        (500, b""),
+    ],
+)
 async def test_bad_answers_are_named(status: int, body: bytes) -> None:
     class Bad(Port):
         def answer(self, path: str) -> tuple[int, bytes]:
@@ -192,7 +277,7 @@ async def test_an_https_status_port_is_verified_with_the_configured_ca(tmp_path:
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(10)
+        thread.join(60)
 
 
 class _Empty(BaseHTTPRequestHandler):

@@ -199,6 +199,34 @@ def test_tidb_clauses_leave_a_statement_behind(sql: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "own"),
+    [
+        ("AUTO_RANDOM(5, 64)", True),
+        ("AUTO_RANDOM(5), TTL_ENABLE = 'OFF'", True),
+        ("REMOVE TTL", True),
+        ("TTL = a + INTERVAL 1 DAY, REMOVE TTL", True),
+        ("TTL = IF(a, b, c) + INTERVAL 1 DAY", True),
+        ("REMOVE x", False),
+        ("TTL = a, REMOVE x", False),
+        ("TTL = a, x INT", False),
+        ("x INT, TTL = a", False),
+        ("AUTO_RANDOM(5), x INT", False),
+        ("AUTO_RANDOM((5), (6)), x INT", False),
+        ("SHARD_ROW_ID_BITS = 4 COMMENT 'x'", False),
+        ("FORCE INDEX x", False),
+        ("x", False),
+    ],
+)
+def test_a_comment_of_tidbs_is_its_own_if_all_of_it_is(code: str, own: bool) -> None:
+    """What is left out must concern TiDB's storage alone; anything else stands in the open."""
+    assert without_comments(f"ALTER TABLE t /*T! {code} */") == ("ALTER TABLE t" if own else f"ALTER TABLE t {code}")
+
+
+def test_an_empty_comment_of_tidbs() -> None:
+    assert without_comments("ALTER TABLE t /*T! */ ADD a INT") == "ALTER TABLE t ADD a INT"
+
+
+@pytest.mark.parametrize(
     ("sql", "wanted"),
     [
         ("ALTER TABLE t ADD a INT /*M! , DROP b */", "ALTER TABLE t ADD a INT"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark import SparkConf
 
 from drainer.progress import Stopped
-from drainer.spark.errors import SparkUnavailable
-from drainer.spark.launch import launch, properties
+from drainer.spark.launch import connect, properties, start
+from drainer.spark.unavailable import SparkUnavailable
 from tests.support import free_port, wait_until
 
 
@@ -37,8 +37,10 @@ def test_a_jvm_that_ends_early_is_reported(tmp_path: Path) -> None:
     for number, code in enumerate((3, 0)):
         place = tmp_path / str(number)
         place.mkdir()
-        with (place / "log").open("ab") as output, pytest.raises(SparkUnavailable, match=f"exit code {code}"):
-            launch(SparkConf(loadDefaults=False), spark_home(place, f"exit {code}"), output)
+        jvm = start({}, spark_home(place, f"exit {code}"), place / "log")
+        with pytest.raises(SparkUnavailable, match=f"exit code {code}"):
+            connect(jvm, SparkConf(loadDefaults=False))
+        assert not jvm.folder.exists()
 
 
 def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
@@ -46,29 +48,26 @@ def test_a_gateway_that_does_not_answer_is_ended(tmp_path: Path) -> None:
     script = f'cp {tmp_path}/told "$TOLD.new"; mv "$TOLD.new" "$TOLD"; exec sleep 600'
     home = spark_home(tmp_path, script.replace("$TOLD", "$_PYSPARK_DRIVER_CONN_INFO_PATH"))
     before = dict(os.environ)
-    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable, match="gateway does not answer"):
-        launch(SparkConf(loadDefaults=False), home, output)
+    jvm = start({}, home, tmp_path / "log")
+    with pytest.raises(SparkUnavailable, match="gateway does not answer"):
+        connect(jvm, SparkConf(loadDefaults=False))
     wait_until(lambda: not started(tmp_path), what="what was started ended")
     assert dict(os.environ) == before
 
 
 def test_a_start_that_is_not_wanted_any_more_is_ended(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("ab") as output, pytest.raises(Stopped):
-        home = spark_home(tmp_path, "exec sleep 600")
-        launch(
-            SparkConf(loadDefaults=False),
-            home,
-            output,
-            stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path),
-        )
+    jvm = start({}, spark_home(tmp_path, "exec sleep 600"), tmp_path / "log")
+    with pytest.raises(Stopped):
+        connect(jvm, SparkConf(loadDefaults=False), stopping=lambda: (tmp_path / "pid").exists() and started(tmp_path))
     wait_until(lambda: not started(tmp_path), what="what was started ended")
 
 
 def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
     script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; cat "$2" > {tmp_path}/settings; exit 1'
-    conf = SparkConf(loadDefaults=False).set("spark.a", "x y").set("spark.authenticate.secret", "s3cret")
-    with (tmp_path / "log").open("ab") as output, pytest.raises(SparkUnavailable):
-        launch(conf, {**spark_home(tmp_path, script), "EXTRA": "e"}, output)
+    settings = {"spark.a": "x y", "spark.authenticate.secret": "s3cret"}
+    jvm = start(settings, {**spark_home(tmp_path, script), "EXTRA": "e"}, tmp_path / "log")
+    with pytest.raises(SparkUnavailable):
+        connect(jvm, SparkConf(loadDefaults=False))
     first, _file, *rest = (tmp_path / "given").read_text().splitlines()
     assert (first, rest) == ("--properties-file", ["--load-spark-defaults", "pyspark-shell", "e"])
     assert "s3cret" not in (tmp_path / "given").read_text()
@@ -80,9 +79,7 @@ def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.text("abz.:=#! \\é", min_size=1), st.text("ab:=#! \\\n\r\t\fé€"), max_size=4))
 def test_settings_are_read_as_they_were_written(wanted: dict[str, str]) -> None:
-    conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(wanted.items()))
-    found = dict(map(_property, properties(conf).splitlines()))
+    found = dict(map(_property, properties(wanted).splitlines()))
     assert found == wanted
 
 

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from drainer.spark.errors import SparkUnavailable
 from drainer.spark.master import check_master, places_of
+from drainer.spark.unavailable import SparkUnavailable
 from tests.support import free_port
 
 

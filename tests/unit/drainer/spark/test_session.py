@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from drainer.spark.errors import SparkUnavailable
-from drainer.spark.session import check_java, python_of, with_retries
+from drainer.spark.java import check_java
+from drainer.spark.session import quiet_py4j
+from drainer.spark.settings import python_of, with_retries
+from drainer.spark.unavailable import SparkUnavailable
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,14 @@ def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: py
     monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
     assert python_of({}) == "/of/the/environment"
     assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
+
+
+def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def log(file: str) -> None:
+        exec(compile(f"import logging; logging.error({file!r})", file, "exec"), {})
+
+    with quiet_py4j():
+        log("/site-packages/py4j/java_gateway.py")
+        log("/site-packages/another/module.py")
+    log("/site-packages/py4j/clientserver.py")
+    assert caplog.messages == ["/site-packages/another/module.py", "/site-packages/py4j/clientserver.py"]

@@ -148,12 +148,12 @@ def run(*command: str, drainer: int | None = None) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)])
 def test_the_exit_code_is_the_program_s(script: str, code: int) -> None:
-    assert run("sh", "-c", script).wait(30) == code
+    assert run("sh", "-c", script).wait(90) == code
 
 
 def test_a_program_that_is_not_there_is_named() -> None:
     process = run("/nowhere/spark-submit")
-    assert process.wait(30) == 127
+    assert process.wait(90) == 127
     assert process.stdout is not None
     assert "/nowhere/spark-submit: No such file" in process.stdout.read()
 
@@ -161,7 +161,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
 def test_a_program_ends_by_itself_when_its_input_ends() -> None:
     """The JVM has its shutdown to do, for as long as the drainer waits."""
     process = run("sh", "-c", "read line; echo the end is seen; exit 5")
-    assert process.communicate(timeout=30)[0] == "the end is seen\n"
+    assert process.communicate(timeout=90)[0] == "the end is seen\n"
     assert process.returncode == 5
 
 
@@ -170,4 +170,4 @@ def test_a_drainer_that_was_gone_before_anything_began() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     process = run("sleep", "600", drainer=ended.pid)
-    assert process.wait(30) == 0
+    assert process.wait(90) == 0

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from binlog.tidb.default import missing_value
+from binlog.tidb.document import dump_document
 from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
 from binlog.tidb.unflatten import to_text
 
-from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema
+from pumpclient.sdk import BadDeclaration, Column, SchemaExists, SchemaNotFound, Table, modify, schema, statements
 from pumpclient.sdk import types as t
+from pumpclient.sdk.defaults import stored_default
 from pumpclient.sdk.retype import Retype, retype
 from pumpclient.sdk.values import encoder
 
@@ -139,3 +144,68 @@ def test_a_primary_keys_column_may_be_renamed() -> None:
     assert [p.name for p in made.indexes[0].columns] == ["b", "z"]
     made = modify.change_column(made, "z", Column("z", t.VarChar(9), comment="same type"))
     assert [(x.id, x.name, x.is_primary) for x in made.columns] == [(1, "z", True), (2, "b", True)]
+
+
+def names(info: TableInfo) -> list[str]:
+    return [column.name for column in info.columns]
+
+
+def test_a_column_moves_and_keys_follow_it() -> None:
+    made = table(Column("a", t.Int()), Column("b", t.Int()), Column("c", t.Int()), indexes={"k": ["c", "a"]})
+    moved = schema.move_column(made, "C", "id")
+    assert names(moved) == ["id", "c", "a", "b"]
+    assert [c.offset for c in moved.columns] == [0, 1, 2, 3]
+    assert [(part.name, part.offset) for part in moved.indexes[0].columns] == [("c", 1), ("a", 2)]
+    assert names(schema.move_column(made, "b", None)) == ["b", "id", "a", "c"]
+    assert names(schema.move_column(made, "a", "c")) == ["id", "b", "c", "a"]
+    with pytest.raises(BadDeclaration, match="cannot follow itself"):
+        schema.move_column(made, "a", "A")
+    with pytest.raises(SchemaNotFound, match="there is no column x"):
+        schema.move_column(made, "a", "x")
+
+
+def test_an_integer_of_the_primary_key_may_get_more_bytes() -> None:
+    made = schema.build_table(Table("t", Column("id", t.Int(), primary_key=True)), table_id=5, start_ts=1)
+    wider = modify.change_column(made, "id", Column("id", t.BigInt(), primary_key=True))
+    assert (wider.columns[0].id, wider.columns[0].type.tp, wider.pk_is_handle) == (1, t.BigInt().tp, True)
+    for kind in (t.SmallInt(), t.BigInt(unsigned=True), t.NumericType(20)):
+        with pytest.raises(BadDeclaration, match="only an integer may get more bytes there"):
+            modify.change_column(made, "id", Column("id", kind, primary_key=True))
+    unsigned = schema.build_table(
+        Table("t", Column("id", t.Int(unsigned=True), primary_key=True)), table_id=5, start_ts=1
+    )
+    with pytest.raises(BadDeclaration, match="only an integer"):  # TiDB makes another column of it
+        modify.change_column(unsigned, "id", Column("id", t.BigInt(), primary_key=True))
+
+
+def test_a_default_that_is_no_text_is_there_after_json() -> None:
+    """The text of a JSON document has no such bytes, so they travel where those of a BIT do."""
+    column = Column("v", t.Binary(3), default=b"\xff\x00\xfe")
+    made = schema.add_column(table(), column)
+    read = TableInfo.from_json(json.loads(dump_document(made.to_json()))).columns[1]
+    assert (read.default_bit, read.origin_default_bit) == (b"\xff\x00\xfe", b"\xff\x00\xfe")
+    assert missing_value(read) == b"\xff\x00\xfe"
+    assert stored_default(read.type, read.default, read.default_bit) == b"\xff\x00\xfe"
+    cast = modify.change_column(replace(made, columns=(made.columns[0], read)), "v", Column("v", t.VarBinary(5)))
+    assert cast.columns[1].origin_default_bit == b"\xff\x00\xfe"
+    text = schema.add_column(table(), Column("v", t.Binary(3), default=b"abc")).columns[1]
+    assert (text.default, text.default_bit) == ("abc", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"place": {"a": "b"}}, "place names a, which is in neither modify nor change"),
+        ({"change": {"a": Column("z", t.Int())}, "place": {"a": None}}, "place names a, which is in neither"),
+        ({"drop": ["b"], "place": {"A": "B"}}, r"place\['A'\]='B' names a column that this statement changes"),
+        ({"place": {"A": "a"}}, r"place\['A'\]='a' names a column that this statement changes"),
+        ({"place": {"a": "b", "A": "c"}}, "place names a column twice"),
+        ({"place": ["a"]}, r"place must be a dict of names to a name or None, not \['a'\]"),
+        ({"place": {"a": 1}}, r"place\['a'\] must be a str, not 1"),
+        ({"place": {1: "a"}}, "a key of place must be a str, not 1"),
+    ],
+)
+def test_a_place_that_cannot_be(arguments: dict[str, Any], why: str) -> None:
+    arguments = {"modify": [Column("b" if "neither" in why else "a", t.Int())], **arguments}
+    with pytest.raises(BadDeclaration, match=why):
+        statements.alteration(**arguments).check("ALTER TABLE d.t")

@@ -1,0 +1,88 @@
+"""Who has and who loses unique values in a batch, cut into slots by value for a shuffle, and back (rule 21).
+
+A blob is as in blob.py: the byte BLOB_VERSION, then marshal of tables, each with one unique key: (shape, places of the
+key's columns, values), where a value is (as compared, claims, the key of its first holder here and that key as a
+destination matches it, the value as a destination matches it).
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from drainer.order.blob import BLOB_VERSION, load, packed_shape, shape_of
+from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
+from drainer.order.slot import table_seed
+from drainer.plan import Key, Probe, Row
+from drainer.row.key import identity
+
+
+def pack_claims(slots: int, folds: Iterable[ClaimedFold]) -> dict[int, bytes]:
+    """Slot → blob, none for slots that get nothing."""
+    tables: dict[int, list[Any]] = {}
+    for fold in folds:
+        shape, seed = packed_shape(fold.shape), table_seed(fold.shape.table_id)
+        for number, key in enumerate(fold.keys):
+            chosen: dict[int, list[Any]] = {}
+            for value, claims in fold.claims[number].items():
+                slot = crc32(identity(value), seed) % slots
+                chosen.setdefault(slot, []).append(_packed(fold, number, value, claims))
+            for slot, values in chosen.items():
+                tables.setdefault(slot, []).append((shape, key.places, values))
+    return {slot: bytes((BLOB_VERSION,)) + marshal.dumps(found) for slot, found in sorted(tables.items())}
+
+
+def _packed(fold: ClaimedFold, number: int, value: object, claims: list[Claim]) -> tuple[object, ...]:
+    holder = first_holder(claims)
+    key = fold.key_row(holder if isinstance(holder, tuple) else (holder,))
+    taken = {value if as_is is None else as_is for _, _, _, has, as_is in claims if has}
+    return value, claims, holder, key, [fold.value_row(number, one) for one in taken]
+
+
+@dataclass(slots=True)
+class _Value:
+    claims: list[Claim] = field(default_factory=list)
+    keys: dict[object, Key] = field(default_factory=dict)
+    rows: dict[Row, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What the claims of a slot leave open. `conflict`: why the batch must go one transaction after another, '' if
+    nothing in it says so; `probes`: what must hold in the destination before the batch."""
+
+    conflict: str
+    probes: tuple[Probe, ...]
+
+
+def merge_claims(blobs: Iterable[bytes]) -> Questions:
+    """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    tables: dict[tuple[int, tuple[int, ...]], tuple[tuple[Any, ...], dict[object, _Value]]] = {}
+    for blob in blobs:
+        for fields, places, packed in load(blob):
+            _, known = tables.setdefault((fields[0], places), (fields, {}))
+            for value, claims, holder, key, rows in packed:
+                one = known.setdefault(value, _Value())
+                one.claims += claims
+                one.keys[holder] = key
+                one.rows.update(dict.fromkeys(rows))
+    probes: list[Probe] = []
+    for (_, places), (fields, found) in tables.items():
+        shape = shape_of(fields)
+        columns = ", ".join(shape.columns[at] for at in places)
+        for one in found.values():
+            one.claims.sort(key=_in_order)
+            key = one.keys.get(first_holder(one.claims))
+            if two_holders(one.claims) or key is None:
+                return Questions(f"two rows of {shape.schema}.{shape.table} hold one value of ({columns})", ())
+            if one.rows:
+                probes.append(Probe(shape, places, tuple(one.rows), key))
+    return Questions("", tuple(probes))
+
+
+def _in_order(claim: Claim) -> tuple[int, int, bool]:
+    """A change loses before it takes."""
+    return claim[0], claim[1], claim[3]

@@ -1,0 +1,100 @@
+"""Which rows are in the way of values that a batch brings, asked before it is begun (rule 21). Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Final
+
+from drainer.plan import Probe
+from drainer.sink.mysql import kept
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.patience import Patience
+from drainer.sink.mysql.statements import qualified, quote
+
+_IDLE_S: Final = 120
+_VALUES_MAX: Final = 200
+_BYTES_MAX: Final = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLExaminer:
+    """See protocol.Examiner."""
+
+    config: ServerConfig
+
+    def conflict(self, probes: Sequence[Probe]) -> str:
+        if not probes:
+            return ""
+        patience = Patience(f"looking for rows in the way in {self.config.address}", self.config.retry_for_s)
+        session: Session | None = None
+        try:
+            while True:
+                try:
+                    if session is None:
+                        config = self.config
+                        session = kept.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
+                    found = _asked(session, probes)
+                    patience.over()
+                    kept.give_back(self.config, session)
+                    session = None
+                    return found
+                except Retry as error:
+                    patience.failed(error)
+                except ConnectionLost as error:
+                    if session is not None:
+                        session.close()
+                        session = None
+                    patience.failed(error)
+        finally:
+            if session is not None:
+                session.close()
+
+
+def _asked(session: Session, probes: Sequence[Probe]) -> str:
+    for (shape, places), group in groupby(probes, key=attrgetter("shape", "places")):
+        table = f"{shape.schema}.{shape.table}"
+        columns = ",".join(shape.columns[at] for at in places)
+        for sql in questions(list(group)):
+            try:
+                rows = session.query(sql)
+            except ServerError as error:  # no such table, no such column: whoever writes the rows says it
+                return f"{table}: {error}"
+            if rows:
+                value = ",".join(str(cell) for cell in rows[0])[:200]
+                return f"{table}: another row holds the value ({value}) of ({columns})"
+    return ""
+
+
+def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
+    """SELECTs, bounded in size, of rows that hold one of the values and are not the one that may. `probes`: of one
+    unique key. Pure. The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it
+    longer than to write the rows."""
+    shape, places = probes[0].shape, probes[0].places
+    value = b",".join(quote(shape.columns[at]) for at in places)
+    both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))
+    head = b"SELECT " + value + b" FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + value + b") IN ("
+    between = b") AND (" + both + b") NOT IN ("
+    values: list[bytes] = []
+    pairs: list[bytes] = []
+    size = 0
+    for probe in probes:
+        key = _tuple(probe.key)
+        for one in map(_tuple, probe.values):
+            values.append(one)
+            pairs.append(one[:-1] + b"," + key[1:])
+            size += len(one) + len(pairs[-1])
+            if len(values) >= _VALUES_MAX or size >= _BYTES_MAX:
+                yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+                values, pairs, size = [], [], 0
+    if values:
+        yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+
+
+def _tuple(row: object) -> bytes:
+    if not isinstance(row, bytes):
+        raise TypeError(f"a value for MySQL must be the bytes of a tuple, not {type(row).__name__}")
+    return row

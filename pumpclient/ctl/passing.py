@@ -1,0 +1,45 @@
+"""pass-over: one binlog whose bytes a pump has lost, so that drainers get on behind it."""
+
+from __future__ import annotations
+
+from binlog.pb import pump_ext_pb2 as pb
+from binlog.tso import format_local
+
+from pumpclient.ctl.confirm import confirm
+from pumpclient.ctl.session import CommandError, Session
+
+
+async def pass_over(session: Session) -> None:
+    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only say what that is."""
+    options = session.options
+    if not options.commit_ts:
+        raise CommandError("which binlog? give -commit-ts: the drainer's error, and the pump's, name it")
+    record = await session.record("pumps")
+    host = record.status.host
+    found = await session.pass_over(host, options.commit_ts, dry_run=True)
+    facts: dict[str, object] = {
+        "node_id": options.node_id,
+        "commit_ts": options.commit_ts,
+        "committed": format_local(options.commit_ts),
+        "start_ts": found.start_ts,
+        "ddl_job_id": found.ddl_job_id or None,
+        "why": found.why,
+    }
+    if not found.why:
+        session.out.done("it is passed over already", **facts)
+        return
+    if options.dry_run:
+        session.out.done("it would be passed over: its rows would be lost downstream", **facts)
+        return
+    await _confirm(session, found)
+    await session.pass_over(host, options.commit_ts, dry_run=False)
+    session.out.done("passed over: its rows are lost downstream", **facts)
+
+
+async def _confirm(session: Session, found: pb.PassOverResp) -> None:
+    await confirm(
+        session.options,
+        refusal="the rows of this binlog will be lost downstream: say -yes, or look first with -dry-run",
+        about=f"{found.why}\nThe rows of this transaction will be lost downstream. ",
+        word=str(session.options.commit_ts),
+    )

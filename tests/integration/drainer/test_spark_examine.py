@@ -1,0 +1,137 @@
+"""What is looked at before a spread batch is begun, through real Spark jobs (rule 21)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from binlog.pb import pump_ext_pb2 as ext
+
+from drainer.feed import ExamineJob, SpreadJob
+from drainer.order.slot import HASH_VERSION
+from drainer.plan import Probe, SegmentWork
+from drainer.pumps.count import Counted, RangeDiffers
+from drainer.reading import FoldOrder, PackedView
+from drainer.sink.protocol import Intent, Phase, SlotResult
+from drainer.spark.errors import ErrorSeal
+from drainer.spark.query import SparkFeed
+from drainer.spark.session import start_session, stop_session
+from drainer.spark.source import PACKED_SCHEMA
+from drainer.spark.spread import Fold
+from tests.row_case import INT, Step, not_null, table, transaction, view_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+SLOTS = 4
+UNIQUE = table([("k", INT), ("u", not_null(INT))], handle="k", unique={"uu": ["u"]}, table_id=71, name="unique")
+BARE = table([("a", INT)], table_id=72, name="bare")
+ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), "mysql", SLOTS, frozenset({BARE.id}), True)
+INTENT = Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, "")
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A destination in which rows of other keys hold these values."""
+
+    values: tuple[bytes, ...] = ()
+
+    def conflict(self, probes: Sequence[Probe]) -> str:
+        taken = [value for probe in probes for value in probe.values if value in self.values]
+        return f"{taken[0]!r} is taken" if taken else ""
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Says of a slot which tables' rows it got, and how many."""
+
+    phase: Phase = field(default=Phase.DIRECT)
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        rows = sum(len(folded.rows) for folded in work.folded)
+        names = {folded.shape.table for folded in work.folded} | {c.shape.table for c in work.ordered.changes}
+        return SlotResult(slot, rows, 1, 0, ",".join(sorted(names)))
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
+    yield session
+    stop_session(session)
+
+
+def put(key: int, value: int) -> Step:
+    return ("insert", {}, {1: key, 2: value})
+
+
+def of_both(n: int) -> bytes:
+    return transaction([(UNIQUE, put(n, 100 + n)), (BARE, ("insert", {}, {1: n}))], commit_ts=10 + n)
+
+
+PARTS = ([of_both(n) for n in range(0, 40, 2)], [of_both(n) for n in range(1, 40, 2)])
+TWICE = ([*PARTS[0]], [*PARTS[1], transaction([(UNIQUE, put(99, 110))], commit_ts=90)])
+
+
+def messages(part: Sequence[bytes]) -> bytes:
+    return ext.PullRangeResp(payloads=part).SerializeToString()
+
+
+def feed_of(spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool) -> SparkFeed:
+    """As the source gives a batch: messages, or what reading tasks have folded."""
+    rows = [(f"p{n}", 0, messages(part)) for n, part in enumerate(parts)]
+    if folded:
+        batches = [batch for part in parts for batch in _folded(part)]
+        pairs = [
+            (slot.as_py(), blob.as_py()) for b in batches for slot, blob in zip(b.column(0), b.column(1), strict=True)
+        ]
+        rows = [("", slot, blob) for slot, blob in pairs]
+    return SparkFeed(spark.createDataFrame(rows, PACKED_SCHEMA).repartition(2), ErrorSeal.new())
+
+
+def _folded(part: Sequence[bytes]) -> Iterator[Any]:
+    yield from Fold(ORDER)(iter([pa.RecordBatch.from_pydict({"blob": [messages(part)]})]))
+
+
+def planned(parts: Sequence[Sequence[bytes]]) -> Counted:
+    return Counted(sum(map(len, parts)), sum(len(payload) for part in parts for payload in part))
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_batch_that_keeps_its_keys(spark: Any, folded: bool) -> None:
+    """Nothing speaks against it; rows that go ahead come to the driver in their order, and slots get none of them."""
+    with_all = planned(PARTS)
+    feed = feed_of(spark, PARTS, folded=folded)
+    found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, with_all))
+    assert found.conflict == ""
+    assert found.ahead is not None and not found.ahead.folded
+    assert [change.new for change in found.ahead.ordered.changes] == [(b"%d" % n,) for n in range(40)]
+    results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), folded, with_all))
+    assert sum(result.rows for result in results) == 40
+    assert {result.surprise for result in results} == {"unique"} and len(results) > 1
+    feed.close()
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_value_that_two_parts_give_to_two_rows(spark: Any, folded: bool) -> None:
+    feed = feed_of(spark, TWICE, folded=folded)
+    found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, planned(TWICE)))
+    assert found.conflict == "two rows of db.unique hold one value of (u)"
+    feed.close()
+
+
+def test_a_value_that_the_destination_holds(spark: Any) -> None:
+    feed = feed_of(spark, PARTS, folded=True)
+    found = feed.examine(ExamineJob(ORDER, INTENT, Holding((b"(117)",)), True, planned(PARTS)))
+    assert found.conflict == "b'(117)' is taken"
+    feed.close()
+
+
+def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
+    """Rule 22: with less than all of the batch it is not known whether something speaks against it."""
+    one_more = replace(planned(PARTS), count=planned(PARTS).count + 1)
+    feed = feed_of(spark, PARTS, folded=True)
+    with pytest.raises(RangeDiffers, match="through Spark to slot"):
+        feed.examine(ExamineJob(ORDER, INTENT, Holding(), True, one_more))
+    feed.close()

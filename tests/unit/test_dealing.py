@@ -1,0 +1,41 @@
+"""The order in which several processes share the tests."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.dealing import dealt
+
+Item = tuple[int, int, bool]  # module, number, whether it starts a server
+items_of_modules = st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=30).map(
+    lambda sizes: [(module, n, dear) for module, (count, dear) in enumerate(sizes) for n in range(count)]
+)
+
+
+def deal(items: list[Item], count: int) -> list[Item]:
+    return dealt(items, count, module=lambda item: item[0], dear=lambda item: item[2])
+
+
+@given(items_of_modules, st.integers(1, 5))
+def test_none_is_lost_or_doubled_and_modules_keep_their_order(items: list[Item], count: int) -> None:
+    found = deal(items, count)
+    assert sorted(found) == sorted(items)
+    for module in {item[0] for item in items}:
+        assert [item for item in found if item[0] == module] == [item for item in items if item[0] == module]
+
+
+def test_every_stretch_begins_with_servers_and_ends_with_quick_ones() -> None:
+    items = [(module, n, module < 5) for module in range(45) for n in range(4)]
+    found = deal(items, 3)
+    stretches = [found[:60], found[60:120], found[120:]]
+    begun = [[module for module, n, dear in stretch if dear and n == 0] for stretch in stretches]
+    assert begun == [[0, 3], [1, 4], [2]]
+    for stretch in stretches:
+        dear = [item[2] for item in stretch]
+        assert dear == sorted(dear, reverse=True)
+
+
+def test_too_few_quick_ones_leave_the_stretches_uneven() -> None:
+    items = [(0, n, True) for n in range(9)] + [(1, 0, False)]
+    assert deal(items, 2) == items

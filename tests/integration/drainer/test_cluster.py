@@ -22,7 +22,7 @@ from tests.integration.drainer.large_case import descendants
 from tests.integration.drainer.test_kills import AUDIT, Writer
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.pumpclient.conftest import Cluster
-from tests.spark_cluster import CORES, SECRET, SparkCluster, namespace_command, running_cluster
+from tests.spark_cluster import CORES, SECRET, SparkCluster, running_cluster
 from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -153,19 +153,3 @@ def command_lines(*servers: Server | None) -> str:
             with contextlib.suppress(OSError):
                 found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
     return "\n".join(found)
-
-
-def test_a_node_without_the_package_is_named(world: World) -> None:
-    """The drainer ends, and its last words say which machine lacks what."""
-    assert world.spark is not None
-    for node in world.spark.nodes.values():
-        node.kill()
-    if not namespace_command():
-        pytest.skip("no namespaces here: every node has what this machine has")
-    # One task at a time: where two start a worker at once, Spark may have nothing but a null pointer to tell.
-    world.spark.add("node-3", packages=("proto",), cores=1)
-    world.writer.write(10)
-    drainer = world.drainer("--until-now")
-    assert drainer.wait(deadline_s=400) == 2, world.said(drainer)
-    last = drainer.text().splitlines()[-1]
-    assert "node 127.0.0.4 (executor " in last and "pip install 'tidb-binlog-spark[spark]'" in last, last

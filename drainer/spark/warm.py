@@ -52,6 +52,6 @@ def warm_up(session: SparkSession, tasks: int) -> None:
         with watched(session.sparkContext.master):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
             both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
-            warm.warm_up()
+        warm.warm_up()
 
     threading.Thread(target=run, name="warm up", daemon=True).start()

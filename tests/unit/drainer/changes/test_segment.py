@@ -201,6 +201,17 @@ def test_a_table_with_other_unique_keys_and_one_without_any_go_one_by_one() -> N
         assert work.source_bytes == expected.source_bytes
 
 
+def test_the_counts_of_a_part_stand_in_one_of_its_blobs() -> None:
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    payloads = [transaction([(info, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(30)]
+    expected = one_by_one(view_of(info), payloads)
+    blobs = cut(view_of(info), [payloads[:20], payloads[20:]], 3, in_order=False)
+    works = [merge_slot(found) for found in blobs.values()]
+    assert len(works) == 3
+    assert sum(work.change_count for work in works) == expected.change_count == 30
+    assert sum(work.source_bytes for work in works) == expected.source_bytes
+
+
 def test_what_is_little_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     info = table([("id", INT)], handle="id")
     monkeypatch.setattr("drainer.changes.segment.scan_all", None)

@@ -65,7 +65,7 @@ def held_meanwhile(claims: Iterable[Claim]) -> bool:
             if not has:
                 if not taken and not first[key]:
                     return False  # a row had it before the segment, and the stream says so
-                holder = None if holder == key else holder
+                holder = None  # by another row than the holder: two_holders tells
         for key, has in last.items():
             if has:
                 taken, holder = True, key

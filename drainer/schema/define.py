@@ -15,7 +15,7 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import STRINGS, FieldType, Flag, Tp
 
-from drainer.schema.sqltext import quoted
+from drainer.ddl.lexer import quoted
 
 _PLAIN: Final = frozenset({Tp.YEAR, Tp.DATE, Tp.NEWDATE, Tp.JSON})
 _TIMES: Final = frozenset({Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION})

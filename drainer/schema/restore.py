@@ -8,7 +8,7 @@ from typing import Final
 from binlog.tidb.document import Json
 from binlog.tidb.table import TableInfo
 
-from drainer.schema.sqltext import quoted
+from drainer.ddl.lexer import quoted
 from drainer.step import Located
 
 _REFERENCE: Final = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}

@@ -14,9 +14,9 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
 
+from drainer.ddl.column_pairs import paired
+from drainer.ddl.lexer import quoted
 from drainer.schema import define
-from drainer.schema.pairs import paired
-from drainer.schema.sqltext import quoted
 from drainer.step import Ddl, Located
 
 _NOT_REWORDED: Final = frozenset(

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType, Job
 
+from drainer.ddl.lexer import Token, quoted, tokens
 from drainer.schema.catalog import Catalog
-from drainer.schema.sqltext import Token, quoted, tokens
 
 _log = get_logger(__name__)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from binlog.tidb.job import ActionType, Job
 
+from drainer.ddl.lexer import quoted, statements, tokens
 from drainer.schema import kinds
-from drainer.schema.sqltext import quoted, statements, tokens
 from drainer.step import Located, TableChange
 
 Changes = tuple[TableChange, ...]

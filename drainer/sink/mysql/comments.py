@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from drainer.schema.sqltext import Piece, Token, pieces, tokens
+from drainer.ddl.lexer import Piece, Token, pieces, tokens
 
 # The first word of each clause that TiDB writes as /*T! … */ and that concerns its storage alone.
 _OWN: Final = frozenset(

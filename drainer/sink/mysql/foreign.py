@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from drainer.schema.sqltext import quoted
+from drainer.ddl.lexer import quoted
 from drainer.sink.mysql.placed import Edit, Placed, element
 
 # Names of the columns in lower case, name of the constraint.

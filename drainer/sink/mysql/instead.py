@@ -15,9 +15,9 @@ from typing import Final
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
+from drainer.ddl.lexer import quoted, tokens
 from drainer.row.layout import replicated
 from drainer.schema.reword import reworded
-from drainer.schema.sqltext import quoted, tokens
 from drainer.sink.mysql.partitions import emptied, null_partition, rows_of
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 from drainer.step import Ddl, Located

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from drainer.schema.sqltext import Token, tokens
+from drainer.ddl.lexer import Token, tokens
 
 
 @dataclass(frozen=True, slots=True)

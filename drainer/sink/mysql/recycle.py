@@ -17,8 +17,8 @@ from dataclasses import replace
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
+from drainer.ddl.lexer import quoted
 from drainer.schema.restore import foreign_key_texts, view_text
-from drainer.schema.sqltext import quoted
 from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ServerError, Session

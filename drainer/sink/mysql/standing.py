@@ -15,9 +15,9 @@ from binlog import tso
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
+from drainer.ddl.column_pairs import paired
+from drainer.ddl.lexer import quoted
 from drainer.schema.define import shown
-from drainer.schema.pairs import paired
-from drainer.schema.sqltext import quoted
 from drainer.step import Ddl
 
 INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.schema.sqltext import pieces, tokens
+from drainer.ddl.lexer import pieces, tokens
 from drainer.sink.mysql.comments import without_comments
 from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.schema.sqltext import pieces, quoted, statements, tokens
+from drainer.ddl.lexer import pieces, quoted, statements, tokens
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,11 @@ def exchange_partition(parted: Name, partition: str, table: Name, dialect: Diale
     return text + " WITHOUT VALIDATION" * dialect.validation
 
 
-def create_view(schema: str, info: TableInfo, *, for_reader: bool = False) -> str:
+def create_view(schema: str, info: TableInfo, *, definer: bool = False, for_reader: bool = False) -> str:
     """CREATE OR REPLACE VIEW, '' where the TableInfo does not tell its select. TiDB qualifies the names in the select.
 
-    `for_reader`: without DEFINER, and with the rights of whoever looks, never with more than the DEFINER had."""
+    `definer`: upstream's user is its DEFINER, who may not be there; otherwise whoever runs the statement.
+    `for_reader`: with the rights of whoever looks, never with more than upstream's user had."""
     view = info.view
     select = view.get("view_select") if view else None
     if view is None or not isinstance(select, str) or not select:
@@ -56,9 +57,9 @@ def create_view(schema: str, info: TableInfo, *, for_reader: bool = False) -> st
     algorithm, security = view.get("view_algorithm"), view.get("view_security")
     if isinstance(algorithm, int) and algorithm in _ALGORITHMS:
         words.append(f"ALGORITHM = {_ALGORITHMS[algorithm]}")
-    definer = view.get("view_definer")
-    if isinstance(definer, Mapping) and not for_reader:
-        words.append(_definer(definer))
+    user = view.get("view_definer")
+    if definer and isinstance(user, Mapping) and not for_reader:
+        words.append(_definer(user))
     words.append(f"SQL SECURITY {'INVOKER' if for_reader else _security(security)}")
     columns = ", ".join(quoted(column.name) for column in info.public_columns)
     return " ".join([*filter(None, words), f"VIEW {quoted(schema, info.name)} ({columns}) AS {select}"])

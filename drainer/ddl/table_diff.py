@@ -7,7 +7,7 @@ CHECK constraints, character set, comment, the base of AUTO_INCREMENT, partition
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,7 +28,8 @@ _DEFINING: Final = Flag.NOT_NULL | Flag.UNSIGNED | Flag.ZEROFILL | Flag.ON_UPDAT
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
     """A column that is new (`was` None), defined otherwise, or elsewhere. `place`: the name of the column it stands
-    behind, '' for the first place, None where it stands there without being told."""
+    behind, '' for the first place, None where it stands there without being told: a column that stays among those that
+    stay, a new one behind all that are there."""
 
     was: ColumnInfo | None
     now: ColumnInfo
@@ -133,20 +134,42 @@ def has_no_default(column: ColumnInfo) -> bool:
 
 def _columns(before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo]) -> Iterator[ColumnChange]:
     new = shown_columns(after)
-    staying = {was.id for was in pairs.values()}
-    order = [column.id for column in shown_columns(before) if column.id in staying]
+    places = {column.id: at for at, column in enumerate(shown_columns(before))}
+    changed = {
+        column.id
+        for column in new
+        if (was := pairs.get(column.id)) is not None
+        and (
+            was.name != column.name
+            or not same_definition(was, column)
+            or is_counted(before, was) != is_counted(after, column)
+        )
+    }
+    staying = _in_order([(c.id, places[pairs[c.id].id], c.id not in changed) for c in new if c.id in pairs])
+    last = max((at for at, column in enumerate(new) if column.id in pairs), default=-1)
     for at, column in enumerate(new):
-        was = pairs.get(column.id)
         place = new[at - 1].name if at else ""
-        if was is None:
-            yield ColumnChange(None, column, place if at < len(order) else None)
-        else:
-            there = order.index(was.id) == at
-            alike = was.name == column.name and same_definition(was, column)
-            if not there or not alike or is_counted(before, was) != is_counted(after, column):
-                yield ColumnChange(was, column, None if there else place)
-            order.remove(was.id)
-        order.insert(at, column.id)
+        if column.id not in pairs:
+            yield ColumnChange(None, column, place if at < last else None)
+        elif column.id not in staying:
+            yield ColumnChange(pairs[column.id], column, place)
+        elif column.id in changed:
+            yield ColumnChange(pairs[column.id], column, None)
+
+
+def _in_order(columns: Sequence[tuple[int, int, bool]]) -> frozenset[int]:
+    """The columns that need not move: the most whose places before, in this order, only grow, and of those rather
+    columns that are defined as before. `columns`: id, place before, whether it is defined as before."""
+    best: list[tuple[int, int, int]] = []  # up to each column: how many, how many defined as before, the one before it
+    for at, (_, place, alike) in enumerate(columns):
+        until = max(((*best[i][:2], i) for i in range(at) if columns[i][1] < place), default=(0, 0, -1))
+        best.append((until[0] + 1, until[1] + alike, until[2]))
+    at = max(range(len(best)), key=lambda i: best[i][:2], default=-1)
+    found = []
+    while at >= 0:
+        found.append(columns[at][0])
+        at = best[at][2]
+    return frozenset(found)
 
 
 class _Indexes:

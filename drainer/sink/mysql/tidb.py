@@ -18,7 +18,7 @@ from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import UnsupportedType, default_sql, has_instant
 from drainer.ddl.mysql_objects import create_view
 from drainer.ddl.table_diff import same_default, shown_columns
-from drainer.sink.mysql.translate import Translation, generated
+from drainer.sink.mysql.translate import Translation, generated, names_definer
 from drainer.step import Ddl, TableChange
 
 # A character set or collation that a TiDB of another version has not.
@@ -36,7 +36,7 @@ def translate(step: Ddl, dialect: Dialect) -> Translation:
     except UnsupportedType:
         made = None
     view = step.changes[0].after if step.job.type == ActionType.CREATE_VIEW and step.changes else None
-    select = create_view(view.schema, view.info) if view is not None else ""
+    select = create_view(view.schema, view.info, definer=names_definer(step.query)) if view is not None else ""
     if select:
         return Translation((select,), optional=True)
     if made is not None and (step.job.type in _DATABASES or not step.sql):

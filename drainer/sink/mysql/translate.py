@@ -21,7 +21,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionType
 
 from drainer.ddl.dialect import Dialect
-from drainer.ddl.lexer import quoted, without_comments
+from drainer.ddl.lexer import quoted, tokens, without_comments
 from drainer.ddl.mysql_columns import UnsupportedType
 from drainer.ddl.mysql_objects import alter_database, alter_sequence, create_database, create_sequence, create_view
 from drainer.ddl.mysql_objects import rename_tables as rename
@@ -156,11 +156,18 @@ def _place(table: Located) -> tuple[str, str]:
 def _view(step: Ddl) -> Translation | None:
     """Only a privileged user may make a view for another; one that the destination cannot have is left out."""
     after = step.changes[0].after if len(step.changes) == 1 else None
-    text = create_view(after.schema, after.info) if after is not None else ""
+    text = create_view(after.schema, after.info, definer=names_definer(step.query)) if after is not None else ""
     if after is None or not text:
         return None
     mine = create_view(after.schema, after.info, for_reader=True)
     return Translation((text,), (mine,), _NOT_ALLOWED, optional=True)
+
+
+def names_definer(query: str) -> bool:
+    """Whether upstream's text names a user: a TableInfo tells one in any case, also where it was the writer."""
+    words = list(tokens(query))
+    at = next((at for at, word in enumerate(words) if word.is_word("DEFINER")), None)
+    return at is not None and not any(word.is_word("CURRENT_USER") for word in words[at + 1 : at + 3])
 
 
 def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:

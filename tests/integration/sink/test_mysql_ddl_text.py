@@ -143,7 +143,7 @@ def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
     for n, (name, select) in enumerate((("v", "SELECT `d`.`t`.`id` FROM `d`.`t`"), ("w", "SELECT TIDB_VERSION()"))):
         said = {"view_select": select, "view_definer": definer, "view_security": 0, "view_algorithm": 0}
         view = replace(table(60 + n, name), rest={"view": said})
-        destination.ddl(step(1 + n, ActionType.CREATE_VIEW, 200 + n, "…", after=view))
+        destination.ddl(step(1 + n, ActionType.CREATE_VIEW, 200 + n, "CREATE DEFINER = `root`@`%` …", after=view))
     assert db.query("SELECT TABLE_NAME, SECURITY_TYPE FROM information_schema.VIEWS WHERE TABLE_SCHEMA='d'") == [
         ("v", "INVOKER")
     ]

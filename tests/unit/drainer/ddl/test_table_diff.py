@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 from binlog.tidb.column import ColumnInfo
@@ -76,7 +77,11 @@ def _keys(columns: list[ColumnInfo]) -> st.SearchStrategy[tuple[IndexInfo, ...]]
 
 
 def columns_of(info: TableInfo) -> Columns:
-    return [(c.name, c.type, c.default) for c in shown_columns(info)]
+    return [described(c) for c in shown_columns(info)]
+
+
+def described(one: ColumnInfo) -> tuple[str, object, object]:
+    return one.name, one.type, one.default
 
 
 def indexes_of(info: TableInfo) -> set[Index]:
@@ -84,21 +89,20 @@ def indexes_of(info: TableInfo) -> set[Index]:
 
 
 def with_columns(info: TableInfo, diff: TableDiff) -> Columns:
-    """As a server does one ALTER TABLE."""
+    """As a server does one ALTER TABLE: first the columns that stay where they are, then, in the order of the
+    statement, those that are told their place and those that are new."""
     gone = {c.name for c in diff.dropped_columns}
-    found: Columns = [one for one in columns_of(info) if one[0] not in gone]
+    told = {change.was.name for change in diff.columns if change.was is not None and change.place is not None}
+    found: Columns = [one for one in columns_of(info) if one[0] not in gone | told]
     for change in diff.columns:
-        now = (change.now.name, change.now.type, change.now.default)
-        names = [one[0] for one in found]
-        if change.was is None and change.place is None:
-            found.append(now)
-        elif change.was is not None and change.place is None:
-            found[names.index(change.was.name)] = now
-        else:
-            if change.was is not None:
-                del found[names.index(change.was.name)]
-            names = [one[0] for one in found]
-            found.insert(names.index(change.place) + 1 if change.place else 0, now)
+        if change.was is not None and change.place is None:
+            found[[one[0] for one in found].index(change.was.name)] = described(change.now)
+    for change in diff.columns:
+        if change.place is not None:
+            behind = [one[0] for one in found].index(change.place) + 1 if change.place else 0
+            found.insert(behind, described(change.now))
+        elif change.was is None:
+            found.append(described(change.now))
     return found
 
 
@@ -130,6 +134,31 @@ def test_the_difference_done_to_the_one_gives_the_other(both: tuple[TableInfo, T
 def test_a_table_does_not_differ_from_itself(both: tuple[TableInfo, TableInfo]) -> None:
     for info in both:
         assert table_diff(info, info, kind=ActionType.MULTI_SCHEMA_CHANGE) == TableDiff()
+
+
+@given(st.permutations(NAMES), st.sampled_from(NAMES))
+def test_no_more_columns_move_than_must(order: list[str], changed: str) -> None:
+    """And of those that could rather the one that is defined anew: its place is told with its definition."""
+    ids = {name: n for n, name in enumerate(NAMES, start=1)}
+    before = table(*(column(ids[name], name) for name in NAMES))
+    after = table(*(column(ids[n], n, FieldType(Tp.LONGLONG) if n == changed else INT) for n in order))
+    diff = table_diff(before, after, kind=ActionType.MODIFY_COLUMN)
+    rest = [name for name in order if name != changed]
+    moved = [change.now.name for change in diff.columns if change.place is not None]
+    if rest == sorted(rest):
+        assert {change.now.name for change in diff.columns} == {changed}
+    assert len(moved) == len(NAMES) - longest([ids[name] for name in order])
+
+
+def longest(numbers: list[int]) -> int:
+    """The length of the longest subsequence that grows, by looking at all of them."""
+    grows = (
+        part
+        for size in range(len(numbers), 0, -1)
+        for part in itertools.combinations(numbers, size)
+        if list(part) == sorted(part)
+    )
+    return len(next(grows))
 
 
 def test_a_column_with_another_type_and_name_is_known_by_the_text_alone() -> None:

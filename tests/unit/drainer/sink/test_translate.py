@@ -142,12 +142,20 @@ def test_a_view() -> None:
     definer = {"Username": "ro`ot", "Hostname": "%", "CurrentUser": False}
     said = {"view_select": "SELECT 1", "view_definer": definer, "view_security": 0, "view_algorithm": 1}
     view = replace(T, rest={"view": said})
-    made = told(step(ActionType.CREATE_VIEW, (None, view)))
+    named = step(ActionType.CREATE_VIEW, (None, view), text="CREATE DEFINER = `root`@`%` VIEW …")
+    made = told(named)
     head, tail = "CREATE OR REPLACE ALGORITHM = MERGE", "VIEW `d`.`t` (`a`) AS SELECT 1"
     assert made.sql == (f"{head} DEFINER = `ro``ot`@`%` SQL SECURITY DEFINER {tail}",)
     assert made.instead == (f"{head} SQL SECURITY INVOKER {tail}",)
     assert made.optional
-    assert told(step(ActionType.CREATE_VIEW, (None, view)), TIDB).sql == made.sql
+    assert told(named, TIDB).sql == made.sql
+    for text in (
+        "CREATE VIEW …",
+        "CREATE DEFINER = CURRENT_USER SQL SECURITY DEFINER VIEW …",
+        "CREATE DEFINER=current_user() …",
+    ):
+        mine = step(ActionType.CREATE_VIEW, (None, view), text=text)
+        assert told(mine).sql == told(mine, TIDB).sql == (f"{head} SQL SECURITY DEFINER {tail}",)
 
 
 def test_a_temporary_table_is_left_to_upstream() -> None:

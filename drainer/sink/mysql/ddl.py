@@ -26,7 +26,7 @@ from drainer.sink.mysql.driver import Driver, run_transaction
 from drainer.sink.mysql.plan import Plan, plan_of
 from drainer.sink.mysql.server import Server
 from drainer.sink.mysql.statements import quote
-from drainer.sink.mysql.translate import why_not
+from drainer.sink.mysql.translate import CREATES, why_not
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
@@ -130,7 +130,10 @@ class DdlRunner:
         )
 
     def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
-        return plan_of(step, self._server(), may_exist=may_exist)
+        server = self._server()
+        if server.is_tidb and step.job.type in CREATES:
+            server = replace(server, database_collation=self._database_collation(step.schema))
+        return plan_of(step, server, may_exist=may_exist)
 
     def _server(self) -> Server:
         return Server(self._driver.session().flavour, self._known_collations())
@@ -316,6 +319,14 @@ class DdlRunner:
 
     def _table(self) -> bytes:
         return self._driver.feed.table("drainer_ddl")
+
+    def _database_collation(self, schema: str) -> str:
+        session = self._driver.session()
+        rows = session.query(
+            b"SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME="
+            + session.literal(schema)
+        )
+        return str(rows[0][0]) if rows else ""
 
     def _known_collations(self) -> frozenset[str]:
         if self._collations is None:

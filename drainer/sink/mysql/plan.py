@@ -75,7 +75,7 @@ def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
     """The step's statements as the destination must be told them. Logs what differs from upstream."""
     zone = session_context.zone(step)
     dialect = server.dialect(zone)
-    made = tidb.translate(step, dialect) if server.is_tidb else translate(step, server, dialect)
+    made = tidb.translate(step, server, dialect) if server.is_tidb else translate(step, server, dialect)
     for note in _notes(step, made, dialect):
         _log.warning("DDL differs from upstream's in the destination", job=step.job.id, note=note)
     if not made.sql:

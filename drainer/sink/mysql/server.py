@@ -20,10 +20,12 @@ _MARIADB: Final = Dialect(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`flavour`: mysql, mariadb or tidb; `collations`: those it knows, in lower case."""
+    """`flavour`: mysql, mariadb or tidb. `collations`: those it knows, in lower case. `database_collation`: what a
+    table of the job's database gets that names none, '' where it was not asked."""
 
     flavour: str
     collations: frozenset[str] = frozenset()
+    database_collation: str = ""
 
     @property
     def is_tidb(self) -> bool:

@@ -42,7 +42,7 @@ CANNOT_SAY: Final = (
 # Tables that differ in more than their rows, rows that do not belong into the partition, foreign keys.
 _CANNOT_EXCHANGE: Final = (1064, 1731, 1732, 1733, 1734, 1735, 1736, 1737, 1740)
 _NOT_ALLOWED: Final = (1227,)
-_CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
+CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
@@ -118,7 +118,7 @@ def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
         return (make(database, dialect),)
     if kind in _RENAMES:
         return _renamed(step.changes)
-    if kind in _CREATES:
+    if kind in CREATES:
         new = [change.after for change in step.changes]
         return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
     return _one(step, step.changes[0], dialect) if len(step.changes) == 1 else None

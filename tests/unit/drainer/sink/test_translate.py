@@ -38,7 +38,7 @@ def step(
 
 def told(wanted: Ddl, server: Server = MARIADB, zone: str = "") -> Translation:
     if server.is_tidb:
-        return tidb.translate(wanted, server.dialect(zone))
+        return tidb.translate(wanted, server, server.dialect(zone))
     return translate(wanted, server, server.dialect(zone))
 
 
@@ -203,6 +203,16 @@ def test_a_tidb_is_told_upstreams_text() -> None:
     silent = step(ActionType.CREATE_TABLE, (None, T), text="")
     assert told(silent, TIDB).sql[0].startswith("CREATE TABLE `d`.`t`")
     assert told(replace(silent, rewritten=True), TIDB) == Translation((), use="here")
+
+
+def test_a_tidb_whose_database_has_another_collation() -> None:
+    """A CREATE TABLE that names none would get that one."""
+    other = replace(TIDB, database_collation="utf8mb4_general_ci")
+    plain = step(ActionType.CREATE_TABLE, (None, T))
+    assert told(plain, other).sql[0].endswith("DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    assert told(plain, replace(TIDB, database_collation="UTF8MB4_BIN")).sql == (TEXT,)
+    assert told(replace(plain, query=f"{TEXT} COLLATE = utf8mb4_bin"), other).sql == (TEXT,)
+    assert told(step(ActionType.ADD_COLUMN, (T, table(A, B))), other).sql == (TEXT,)
 
 
 def test_what_no_destination_can_do() -> None:

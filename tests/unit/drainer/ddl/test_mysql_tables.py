@@ -83,6 +83,7 @@ def test_what_stays_of_a_definition_is_not_said() -> None:
     assert altered(table(A), table(replace(A, default="5"))) == ["ALTER COLUMN `a` SET DEFAULT '5'"]
     assert altered(table(replace(A, default="5")), table(A)) == ["ALTER COLUMN `a` SET DEFAULT NULL"]
     no_default = column(1, "a", INT, Flag.NO_DEFAULT_VALUE)
+    assert altered(table(A), table(no_default)) == ["ALTER COLUMN `a` DROP DEFAULT"]
     assert altered(table(replace(A, default="5")), table(no_default)) == ["ALTER COLUMN `a` DROP DEFAULT"]
     now = column(1, "a", STAMP, default="CURRENT_TIMESTAMP")
     assert altered(table(replace(now, default=None)), table(now)) == [
@@ -99,6 +100,7 @@ def test_keys_come_and_go() -> None:
     assert altered(before, table(A, B, keys=(key("n", 1, number=3),))) == [
         "DROP PRIMARY KEY, DROP COLUMN `c`, ADD KEY `n` (`b`)"
     ]
+    assert altered(before, table(A, keys=(primary,))) == ["DROP COLUMN `b`, DROP COLUMN `c`"]
     one = table(A, B, keys=(key("k", 0),))
     assert altered(one, table(A, B), dialect=MARIADB) == ["DROP INDEX IF EXISTS `k`"]
     assert altered(one, table(A, B, keys=(key("k", 0, 1),))) == ["DROP INDEX `k`, ADD KEY `k` (`a`, `b`)"]

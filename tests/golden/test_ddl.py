@@ -5,13 +5,18 @@ with no more than rows depend on."""
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from binlog import envelope
+from binlog.tidb.table import TableInfo
 
 from drainer.batch import read_batch
+from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.schema.errors import UnknownColumn
@@ -35,7 +40,7 @@ from tests.support import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> None:
+def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
@@ -57,6 +62,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> None:
             rest = batch.after(destination.commit_ts)
             schema.bring_forward(job, min(i.schema_version for i in rest.items if i.ddl is None))
         batch = batch.after(destination.commit_ts)
+    return schema
 
 
 def apply(step: Step, schema: Schema, destination: Destination) -> None:
@@ -88,6 +94,43 @@ def test_no_ddl_of_the_recordings_needs_an_operator(
     finally:
         destination.close(clean=True)
     assert differences(mariadb, capture) == []
+
+
+@pytest.mark.parametrize("name", ["ddl", "ddl_hard"])
+def test_tables_end_as_if_they_were_made_at_once(name: str, mariadb: MariaDB, tmp_path: Path) -> None:
+    """Every difference added up is what the last TableInfo says: SHOW CREATE TABLE is the same, but for the order of
+    the indexes and where the counter stands."""
+    mariadb.reset()
+    destination = MySQLDestination(
+        ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
+    )
+    try:
+        schema = replay(CaptureSet(GOLDEN / name), tmp_path / "jobs.json", destination)
+    finally:
+        destination.close(clean=True)
+    dialect = Server("mariadb").dialect()
+    tables = [table for table in schema.catalog.tables.values() if is_there(table.schema, table.current)]
+    assert len(tables) > 10
+    mariadb.query("CREATE DATABASE at_once")
+    for table in tables:
+        once = replace(table.current, rest={k: v for k, v in table.current.rest.items() if k != "fk_info"})
+        assert once.rest == table.current.rest or table.name.startswith("fk_")
+        mariadb.query(create_table("at_once", once, dialect))
+        assert shown(mariadb, table.schema, table.name) == shown(mariadb, "at_once", table.name)
+        mariadb.query(f"DROP TABLE {quoted('at_once', table.name)}")
+
+
+def is_there(schema: str, info: TableInfo) -> bool:
+    kept = not info.is_view and not info.is_sequence and not info.rest.get("temp_table_type")
+    return kept and schema != "mysql"
+
+
+def shown(mariadb: MariaDB, schema: str, table: str) -> tuple[list[str], list[str]]:
+    """The columns in their order and the rest sorted, from SHOW CREATE TABLE."""
+    text = str(mariadb.query(f"SHOW CREATE TABLE {quoted(schema, table)}")[0][1])
+    lines = [line.rstrip(",") for line in re.sub(r" AUTO_INCREMENT=\d+", "", text).splitlines()]
+    columns = [line for line in lines if line.startswith("  `")]
+    return columns, sorted(line for line in lines if not line.startswith("  `"))
 
 
 @pytest.mark.parametrize("name", ["ddl", "ddl_hard"])

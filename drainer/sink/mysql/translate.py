@@ -24,13 +24,13 @@ from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted, tokens, without_comments
 from drainer.ddl.mysql_columns import UnsupportedType
 from drainer.ddl.mysql_objects import alter_database, alter_sequence, create_database, create_sequence, create_view
-from drainer.ddl.mysql_objects import rename_tables as rename
 from drainer.ddl.mysql_tables import alter_table, create_table
 from drainer.ddl.table_diff import table_diff
+from drainer.schema import kinds
 from drainer.sink.mysql import exchange
 from drainer.sink.mysql.partitions import emptied
 from drainer.sink.mysql.server import Server
-from drainer.step import Ddl, Located, TableChange
+from drainer.step import Ddl, TableChange
 
 # A word, type, character set or option that is not known, or known but not there; a foreign key without an index to
 # refer to, an index too long for a ROW_FORMAT, and a counter without a key, all of which TiDB takes; an index or
@@ -46,11 +46,6 @@ CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
 _RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
 _BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
 _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
-_DROPS: Final = {
-    ActionType.DROP_TABLE: "TABLE",
-    ActionType.DROP_VIEW: "VIEW",
-    ActionType.DROP_SEQUENCE: "SEQUENCE",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +70,8 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
     text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
     if is_temporary(step) or (kind in _SEQUENCES and not server.has_sequences):
         return Translation(())
+    if kind in kinds.DROPS or kind in _RENAMES:
+        return text  # made of the changes by schema/statement.py, whatever the server
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
         return _exchange(step, dialect) or text
     if kind == ActionType.CREATE_VIEW:
@@ -116,8 +113,6 @@ def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
             return None
         make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
         return (make(database, dialect),)
-    if kind in _RENAMES:
-        return _renamed(step.changes)
     if kind in CREATES:
         new = [change.after for change in step.changes]
         return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
@@ -127,8 +122,6 @@ def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
 def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | None:
     """A job on one table, view or sequence."""
     kind, before, after = step.job.type, change.before, change.after
-    if kind in _DROPS:
-        return None if before is None else (f"DROP {_DROPS[kind]} IF EXISTS {quoted(before.schema, before.name)}",)
     if after is None:
         return None
     if kind == ActionType.TRUNCATE_TABLE:
@@ -140,17 +133,6 @@ def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | 
         return None
     diff = table_diff(before.info, after.info, kind=kind, query=step.query)
     return tuple(alter_table(after.schema, before.info, after.info, diff, dialect))
-
-
-def _renamed(changes: tuple[TableChange, ...]) -> tuple[str, ...] | None:
-    pairs = [(c.before, c.after) for c in changes if c.before is not None and c.after is not None]
-    if not pairs or len(pairs) < len(changes):
-        return None
-    return (rename((_place(old), _place(new)) for old, new in pairs),)
-
-
-def _place(table: Located) -> tuple[str, str]:
-    return table.schema, table.name
 
 
 def _view(step: Ddl) -> Translation | None:

@@ -76,11 +76,10 @@ def test_how_tidb_stores_a_table_is_nothing_to_do() -> None:
 
 def test_tables_and_databases_go_and_move() -> None:
     moved = replace(T, name="z")
-    assert told(step(ActionType.DROP_TABLE, (T, None))).sql == ("DROP TABLE IF EXISTS `d`.`t`",)
     assert told(step(ActionType.TRUNCATE_TABLE, (T, replace(T, id=11)))).sql == ("TRUNCATE TABLE `d`.`t`",)
-    assert told(step(ActionType.RENAME_TABLE, (T, moved))).sql == ("RENAME TABLE `d`.`t` TO `d`.`z`",)
-    ring = step(ActionType.RENAME_TABLES, (T, moved), (moved, T))
-    assert told(ring).sql == ("RENAME TABLE `d`.`t` TO `d`.`z`, `d`.`z` TO `d`.`t`",)
+    made = "RENAME TABLE `d`.`t` TO `d`.`z`"  # as schema/statement.py makes it of the changes
+    for server in (MARIADB, MYSQL, TIDB):
+        assert told(step(ActionType.RENAME_TABLE, (T, moved), text=made), server).sql == (made,)
     info = DBInfo(2, "d", "utf8mb4", "utf8mb4_bin")
     options = "`d` DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
     for server in (MARIADB, TIDB):
@@ -132,7 +131,6 @@ def test_sequences() -> None:
     altered = told(step(ActionType.ALTER_SEQUENCE, (one, one)))
     assert (altered.sql, altered.use) == ((OPEN,), "here")
     assert altered.instead == (f"ALTER SEQUENCE `d`.`t` {words}",)
-    assert told(step(ActionType.DROP_SEQUENCE, (one, None))).sql == ("DROP SEQUENCE IF EXISTS `d`.`t`",)
     for kind in (ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE):
         assert told(step(kind, (None, one)), MYSQL) == Translation(())
 

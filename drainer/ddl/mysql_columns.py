@@ -97,7 +97,7 @@ def column_sql(column: ColumnInfo, dialect: Dialect, *, counted: bool = True) ->
 def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
     """What stands behind DEFAULT, '' where there is none. TiDB keeps a TIMESTAMP's in UTC."""
     kind, value = column.type, column.default
-    if kind.tp is Tp.BIT and column.default_bit is not None:
+    if column.default_bit is not None and (kind.tp is Tp.BIT or kind.is_binary):
         return f"x'{column.default_bit.hex()}'"
     if value is None:
         return ""

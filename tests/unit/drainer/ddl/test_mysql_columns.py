@@ -33,6 +33,8 @@ from tests.ddl_case import INT, MARIADB, MYSQL, STAMP, TEXT, column
         (column(1, "a", FieldType(Tp.DOUBLE, flen=22)), "`a` DOUBLE"),
         (column(1, "a", FieldType(Tp.FLOAT, flen=7, decimal=2)), "`a` FLOAT(7,2)"),
         (column(1, "a", FieldType(Tp.STRING, flen=4), default="b\0\0\0"), "`a` BINARY(4) DEFAULT x'62000000'"),
+        (column(1, "a", FieldType(Tp.VARCHAR, flen=4), default="?", default_bit=b"\xff\xfe"),
+         "`a` VARBINARY(4) DEFAULT x'fffe'"),
         (column(1, "a", FieldType(Tp.VARCHAR, flen=4), default=""), "`a` VARBINARY(4) DEFAULT ''"),
         (column(1, "a", FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)), "`a` DECIMAL(10,2)"),
         (column(1, "a", INT, Flag.AUTO_INCREMENT | Flag.NOT_NULL), "`a` INT NOT NULL AUTO_INCREMENT"),

@@ -168,9 +168,9 @@ def test_foreign_keys_come_and_go_as_upstream_names_them(db: MariaDB) -> None:
     for n, name in enumerate(("a", "b"), start=60):
         without = replace(with_key(n, name), rest={})
         destination.ddl(
-            step(10 + n, ActionType.DROP_FOREIGN_KEY, 200 + n, "…", before=with_key(n, name), after=without)
+            step(10 + n, ActionType.DROP_FOREIGN_KEY, 200 + 2 * n, "…", before=with_key(n, name), after=without)
         )
-        destination.ddl(step(20 + n, ActionType.DROP_COLUMN, 300 + n, "…", before=without, after=table(n, name)))
+        destination.ddl(step(20 + n, ActionType.DROP_COLUMN, 201 + 2 * n, "…", before=without, after=table(n, name)))
     assert db.query(count) == [(0,)]
     wrong = with_key(70, "c", ref_cols=[{"O": "nothere"}])
     destination.ddl(step(90, ActionType.CREATE_TABLE, 400, "…", after=wrong))

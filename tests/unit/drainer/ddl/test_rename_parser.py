@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.schema.rename import RenamePair, RenameUnreadable, rename_pairs
-from drainer.schema.sqltext import quoted
+from drainer.ddl.lexer import quoted
+from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from binlog import tso
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.types import Flag, Tp
 
-from drainer.schema.define import shown
-from drainer.schema.pairs import paired
-from drainer.schema.sqltext import quoted
+from drainer.ddl.column_pairs import paired
+from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_columns import INSTANT
+from drainer.ddl.table_diff import shown_columns
+from drainer.sink.mysql.server import Server
 from drainer.step import Ddl
 
-INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _DATES: Final = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP})
 
@@ -74,14 +75,14 @@ def _clock_offset(offset_s: int) -> str:
     return f"{'-' if offset_s < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
 
 
-def fills(step: Ddl, flavour: str) -> Iterator[str]:
+def fills(step: Ddl, server: Server) -> Iterator[str]:
     """UPDATEs of standing rows whose new column the server fills with another value than upstream: MariaDB's JSON is a
     text, and NOT NULL makes it empty instead of the JSON null."""
-    if flavour != "mariadb" or step.before is None or step.after is None or step.rewritten:
+    if not server.is_mariadb or step.before is None or step.after is None or step.rewritten:
         return
-    known = {column.id for column in paired(shown(step.before), shown(step.after), step.query).values()}
+    known = {column.id for column in paired(shown_columns(step.before), shown_columns(step.after), step.query).values()}
     known |= step.before.columns_by_id.keys()
-    for column in shown(step.after):
+    for column in shown_columns(step.after):
         made = column.id not in known and not column.is_generated
         if made and column.type.tp is Tp.JSON and column.is_not_null and column.origin_default is None:
             # A column that moves with every UPDATE must not.
@@ -93,15 +94,15 @@ def fills(step: Ddl, flavour: str) -> Iterator[str]:
 
 def _moving(step: Ddl) -> Iterator[ColumnInfo]:
     assert step.after is not None
-    return (column for column in shown(step.after) if column.type.flag & Flag.ON_UPDATE_NOW)
+    return (column for column in shown_columns(step.after) if column.type.flag & Flag.ON_UPDATE_NOW)
 
 
 def _converted(step: Ddl) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
     """Columns before and after, of those that stay and change their type."""
     if step.before is None or step.after is None:
         return
-    pairs = paired(shown(step.before), shown(step.after), step.query)
-    for column in shown(step.after):
+    pairs = paired(shown_columns(step.before), shown_columns(step.after), step.query)
+    for column in shown_columns(step.after):
         was = pairs.get(column.id)
         if was is not None and was.type.tp is not column.type.tp:
             yield was, column

@@ -1,10 +1,7 @@
-"""Texts that lean on the writer's current database, made independent of it (the X-17 family). Pure.
+"""CREATE TABLE a.t LIKE s, made independent of the writer's current database (the X-17 family). Pure.
 
-No job tells the writer's current database. Where the created name is qualified it may be another one than the
-job's, and an unqualified name in the rest of the text then means something else downstream:
-
-- CREATE VIEW a.v AS SELECT … FROM t: TiDB stores the select with every name qualified.
-- CREATE TABLE a.t LIKE s: s is looked for among the tables of that name that have these columns.
+No job tells that database. Where the created name is qualified it may be another one than the job's, and the source
+means something else downstream: it is looked for among the tables of that name that have these columns.
 """
 
 from __future__ import annotations
@@ -14,39 +11,18 @@ from collections.abc import Sequence
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType, Job
 
+from drainer.ddl.lexer import Token, quoted, tokens
 from drainer.schema.catalog import Catalog
-from drainer.schema.sqltext import Token, quoted, tokens
 
 _log = get_logger(__name__)
 
 
 def independent(job: Job, query: str, catalog: Catalog) -> str:
     """`query` as it may be run in the job's own database. `catalog`: before the job."""
-    if job.table_info is None:
+    if job.table_info is None or job.type != ActionType.CREATE_TABLE:
         return query
-    if job.type == ActionType.CREATE_VIEW:
-        return _view(job, query)
-    if job.type == ActionType.CREATE_TABLE:
-        return _like(job, query, catalog)
-    return query
-
-
-def _view(job: Job, query: str) -> str:
     words = list(tokens(query))
-    at = _after(words, "VIEW")
-    if at is None or not _dotted(words, at):
-        return query
-    view = job.table_info.view if job.table_info else None
-    select = view.get("view_select") if view else None
-    body = next((t for t in words[at:] if t.is_word("AS")), None)
-    if not isinstance(select, str) or not select or body is None:
-        return query
-    return f"{query[: body.end]} {select}"
-
-
-def _like(job: Job, query: str, catalog: Catalog) -> str:
-    words = list(tokens(query))
-    at = _after(words, "TABLE")
+    at = next((i + 1 for i, t in enumerate(words) if t.is_word("TABLE")), None)
     if at is not None and [w.value.upper() for w in words[at : at + 3]] == ["IF", "NOT", "EXISTS"]:
         at += 3
     if at is None or not _dotted(words, at):
@@ -56,12 +32,11 @@ def _like(job: Job, query: str, catalog: Catalog) -> str:
         rest = rest[1:]
     if len(rest) < 2 or not rest[0].is_word("LIKE") or _dotted(rest, 1) or not rest[1].is_name:
         return query
-    source = rest[1]
-    homes = _homes(job, source.value, catalog)
+    homes = _homes(job, rest[1].value, catalog)
     if len(homes) != 1:
         _log.warning("CREATE TABLE LIKE: the database of the source is not known", job_id=job.id, candidates=homes)
         return query
-    return f"{query[: source.start]}{quoted(homes[0], source.value)}{query[source.end :]}"
+    return f"CREATE TABLE {quoted(words[at].value, words[at + 2].value)} LIKE {quoted(homes[0], rest[1].value)}"
 
 
 def _homes(job: Job, name: str, catalog: Catalog) -> list[str]:
@@ -73,10 +48,6 @@ def _homes(job: Job, name: str, catalog: Catalog) -> list[str]:
         for table in catalog.tables.values()
         if table.name.lower() == name.lower() and [(c.name, c.type) for c in table.current.public_columns] == wanted
     ]
-
-
-def _after(words: Sequence[Token], word: str) -> int | None:
-    return next((i + 1 for i, t in enumerate(words) if t.is_word(word)), None)
 
 
 def _dotted(words: Sequence[Token], at: int) -> bool:

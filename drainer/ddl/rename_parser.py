@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drainer.schema.errors import SchemaError
-from drainer.schema.sqltext import Token, tokens
+from binlog.errors import BinlogError
+
+from drainer.ddl.lexer import Token, tokens
 
 
-class RenameUnreadable(SchemaError):
+class RenameUnreadable(BinlogError):
     """A text that should be RENAME TABLE is not."""
 
     def __init__(self, sql: str, offset: int, wanted: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from binlog.tidb.column import ColumnInfo
 
-from drainer.schema.sqltext import tokens
+from drainer.ddl.lexer import tokens
 
 
 def paired(before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], query: str) -> dict[int, ColumnInfo]:

@@ -1,0 +1,112 @@
+"""A gRPC server: where it listens, and all of its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable
+from socket import AI_PASSIVE, SOCK_STREAM
+
+from binlog.log import get_logger
+from binlog.outage import Outage
+from binlog.rpc.session import Session, Settings
+
+TICK_S = 0.25
+BACKLOG = 1024
+CONNECTIONS_MAX = 4096
+TLS_HANDSHAKE_S = 20.0
+CLOSE_S = 1.0  # for the last bytes of each connection
+
+_log = get_logger("rpc")
+
+
+class Server:
+    """Listens from `listen` to `stop`."""
+
+    def __init__(self, settings: Settings, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._settings = settings
+        self._connections_max = connections_max
+        self._sessions: set[Session] = set()
+        self._servers: list[asyncio.Server] = []
+        self._ticker: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """The port. OSError where nobody can listen there. A name is listened at in all of its addresses."""
+        loop = asyncio.get_running_loop()
+        timeout_s = TLS_HANDSHAKE_S if tls is not None else None
+        anywhere = host in ("", "::")
+        found = await loop.getaddrinfo(None if anywhere else host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        for address in sorted({str(each[4][0]) for each in found}):  # 0.0.0.0 before ::
+            try:  # one after the other: where the system chooses the port it is the same for all
+                server = await loop.create_server(
+                    self._session, address, port, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=timeout_s
+                )
+            except OSError:
+                if not (anywhere and self._servers):  # a machine without IPv6
+                    raise
+                continue
+            self._servers.append(server)
+            port = port or server.sockets[0].getsockname()[1]
+        self._begin()
+        return port
+
+    async def listen_unix(self, path: str) -> None:
+        """Likewise, without TLS."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._session, path, backlog=BACKLOG))
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick(), name="rpc clock")
+
+    def _session(self) -> Session:
+        return Session(self._settings, self._opened, self._session_changed)
+
+    def _opened(self, session: Session) -> bool:
+        if len(self._sessions) >= self._connections_max:
+            self._full.failed(connections=len(self._sessions))
+            return False
+        self._full.over()
+        self._sessions.add(session)
+        return True
+
+    def _session_changed(self, session: Session) -> None:
+        if session.transport is None:
+            self._sessions.discard(session)
+        self._changed.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            for session in list(self._sessions):
+                session.tick(now_s)
+
+    async def stop(self, grace_s: float) -> None:
+        """No new calls; those under way may end within the grace period, and are then ended."""
+        for server in self._servers:
+            server.close()
+        for session in list(self._sessions):
+            session.drain()
+        await self._until(lambda: all(session.is_idle for session in self._sessions), grace_s)
+        for session in list(self._sessions):
+            session.stop("the server is stopping")
+        await self._until(lambda: not self._sessions, CLOSE_S)
+        for session in list(self._sessions):
+            if session.transport is not None:
+                session.transport.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+
+    async def _until(self, reached: Callable[[], bool], timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not reached():
+                    self._changed.clear()
+                    await self._changed.wait()

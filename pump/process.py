@@ -32,7 +32,7 @@ from binlog.upstream import choose_source, pd_addresses
 
 from pump.admission import InFlight
 from pump.config import PumpConfig
-from pump.edge import Edge, Service
+from pump.edge import Edge, MessageLimits, Service
 from pump.election import Election
 from pump.errors import NotifyFailed
 from pump.expired import ExpiredWriters
@@ -166,7 +166,12 @@ class Pump:
         if own_timestamps:
             self.election = Election(etcd, log_ts_until=self.store.largest_ts_until, ahead_max_s=config.bound_ahead_max)
             services.append(TsoService(self.election, self.cluster_id).service())
-        self.edge = Edge(services, config.security.security(), receive_bytes_max=config.max_message_size)
+        self.edge = Edge(
+            services,
+            config.security.security(),
+            in_flight,
+            MessageLimits(config.transaction_bytes_max, config.max_message_size),
+        )
         await self.edge.start(config.addr, config.socket)
         self._stack.push_async_callback(self.edge.stop, GRACE_S)
         if self.election is not None:

@@ -10,6 +10,7 @@ from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.log import get_logger
 from binlog.outage import Outage
 from binlog.pb import pump_pb2
+from binlog.rpc.messages import Buffer
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering
@@ -77,14 +78,11 @@ class PumpService:
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
+            writes=frozenset({"WriteBinlog"}),
         )
 
-    async def write_binlog(self, data: bytes) -> bytes:
+    async def write_binlog(self, data: Buffer) -> bytes:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07)."""
-        with self._in_flight.request(len(data)):
-            return await self._write(data)
-
-    async def _write(self, data: bytes) -> bytes:
         cluster_id, payload = parse_write(data)
         began_s = time.monotonic()
         (refused,) = await self._gate.write(self._store, "WriteBinlog", cluster_id, [payload])
@@ -97,13 +95,13 @@ class PumpService:
             _log.warning("slow write", seconds=round(took_s, 3), bytes=len(payload))
         return b""
 
-    async def pull_binlogs(self, data: bytes) -> AsyncIterator[bytes]:
+    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, -06).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """
         try:
-            request = pump_pb2.PullBinlogReq.FromString(data)
+            request = pump_pb2.PullBinlogReq.FromString(bytes(data))
         except ProtobufError as error:
             raise DecodeError("PullBinlogReq", offset=0, detail=str(error)) from error
         self._gate.check(request.clusterID)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -14,7 +13,7 @@ from binlog import metrics
 from binlog.errors import BinlogError, ConfigError
 from binlog.fields import split_host_port, why_not_listening
 from binlog.log import get_logger
-from binlog.security import Security
+from binlog.security import Security, common_names
 
 BODY_BYTES_MAX = 1 << 20
 STOP_S = 2.0
@@ -157,9 +156,7 @@ class StatusServer:
 def _names_of(request: web.Request) -> tuple[str, ...]:
     """Common Names of the client's certificate."""
     transport = request.transport
-    tls: Any = transport.get_extra_info("ssl_object") if transport is not None else None
-    certificate = (tls.getpeercert() if tls is not None else None) or {}
-    return tuple(value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
+    return common_names(transport.get_extra_info("ssl_object") if transport is not None else None)
 
 
 def _answer(response: Response) -> web.Response:

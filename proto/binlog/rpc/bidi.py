@@ -56,24 +56,30 @@ class BidiCall(Call):
         return place
 
     def _find_room(self, place: _Place) -> None:
-        place.blocked, place.refused = False, None
-        room = self._link.room
         try:
-            room.take(place.size)
+            self._link.room.take(place.size)
         except Exception as error:  # noqa: BLE001  the handler's to name
             place.refused = error
-            if not room.tolerate(place.size):
-                place.blocked = True
-                self._link.wait_for_room(lambda: self._retry(place))
-            else:
-                place.tolerated += place.size
+            self._tolerate(place)
         else:
             place.taken += place.size
 
+    def _tolerate(self, place: _Place) -> None:
+        place.blocked = not self._link.room.tolerate(place.size)
+        if place.blocked:
+            self._link.wait_for_room(lambda: self._retry(place))
+        else:
+            place.tolerated += place.size
+
     def _retry(self, place: _Place) -> None:
-        if place.blocked and not self.over:
+        if not place.blocked or self.over:
+            return
+        if self._link.room.fits(place.size):
+            place.blocked, place.refused = False, None
             self._find_room(place)
-            self._give_credit()
+        else:
+            self._tolerate(place)
+        self._give_credit()
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
         for message in found:

@@ -13,6 +13,9 @@ from binlog.rpc.status import RpcError, Status
 class Room(Protocol):
     """Bytes of requests held at once, over all calls."""
 
+    def fits(self, size: int) -> bool:
+        """Whether `take` would succeed."""
+
     def take(self, size: int) -> None:
         """Count so many bytes until `give`. Raises what a handler may raise where there is no room for them."""
 
@@ -29,6 +32,9 @@ class Room(Protocol):
 
 class Unlimited:
     """A Room without walls."""
+
+    def fits(self, size: int) -> bool:
+        return True
 
     def take(self, size: int) -> None:
         """There is room."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ssl
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from binlog.rpc.session import Session, Settings
 TICK_S = 0.25
 BACKLOG = 1024
 CONNECTIONS_MAX = 4096
+NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # of a machine without IPv6
 TLS_HANDSHAKE_S = 20.0
 CLOSE_S = 1.0  # for the last bytes of each connection
 
@@ -45,8 +47,8 @@ class Server:
                 server = await loop.create_server(
                     self._session, address, port, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=timeout_s
                 )
-            except OSError:
-                if not (anywhere and self._servers):  # a machine without IPv6
+            except OSError as error:
+                if not self._servers or error.errno not in NO_SUCH_FAMILY:
                     raise
                 continue
             self._servers.append(server)

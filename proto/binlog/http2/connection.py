@@ -189,7 +189,7 @@ class Connection(ControlFrames):
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, str(error)) from error
         if flags >> 8:
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
-        if self._draining or len(self._under_way) >= self._limits.streams_max:
+        if self._draining or max(len(self._under_way), len(self._streams)) >= self._limits.streams_max:
             raise StreamError(stream_id, Code.REFUSED_STREAM, "too many streams, or the server is stopping")
         stream = Stream(stream_id, self._now_s, self._limits.stream_window_bytes, head.content_length)
         self._streams[stream_id] = stream

@@ -1,7 +1,7 @@
 """Header blocks (RFC 7541): those of a peer are decoded and judged, ours are written without any table.
 
-We announce a header table of size zero. From the moment a peer keeps to that, each of its blocks means the same
-whatever came before, so that blocks are remembered: a caller's are all alike but for the value of one field (the time
+We announce a header table of size zero. From the moment a peer keeps to that (not all do, so nobody is refused for it),
+each of its blocks means the same whatever came before, and blocks are remembered: a caller's are all alike but for the value of one field (the time
 a call has left), which is found in the block by its literal name. Only what the general decoder has judged once is
 remembered; what differs elsewhere goes through it.
 """
@@ -26,6 +26,7 @@ KEY_BYTES_MAX = 1024  # of one that is remembered
 VALUES_MAX = 512  # values of the varying field
 SHORT_MAX = 127  # bytes of a string whose length is one byte
 
+_SIZE_UPDATE_0, _SIZE_UPDATE_END = b"\x20", 0x40
 _STATUS_200 = b"\x88"
 _STATUS = b"\x08\x03"  # :status, not indexed, of three digits
 _CONTENT_TYPE = b"\x0f\x10"  # index 31, not indexed
@@ -124,13 +125,14 @@ class HeaderDecoder:
         self._marks = [bytes((0x80 | len(huffman(varying)),)) + huffman(varying), bytes((len(varying),)) + varying]
         if not varying:
             self._marks = []
+        self._acknowledged = False
         self._stateless = False
         self._remembered: dict[bytes, Head] = {}
         self._values: dict[bytes, bytes] = {}
 
     def settings_acknowledged(self) -> None:
-        """From now on the peer keeps to a header table of size zero, or fails."""
-        self._decoder.max_allowed_table_size = 0
+        """The peer knows our table size. h2spec and others then keep the table they have, but may not choose another."""
+        self._acknowledged = True
 
     def request(self, block: bytes) -> tuple[Head, bytes | None]:
         """(head, value of the varying field). Malformed; ProtocolError where the decoder cannot go on."""
@@ -150,13 +152,15 @@ class HeaderDecoder:
     def fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
         """All fields of a block. ProtocolError: what the peer's encoder and ours know of each other is lost."""
         decoder = self._decoder
+        if self._acknowledged and block[:1] > _SIZE_UPDATE_0 and block[0] < _SIZE_UPDATE_END:
+            raise ProtocolError(Code.COMPRESSION_ERROR, "a header table larger than we allow")
         try:
             fields: Any = decoder.decode(block, raw=True)
         except OversizedHeaderListError as error:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"header fields: {error}") from error
         except (HPACKError, ValueError, IndexError) as error:
             raise ProtocolError(Code.COMPRESSION_ERROR, f"a header block: {error}") from error
-        self._stateless = decoder.max_allowed_table_size == 0 and decoder.header_table_size == 0
+        self._stateless = decoder.header_table_size == 0  # the peer said so, at the beginning of this block or before
         return [(bytes(name), bytes(value)) for name, value in fields]
 
     def _split(self, block: bytes) -> tuple[bytes, bytes | None]:

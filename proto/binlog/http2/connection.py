@@ -134,10 +134,10 @@ class Connection(ControlFrames):
         """Of a stream that nothing more is expected of."""
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
+        self._pay(COST_FRAME)
         if self._closed.was_cut_off(stream_id):
             return
         if stream is None:
-            self._pay(COST_FRAME)
             self._outgoing.write(frames.rst_stream(stream_id, Code.STREAM_CLOSED))
             self._closed.add(stream_id, cut_off=True)
             return

@@ -48,6 +48,8 @@ _PLAIN = frozenset(range(0x20, 0x7F)) - {0x25}
 
 def percent_encoded(text: str) -> bytes:
     """A status text as `grpc-message` has it; cut off, between characters, where it is longer than peers take."""
+    if len(text) <= MESSAGE_BYTES_MAX and text.isascii() and text.isprintable() and "%" not in text:
+        return text.encode()
     out = bytearray()
     for char in text:
         piece = b"".join(

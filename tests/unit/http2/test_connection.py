@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from binlog.http2 import frames
 from binlog.http2.connection import Connection
@@ -77,7 +79,7 @@ def test_the_pieces_in_which_bytes_come_do_not_matter(cuts: list[int]) -> None:
     expected = plain(whole.receive(FLOW, 0.0))
     places = [0, *sorted(cuts), len(FLOW)]
     found: list[Event] = []
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in itertools.pairwise(places):
         found += cut.receive(FLOW[begin:end], 0.0)
     assert plain(found) == expected
     assert b"".join(cut.take_output(0)) == b"".join(whole.take_output(0))

@@ -49,7 +49,9 @@ def test_a_field_that_only_looks_like_the_timeout() -> None:
     looks = (bytes((0x80 | len(mark),)) + mark).decode("latin-1")
     for value in ("1m", "2m", "2m"):
         fields = [*REQUEST, ("x", f"{looks}{value}"), ("grpc-timeout", value)]
-        head, varying = ours.request(theirs.encode([(n.encode(), v.encode("latin-1")) for n, v in fields], huffman=False))
+        head, varying = ours.request(
+            theirs.encode([(n.encode(), v.encode("latin-1")) for n, v in fields], huffman=False)
+        )
         assert varying == value.encode()
         assert head.get(b"x") == f"{looks}{value}".encode("latin-1")
     for first, second in (("1m", "2m"), ("3m", "2m"), ("4m", "5m")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import struct
 import tracemalloc
 import zlib
@@ -26,7 +27,7 @@ def framed(data: bytes, flags: int = 0) -> bytes:
 
 def feed(collector: Collector, data: bytes, cuts: list[int]) -> list[tuple[bytes, bool, object]]:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    pieces = [data[begin:end] for begin, end in itertools.pairwise(places)]
     return [(bytes(m.data), m.compressed, m.place) for piece in pieces for m in collector.feed(piece)]
 
 

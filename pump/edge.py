@@ -159,8 +159,8 @@ class Edge:
                 await self._server.stop(0)
                 raise ConfigError(f"socket {socket}: cannot listen there: {error.strerror or error}") from error
 
-    def serve_http1(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """From now on connections that do not speak HTTP/2 are given to such protocols."""
+    def serve_http1(self, protocol: Callable[[], asyncio.Protocol] | None) -> None:
+        """From now on connections that do not speak HTTP/2 are given to such protocols, or (None) closed."""
         self._settings.http1 = protocol
 
     async def stop(self, grace_s: float) -> None:

@@ -221,8 +221,7 @@ class Pump:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> None:
-        if not self._config.status_listen:
-            return
+        """At `status-addr` where there is one, and for whoever speaks HTTP/1 to the gRPC address."""
         pages = StatusPages(
             self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
         )
@@ -232,10 +231,15 @@ class Pump:
             actions=pages.actions(),
             security=self._config.security.security(),
         )
-        await server.start()
         self._stack.push_async_callback(server.close)
-        self.status_addr = server.addr
-        _log.info("status is served", addr=server.addr)
+        if self._config.status_listen:
+            await server.start()
+            self.status_addr = server.addr
+        else:
+            await server.prepare()
+        self.edge.serve_http1(server.protocol)
+        self._stack.callback(self.edge.serve_http1, None)
+        _log.info("status is served", addr=self.status_addr or self.addr)
 
     async def _watch_space(self) -> None:
         space = self.store.space

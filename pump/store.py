@@ -99,6 +99,7 @@ class Store(Serving):
         )
         self._resolved.ts = self.index.max_commit_ts()
         matcher = Matcher(self.index, self.log.read, self._largest_ts(recovered))
+        matcher.holds = self.log.holds
         matcher.lost = self._lost_at
         matcher.unmatched = {found.start_ts: found.prewrite for found in recovered.unmatched}
         progress = Progress(self.log, self.index, self.checkpoints, checkpoint_bytes=self._options.checkpoint_bytes)

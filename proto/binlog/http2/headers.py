@@ -1,9 +1,9 @@
 """Header blocks (RFC 7541): those of a peer are decoded and judged, ours are written without any table.
 
 We announce a header table of size zero. From the moment a peer keeps to that (not all do, so nobody is refused for it),
-each of its blocks means the same whatever came before, and blocks are remembered: a caller's are all alike but for the value of one field (the time
-a call has left), which is found in the block by its literal name. Only what the general decoder has judged once is
-remembered; what differs elsewhere goes through it.
+each of its blocks means the same whatever came before, and blocks are remembered: a caller's are all alike but for the
+value of one field (the time a call has left), which is found in the block by its literal name. Only what the general
+decoder has judged once is remembered; what differs elsewhere goes through it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HeaderDecoder:
         self._values: dict[bytes, bytes] = {}
 
     def settings_acknowledged(self) -> None:
-        """The peer knows our table size. h2spec and others then keep the table they have, but may not choose another."""
+        """The peer knows our table size. It may go on with the table it has, but not choose another."""
         self._acknowledged = True
 
     def request(self, block: bytes) -> tuple[Head, bytes | None]:

@@ -142,7 +142,9 @@ class PumpConfig(UpstreamSection):
         description="requests and answers held at once over all calls, such as 2 GiB; what finds no room is refused "
         "and may be repeated. One request alone is taken whatever its size",
     )
-    max_message_size: int = Field(0, ge=0, description="largest gRPC message with binlogs taken, in bytes; 0: as transaction-bytes-max")
+    max_message_size: int = Field(
+        0, ge=0, description="largest gRPC message with binlogs taken, in bytes; 0: as transaction-bytes-max"
+    )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
 

@@ -21,6 +21,7 @@ from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.parts import Part
 from pump.pull import pull_bytes
 from pump.store import Store
+from pump.turn import TurnWriter
 
 PULL_BYTES_MAX = 1 << 20
 
@@ -45,16 +46,21 @@ class Gate:
             raise Stopping(self.closed)
 
     async def write(
-        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes], far: list[int] | None = None
     ) -> list[BinlogError | None]:
-        """`check`, then write; one result for each payload, counted under `method`."""
+        """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
         try:
             self.check(cluster_id)
-            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
         except BinlogError:
             metering.lost(payloads)
             raise
-        metering.written(method, payloads, results)
+        if far:
+            left = set(far)
+            judged = [place for place in range(len(payloads)) if place not in left]
+            metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+        else:
+            metering.written(method, payloads, results)
         return results
 
 
@@ -68,6 +74,7 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
+        self._turn = TurnWriter(self._write)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
@@ -85,7 +92,10 @@ class PumpService:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07)."""
         cluster_id, payload = parse_write(data)
         began_s = time.monotonic()
-        (refused,) = await self._gate.write(self._store, "WriteBinlog", cluster_id, [payload])
+        if cluster_id != self._gate.cluster_id:
+            metering.lost([payload])
+            self._gate.check(cluster_id)
+        refused = await self._turn.write(payload)
         took_s = time.monotonic() - began_s
         if refused is not None:
             self._refusing.failed(error=refused, bytes=len(payload))
@@ -94,6 +104,9 @@ class PumpService:
         if took_s >= self._slow_write_s:
             _log.warning("slow write", seconds=round(took_s, 3), bytes=len(payload))
         return b""
+
+    async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
+        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, -06).

@@ -151,6 +151,7 @@ class Edge:
         try:
             self.port = await self._server.listen(host, port, tls)
         except OSError as error:
+            await self._server.stop(0)
             raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(addr)}") from error
         if socket:
             try:

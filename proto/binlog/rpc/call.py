@@ -100,7 +100,7 @@ class Call:
 
     def _close(self) -> None:
         """Nothing runs any more."""
-        self._collector = Collector(0, self._announced)
+        self._collector.forget()
         self._link.ended(self)
 
     # For the handler

@@ -97,6 +97,10 @@ class Collector:
                     self._buffer = self._place = None
         return found
 
+    def forget(self) -> None:
+        """Give up what has come of a message."""
+        self._buffer = self._place = None
+
     def _read_prefix(self, data: bytes, at: int) -> int:
         end = at + PREFIX_BYTES - len(self._prefix)
         self._prefix += data[at:end]

@@ -8,6 +8,7 @@ import errno
 import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from socket import AI_PASSIVE, SOCK_STREAM
 
 from binlog.log import get_logger
@@ -32,6 +33,7 @@ class Server:
         self._connections_max = connections_max
         self._sessions: set[Session] = set()
         self._servers: list[asyncio.Server] = []
+        self._unix_path = ""
         self._ticker: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
@@ -60,6 +62,7 @@ class Server:
         """Likewise, without TLS."""
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_unix_server(self._session, path, backlog=BACKLOG))
+        self._unix_path = path
         self._begin()
 
     def _begin(self) -> None:
@@ -87,12 +90,17 @@ class Server:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             for session in list(self._sessions):
-                session.tick(now_s)
+                try:
+                    session.tick(now_s)
+                except Exception:  # noqa: BLE001  the clock of all connections goes on
+                    _log.exception("a connection's clock failed", peer=session.peer)
 
     async def stop(self, grace_s: float) -> None:
         """No new calls; those under way may end within the grace period, and are then ended."""
         for server in self._servers:
             server.close()
+        if self._unix_path:
+            Path(self._unix_path).unlink(missing_ok=True)  # noqa: ASYNC240  no disk is touched
         for session in list(self._sessions):
             session.drain()
         await self._until(lambda: all(session.is_idle for session in self._sessions), grace_s)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Failed, Request, Reset
-from binlog.http2.frames import PREFACE, Code
+from binlog.http2.frames import PREFACE
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.log import get_logger
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WRITE_BYTES_MAX = 256 << 10  # data that is given to the transport ahead of the network
 READ_PAUSE_BYTES = 1 << 20  # of answers and control frames that a peer does not read: then we read nothing of it either
+WARN_EVERY_S = 1.0
 JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
 
 _OK = status.trailers(Status.OK)
@@ -56,6 +57,7 @@ class Settings:
     timing: Timing = field(default_factory=Timing)
     refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None
     http1: Callable[[], asyncio.Protocol] | None = None
+    told_s: float = 0.0  # when the log said last that a peer broke the protocol
 
 
 class Session(asyncio.Protocol):
@@ -191,7 +193,9 @@ class Session(asyncio.Protocol):
             call.cancel()
 
     def _on_failed(self, event: Failed) -> None:
-        if event.code is not Code.NO_ERROR:
+        settings = self._settings
+        if self._now_s - settings.told_s > WARN_EVERY_S:  # whoever reaches the port must not fill the log
+            settings.told_s = self._now_s
             _log.warning("a connection was closed", peer=self.peer, error=event.code.name, reason=event.reason)
         for call in list(self._calls.values()):
             call.cancel()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
@@ -502,6 +503,46 @@ async def test_stopping_ends_what_does_not_end() -> None:
         code, text = await refused(call)
         assert (code, text) == (StatusCode.UNAVAILABLE, "the server is stopping")
         assert server.handlers.ended.is_set()
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    """Beside the address; a file that a killed server left is no obstacle, and none is left."""
+    path = tmp_path / "s"
+    for _ in range(2):
+        async with running() as server:
+            await server.server.listen_unix(str(path))
+            async with aio.insecure_channel(f"unix:{path}") as channel:
+                call: Any = channel.unary_unary("/t/Echo")
+                assert await call(b"x", timeout=WAIT_S, wait_for_ready=True) == b"x"
+        assert not path.exists()
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as left:
+            left.bind(str(path))
+
+
+@pytest.mark.parametrize("host", ["", "::", "localhost"])
+async def test_one_port_for_every_address_of_a_name(host: str) -> None:
+    async with running() as server:
+        port = await server.server.listen(host, 0)
+        for address in ("127.0.0.1", "[::1]") if socket.has_dualstack_ipv6() and host == "::" else ("127.0.0.1",):
+            async with aio.insecure_channel(f"{address}:{port}") as channel:
+                call: Any = channel.unary_unary("/t/Echo")
+                assert await call(b"x", timeout=WAIT_S, wait_for_ready=True) == b"x"
+        again = Server(server.settings)
+        with pytest.raises(OSError, match="already in use"):
+            await again.listen("127.0.0.1", port)
+
+
+async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are silent; of one the clock fails, and the other is given up all the same."""
+    timing = Timing(greeting_s=0.3)
+    async with running(timing=timing) as server, raw(server.port) as (one, _), raw(server.port) as (two, _):
+        await until(lambda: len(server.server._sessions) == 2)
+        monkeypatch.setattr(next(iter(server.server._sessions)), "tick", None)
+        ends = [asyncio.ensure_future(reader.read()) for reader in (one, two)]
+        done, _ = await asyncio.wait(ends, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        for end in ends:
+            end.cancel()
 
 
 # Another program's judgement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from binlog.http2.frames import ProtocolError
 from binlog.http2.headers import HeaderDecoder, Malformed, encode_fields, encode_response, huffman
 from binlog.http2.limits import Limits
 from hpack import Decoder, Encoder
@@ -91,6 +92,44 @@ def test_a_peer_with_a_table_is_never_answered_from_memory() -> None:
     ours.request(theirs.encode([*REQUEST, ("b", "2")]))
     with pytest.raises(Malformed):  # the numbers of its fields have moved
         ours.request(again)
+
+
+def test_a_value_that_holds_the_name_and_a_value_of_the_timeout() -> None:
+    """The same bytes twice: which of them is the field is for the decoder to say."""
+    theirs, ours = encoder(), decoder()
+    for hidden, real in ((b"5m", b"5m"), (b"7m", b"5m"), (b"5m", b"7m")):
+        value = b"\x0cgrpc-timeout\x02" + hidden
+        fields = [(n.encode(), v.encode()) for n, v in REQUEST] + [(b"x", value), (b"grpc-timeout", real)]
+        head, varying = ours.request(theirs.encode(fields, huffman=False))
+        assert (head.get(b"x"), varying) == (value, real)
+
+
+def test_a_peer_that_begins_to_keep_no_table() -> None:
+    """What it sent before means nothing any more."""
+    theirs, ours = encoder(table=True), decoder()
+    fields = [*REQUEST, ("a", "1")]
+    theirs.encode(fields)
+    ours.request(Encoder().encode(fields))
+    block = theirs.encode(fields)
+    assert ours.request(block)[0].get(b"a") == b"1"
+    ours.request(b"\x20" + encoder().encode(REQUEST).removeprefix(b"\x20"))
+    with pytest.raises(ProtocolError, match="COMPRESSION_ERROR"):
+        ours.request(block)
+
+
+def test_a_peer_that_begins_to_keep_a_table_before_it_knows_better() -> None:
+    """A block that was remembered must be decoded again: it fills the table."""
+    theirs, ours = encoder(), decoder()
+    theirs.encode(REQUEST)
+    ours.request(encoder().encode(REQUEST))
+    block = theirs.encode([*REQUEST, ("a", "1")])
+    for _ in range(3):
+        ours.request(block)
+    other = encoder().encode([*REQUEST, ("b", "2")]).removeprefix(b"\x20")
+    ours.request(b"\x3f\xe1\x1f" + other)
+    ours.request(block)
+    head, _ = ours.request(b"\x83\x86\x84" + b"\xbe")
+    assert head.fields == ((b"a", b"1"),), "the newest entry of the table"
 
 
 def test_malformed_is_not_remembered() -> None:

@@ -11,7 +11,7 @@ from binlog.http2.frames import Code
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.http2.limits import Limits
 from binlog.http2.stream import TRANSITIONS, State, Step
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.http2.peer import GREETING, Talk, data, headers, rst, settings, window_update
@@ -35,6 +35,8 @@ def sent(talk: Talk, bytes_max: int = 1 << 40) -> dict[int, bytes]:
     st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(1, 60_000)), max_size=20),
     st.integers(0, 200_000),
 )
+@example([30_000] * 5, [(0, 1), (0, 20_000)], 200_000)
+@example([30_000] * 5, [(1, 1), (1, 20_000)], 50_000)
 def test_data_goes_out_as_windows_allow_and_whole(
     sizes: list[int], updates: list[tuple[int, int]], initial: int
 ) -> None:

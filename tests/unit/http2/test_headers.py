@@ -97,6 +97,7 @@ def test_a_peer_with_a_table_is_never_answered_from_memory() -> None:
 def test_a_value_that_holds_the_name_and_a_value_of_the_timeout() -> None:
     """The same bytes twice: which of them is the field is for the decoder to say."""
     theirs, ours = encoder(), decoder()
+    ours.request(theirs.encode(REQUEST))
     for hidden, real in ((b"5m", b"5m"), (b"7m", b"5m"), (b"5m", b"7m")):
         value = b"\x0cgrpc-timeout\x02" + hidden
         fields = [(n.encode(), v.encode()) for n, v in REQUEST] + [(b"x", value), (b"grpc-timeout", real)]

@@ -7,7 +7,7 @@ import contextlib
 import errno
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from socket import AI_PASSIVE, SOCK_STREAM
 
@@ -18,6 +18,8 @@ from binlog.rpc.session import Session, Settings
 TICK_S = 0.25
 BACKLOG = 1024
 CONNECTIONS_MAX = 4096
+ANYWHERE = ("", "::")
+PORTS_TRIED = 10  # of those the system chooses, until one is free at every address
 NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # of a machine without IPv6
 TLS_HANDSHAKE_S = 20.0
 CLOSE_S = 1.0  # for the last bytes of each connection
@@ -41,22 +43,42 @@ class Server:
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """The port. OSError where nobody can listen there. A name is listened at in all of its addresses."""
         loop = asyncio.get_running_loop()
-        timeout_s = TLS_HANDSHAKE_S if tls is not None else None
-        anywhere = host in ("", "::")
-        found = await loop.getaddrinfo(None if anywhere else host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
-        for address in sorted({str(each[4][0]) for each in found}):  # 0.0.0.0 before ::
-            try:  # one after the other: where the system chooses the port it is the same for all
-                server = await loop.create_server(
-                    self._session, address, port, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=timeout_s
-                )
+        found = await loop.getaddrinfo(None if host in ANYWHERE else host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        addresses = sorted({str(each[4][0]) for each in found})  # 0.0.0.0 before ::
+        for attempt in range(1, PORTS_TRIED + 1):
+            try:
+                servers = await self._listen_at(addresses, port, tls)
+                break
             except OSError as error:
-                if not self._servers or error.errno not in NO_SUCH_FAMILY:
+                taken = not port and len(addresses) > 1 and error.errno == errno.EADDRINUSE
+                if not taken or attempt == PORTS_TRIED:
                     raise
-                continue
-            self._servers.append(server)
-            port = port or server.sockets[0].getsockname()[1]
+        self._servers += servers
         self._begin()
-        return port
+        return int(servers[0].sockets[0].getsockname()[1])
+
+    async def _listen_at(self, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None) -> list[asyncio.Server]:
+        """At each, one after the other: a port that the system chooses for the first is wanted at the others."""
+        loop = asyncio.get_running_loop()
+        timeout_s = TLS_HANDSHAKE_S if tls is not None else None
+        servers: list[asyncio.Server] = []
+        try:
+            for address in addresses:
+                try:
+                    server = await loop.create_server(
+                        self._session, address, port, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=timeout_s
+                    )
+                except OSError as error:
+                    if servers and error.errno in NO_SUCH_FAMILY:
+                        continue
+                    raise
+                servers.append(server)
+                port = port or server.sockets[0].getsockname()[1]
+        except BaseException:
+            for server in servers:
+                server.close()
+            raise
+        return servers
 
     async def listen_unix(self, path: str) -> None:
         """Likewise, without TLS."""

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from socket import AI_PASSIVE, SOCK_STREAM
 
 from binlog.log import get_logger
@@ -30,9 +31,12 @@ _log = get_logger("rpc")
 class Server:
     """Listens from `listen` to `stop`."""
 
-    def __init__(self, settings: Settings, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(self, settings: Settings, *, connections_max: int = 0) -> None:
+        """`connections_max` 0: CONNECTIONS_MAX, and half of the files this process may open: it needs some itself."""
         self._settings = settings
-        self._connections_max = connections_max
+        files_max = getrlimit(RLIMIT_NOFILE)[0]
+        own = CONNECTIONS_MAX if files_max == RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)
+        self._connections_max = connections_max or own
         self._sessions: set[Session] = set()
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import shutil
 import socket
 import ssl
@@ -427,6 +428,17 @@ async def test_more_connections_than_there_may_be() -> None:
         one.transport.abort()
         await until(lambda: len(server.server._sessions) == 1)
         assert await server.unary("Echo")(b"x", timeout=WAIT_S) == b"x"
+
+
+async def test_connections_leave_files_for_others() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit, expected in ((min(soft, 1000), min(soft, 1000) // 2), (soft, min(4096, soft // 2))):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        try:
+            found = Server(Settings({}, Waiting()))._connections_max
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert found == (4096 if limit == resource.RLIM_INFINITY else expected)
 
 
 async def test_what_ends_a_connection_is_said() -> None:

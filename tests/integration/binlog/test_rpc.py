@@ -507,6 +507,19 @@ async def test_stopping_lets_calls_end() -> None:
         await asyncio.wait_for(stopping, WAIT_S)
 
 
+async def test_stopping_takes_no_new_calls_on_old_connections() -> None:
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(1, path("Wait")) + data(1, b"\0\0\0\0\0", end=True))
+        await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
+        stopping = asyncio.create_task(server.server.stop(WAIT_S))
+        await asyncio.wait_for(reader.readuntil(b"the server is stopping"), WAIT_S)
+        writer.write(headers(3, GRPC) + data(3, b"\0\0\0\0\0", end=True))
+        refused_stream = frame(3, struct.pack(">I", 7), stream_id=3)
+        await asyncio.wait_for(reader.readuntil(refused_stream), WAIT_S)
+        server.handlers.go_on.set()
+        await asyncio.wait_for(stopping, WAIT_S)
+
+
 async def test_stopping_ends_what_does_not_end() -> None:
     async with running() as server:
         call = server.unary("Wait")(b"", timeout=WAIT_S)

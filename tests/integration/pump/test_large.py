@@ -89,7 +89,9 @@ class SlowStore:
         self.go_on = asyncio.Event()
         self.begun = 0
 
-    async def write(self, payloads: list[bytes], *, refuse_prewrites: str = "") -> list[None]:
+    async def write(
+        self, payloads: list[bytes], *, refuse_prewrites: str = "", far: list[int] | None = None
+    ) -> list[None]:
         self.begun += 1
         await self.go_on.wait()
         return [None] * len(payloads)

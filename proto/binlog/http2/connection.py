@@ -114,7 +114,7 @@ class Connection(ControlFrames):
         stream = self._streams.get(stream_id)
         if stream is None or not stream.may_receive:
             self._grant(size)
-            self._refuse_late_data(stream_id, stream)
+            self._refuse_late_data(stream_id, stream, size)
             return
         stream.receive_window -= size
         stream.uncredited += size
@@ -130,13 +130,15 @@ class Connection(ControlFrames):
             self._received_end(stream)
         self._events.append(Data(stream_id, buffer[begin:end], bool(flags & frames.END_STREAM)))
 
-    def _refuse_late_data(self, stream_id: int, stream: Stream | None) -> None:
+    def _refuse_late_data(self, stream_id: int, stream: Stream | None, size: int) -> None:
         """Of a stream that nothing more is expected of."""
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
-        self._pay(COST_FRAME)
-        if self._closed.was_cut_off(stream_id):
+        if self._closed.was_cut_off(stream_id):  # on its way when we ended the stream: a window's worth of each
+            if not size:
+                self._pay(COST_FRAME)
             return
+        self._pay(COST_FRAME)
         if stream is None:
             self._outgoing.write(frames.rst_stream(stream_id, Code.STREAM_CLOSED))
             self._closed.add(stream_id, cut_off=True)

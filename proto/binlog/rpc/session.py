@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Failed, Request, Reset
-from binlog.http2.frames import PREFACE
+from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.log import get_logger
@@ -216,6 +216,9 @@ class Session(asyncio.Protocol):
 
     def credit(self, stream_id: int, size: int) -> None:
         self._connection.credit(stream_id, size)
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.received_s = time.monotonic()  # the peer may have had no window until now
         self._flush_soon()
 
     def send_answer(self, stream_id: int, message: bytes) -> None:
@@ -294,11 +297,11 @@ class Session(asyncio.Protocol):
         if self.transport is None or self._is_closing(now_s):
             return
         for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
-            call.fail(RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
+            self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
             if call.is_stalled and now_s - call.received_s > timing.stall_s and not self._read_paused:
                 text = f"no byte of the message came for {timing.stall_s:g} s"
-                call.fail(RpcError(Status.UNAVAILABLE, text))
+                self._end(call, RpcError(Status.UNAVAILABLE, text))
         if self._pinged_s is not None:
             if now_s - self._pinged_s > timing.ping_timeout_s:
                 self._give_up("it does not answer")
@@ -309,6 +312,14 @@ class Session(asyncio.Protocol):
             self._pinged_s = now_s
             self._connection.ping(b"alive?\0\0")
             self._flush()
+
+    def _end(self, call: Call, error: RpcError) -> None:
+        """End a call that took too long. Its status would stand behind answers that the peer may never let out, and
+        which nobody counts any more: then the stream is reset, as the peer itself does when its deadline passes."""
+        call.fail(error)
+        if self._connection.waiting_bytes(call.stream_id):
+            self._connection.reset(call.stream_id, Code.CANCEL)
+            self._flush_soon()
 
     def _is_closing(self, now_s: float) -> bool:
         """A peer that does not take the end of a connection is not waited for."""

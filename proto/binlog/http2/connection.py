@@ -134,8 +134,8 @@ class Connection(ControlFrames):
         """Of a stream that nothing more is expected of."""
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
-        if self._closed.was_cut_off(stream_id):  # on its way when we ended the stream: a window's worth of each
-            if not size:
+        if self._closed.was_cut_off(stream_id):
+            if not self._closed.expected(stream_id, size):
                 self._pay(COST_FRAME)
             return
         self._pay(COST_FRAME)
@@ -192,6 +192,7 @@ class Connection(ControlFrames):
         if flags >> 8:
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
         if self._draining or max(len(self._under_way), len(self._streams)) >= self._limits.streams_max:
+            self._closed.add(stream_id, cut_off=True, window=self._limits.stream_window_bytes)
             raise StreamError(stream_id, Code.REFUSED_STREAM, "too many streams, or the server is stopping")
         stream = Stream(stream_id, self._now_s, self._limits.stream_window_bytes, head.content_length)
         self._streams[stream_id] = stream

@@ -40,6 +40,7 @@ class Server:
         self._sessions: set[Session] = set()
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""
+        self._stopping = False
         self._ticker: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
@@ -99,6 +100,8 @@ class Server:
         return Session(self._settings, self._opened, self._session_changed)
 
     def _opened(self, session: Session) -> bool:
+        if self._stopping:
+            return False
         if len(self._sessions) >= self._connections_max:
             self._full.failed(connections=len(self._sessions))
             return False
@@ -123,6 +126,7 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """No new calls; those under way may end within the grace period, and are then ended."""
+        self._stopping = True  # for connections, too, that were accepted already: their handshake may take its time
         for server in self._servers:
             server.close()
         if self._unix_path:

@@ -16,7 +16,7 @@ from binlog.http2.limits import Limits
 from binlog.log import get_logger
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import Call, SingleCall
+from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
 from binlog.rpc.messages import PREFIX
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
@@ -279,8 +279,9 @@ class Session(asyncio.Protocol):
         pieces = connection.take_output(0 if self._paused else max(0, WRITE_BYTES_MAX - before))
         if pieces:
             transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            senders, self._senders = self._senders, set()
-            for call in senders:
+            waiting = connection.waiting_bytes
+            for call in [call for call in self._senders if waiting(call.stream_id) <= SEND_AHEAD_BYTES]:
+                self._senders.discard(call)
                 call.on_sent()
         if not self._paused and connection.has_data_ready:
             self._flush_soon()

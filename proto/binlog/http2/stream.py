@@ -6,7 +6,6 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-
 LATE_FRAME_BYTES_MIN = 1024  # so much a late frame counts at least
 
 

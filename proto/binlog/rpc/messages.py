@@ -61,7 +61,18 @@ class Collector:
     """Feed it with what a stream brings. `announced` is called with the length of each message when it is known; what
     it returns goes with the message, and it may raise. After an exception the collector must not be fed any more."""
 
-    __slots__ = ("_announced", "_buffer", "_bytes_max", "_compressed", "_filled", "_head", "_long", "_place", "_prefix", "_size")
+    __slots__ = (
+        "_announced",
+        "_buffer",
+        "_bytes_max",
+        "_compressed",
+        "_filled",
+        "_head",
+        "_long",
+        "_place",
+        "_prefix",
+        "_size",
+    )
 
     def __init__(self, bytes_max: int, announced: Callable[[int], Any]) -> None:
         self._bytes_max = bytes_max

@@ -6,11 +6,13 @@ import asyncio
 import logging
 import socket
 import struct
+from typing import Any
 
 import pytest
 from binlog.http2.frames import Code
 from binlog.pb import pump_ext_pb2
 from binlog.rpc import messages
+from binlog.rpc.call import Call
 from binlog.rpc.session import Timing
 from binlog.rpc.status import RpcError, Status
 from grpc import StatusCode, aio
@@ -20,7 +22,6 @@ from pump.edge import Edge
 from pump.ext import IN_FLIGHT_MAX, ExtService
 from tests.integration.binlog.test_rpc import MIB, WAIT_S, path, raw, running, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
-
 
 PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
 
@@ -82,7 +83,7 @@ async def _stuck() -> tuple[Edge, InFlight, Stuck]:
 async def test_a_stream_cancelled_with_more_batches_than_may_be_under_way() -> None:
     edge, room, gate = await _stuck()
     async with aio.insecure_channel(f"127.0.0.1:{edge.port}") as channel:
-        call = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
+        call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
         for number in range(IN_FLIGHT_MAX + 20):
             await call.write(_batch(number))
         await until(lambda: gate.writing == IN_FLIGHT_MAX and room.bytes >= (IN_FLIGHT_MAX + 20) * 1000)
@@ -99,7 +100,7 @@ async def test_a_stream_that_ends_before_its_requests(cancelled: bool, caplog: p
     edge, room, gate = await _stuck()
     gate.go_on.set()
     async with aio.insecure_channel(f"127.0.0.1:{edge.port}") as channel:
-        call = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
+        call: Any = channel.stream_stream("/binlog.ext.PumpExt/WriteBatch")()
         await call.write(_batch(1))
         assert pump_ext_pb2.WriteBatchResp.FromString(await call.read()).batch_id == 1
         if cancelled:
@@ -172,7 +173,7 @@ async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> N
         await asyncio.wait_for(stopping, WAIT_S)
 
 
-async def test_only_those_wake_whose_answers_went_out() -> None:
+async def test_only_those_wake_whose_answers_went_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ping to a connection with many blocked streams costs what a ping costs."""
     async with running() as server, raw(server.port) as (reader, writer):
         writer.write(GREETING + settings(INITIAL_WINDOW_SIZE=0))
@@ -182,9 +183,15 @@ async def test_only_those_wake_whose_answers_went_out() -> None:
         await until(lambda: bool(server.server._sessions))
         (session,) = server.server._sessions
         await until(lambda: len(session._senders) == 50)
-        woken = [call._sent for call in session._senders]
+        woken: list[int] = []
+
+        def on_sent(call: Call) -> None:
+            woken.append(call.stream_id)
+            call._sent.set()
+
+        monkeypatch.setattr(Call, "on_sent", on_sent)
         writer.write(PING)
         await asyncio.wait_for(reader.readuntil(PING[:4] + b"\1"), WAIT_S)
-        assert not any(sent.is_set() for sent in woken)
+        assert woken == []
         writer.write(window_update(1, 200_000) + window_update(0, 200_000))
-        await until(lambda: server.handlers.yielded == 1)
+        await until(lambda: server.handlers.yielded == 1 and woken == [1])

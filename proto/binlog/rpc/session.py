@@ -85,6 +85,7 @@ class Session(asyncio.Protocol):
         self._paused = self._read_paused = False
         self._refusal: str | None = None
         self.transport: asyncio.Transport | None = None
+        self.handed_over: asyncio.Transport | None = None  # to a protocol that is not HTTP/2
 
     # asyncio
 
@@ -137,6 +138,7 @@ class Session(asyncio.Protocol):
     def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
         transport, self.transport = self.transport, None
         assert transport is not None
+        self.handed_over = transport
         self._changed(self)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

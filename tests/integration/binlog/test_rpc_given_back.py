@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -195,3 +196,19 @@ async def test_only_those_wake_whose_answers_went_out(monkeypatch: pytest.Monkey
         assert woken == []
         writer.write(window_update(1, 200_000) + window_update(0, 200_000))
         await until(lambda: server.handlers.yielded == 1 and woken == [1])
+
+
+async def test_connections_of_another_protocol_count() -> None:
+    """Each is an open file, whatever it speaks; one that is gone makes room."""
+    many = running(connections_max=2, http1=asyncio.Protocol)
+    async with many as server, raw(server.port) as (_, one), raw(server.port) as (_, two):
+        rpc = server.server
+        for count, writer in ((1, one), (2, two)):
+            writer.write(b"GET / HTTP/1.1\r\n")
+            await until(lambda count=count: len(rpc._handed_over) == count)  # type: ignore[misc]
+        async with raw(server.port) as (reader, _):
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        one.transport.abort()
+        await until(lambda: len(rpc._handed_over) == 1)
+        assert await server.unary("Echo")(b"x", timeout=WAIT_S, wait_for_ready=True) == b"x"

@@ -99,7 +99,11 @@ class ExtService:
         async def read() -> None:
             try:
                 async for received in requests:
-                    await slots.acquire()
+                    try:
+                        await slots.acquire()
+                    except BaseException:
+                        received.release()
+                        raise
                     answers.put_nowait(asyncio.create_task(self._admit(received)))
                     del received
             finally:
@@ -113,6 +117,7 @@ class ExtService:
             await reader  # what ended the requests before their end ends the stream
         finally:
             reader.cancel()
+            await asyncio.wait([reader])  # or the requests could not be closed: somebody would still wait for the next
 
     async def _admit(self, received: Received) -> bytes:
         try:

@@ -114,7 +114,7 @@ class Connection(ControlFrames):
         stream = self._streams.get(stream_id)
         if stream is None or not stream.may_receive:
             self._grant(size)
-            self._refuse_late_data(stream_id, stream)
+            self._refuse_late_data(stream_id, stream, size)
             return
         stream.receive_window -= size
         stream.uncredited += size
@@ -130,13 +130,15 @@ class Connection(ControlFrames):
             self._received_end(stream)
         self._events.append(Data(stream_id, buffer[begin:end], bool(flags & frames.END_STREAM)))
 
-    def _refuse_late_data(self, stream_id: int, stream: Stream | None) -> None:
+    def _refuse_late_data(self, stream_id: int, stream: Stream | None, size: int) -> None:
         """Of a stream that nothing more is expected of."""
         if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
             raise ProtocolError(Code.PROTOCOL_ERROR, f"data of stream {stream_id}, which is idle")
-        self._pay(COST_FRAME)
         if self._closed.was_cut_off(stream_id):
+            if not self._closed.expected(stream_id, size):
+                self._pay(COST_FRAME)
             return
+        self._pay(COST_FRAME)
         if stream is None:
             self._outgoing.write(frames.rst_stream(stream_id, Code.STREAM_CLOSED))
             self._closed.add(stream_id, cut_off=True)
@@ -190,6 +192,7 @@ class Connection(ControlFrames):
         if flags >> 8:
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
         if self._draining or max(len(self._under_way), len(self._streams)) >= self._limits.streams_max:
+            self._closed.add(stream_id, cut_off=True, window=self._limits.stream_window_bytes)
             raise StreamError(stream_id, Code.REFUSED_STREAM, "too many streams, or the server is stopping")
         stream = Stream(stream_id, self._now_s, self._limits.stream_window_bytes, head.content_length)
         self._streams[stream_id] = stream

@@ -6,6 +6,8 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+LATE_FRAME_BYTES_MIN = 1024  # so much a late frame counts at least
+
 
 class State(Enum):
     """RFC 9113, section 5.1, as far as a server without push goes; an idle stream has no object."""
@@ -68,16 +70,28 @@ class Stream:
 
 
 class Closed:
-    """The newest closed streams, and whether it was we who cut them off: then the peer may not know it yet."""
+    """The newest closed streams, and whether it was we who cut them off: then the peer may not know it yet, and may
+    have sent what the stream's window allowed."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._cut_off: OrderedDict[int, bool] = OrderedDict()
+        self._late: dict[int, int] = {}  # bytes that may still come of those
 
-    def add(self, stream_id: int, *, cut_off: bool) -> None:
+    def add(self, stream_id: int, *, cut_off: bool, window: int = 0) -> None:
+        """`window`: what the peer might still send when we cut it off."""
         self._cut_off[stream_id] = cut_off
+        if window > 0:
+            self._late[stream_id] = window
         if len(self._cut_off) > self._count_max:
-            self._cut_off.popitem(last=False)
+            self._late.pop(self._cut_off.popitem(last=False)[0], None)
+
+    def expected(self, stream_id: int, size: int) -> bool:
+        """Whether so much data was on its way when the stream was cut off, as far as one can know. Counts it."""
+        left = self._late.pop(stream_id, 0) - max(size, LATE_FRAME_BYTES_MIN)
+        if left > 0:
+            self._late[stream_id] = left
+        return left >= 0
 
     def __contains__(self, stream_id: int) -> bool:
         return stream_id in self._cut_off

@@ -163,7 +163,8 @@ class Streams:
         self._outgoing.write(frames.rst_stream(stream_id, code))
         stream = self._streams.get(stream_id)
         if stream is None:
-            self._closed.add(stream_id, cut_off=True)
+            if not self._closed.was_cut_off(stream_id):
+                self._closed.add(stream_id, cut_off=True)
             return
         self._drop(stream, cut_off=True)
         self._events.append(Reset(stream_id, code, reason))
@@ -173,7 +174,7 @@ class Streams:
         if stream.state is not _CLOSED:
             stream.step(Step.RESET)
         self._outgoing.forget(stream)
-        self._closed.add(stream.stream_id, cut_off=cut_off)
+        self._closed.add(stream.stream_id, cut_off=cut_off, window=stream.receive_window if cut_off else 0)
         self._grant(stream.uncredited)
         stream.uncredited = 0
 

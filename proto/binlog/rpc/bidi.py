@@ -40,6 +40,7 @@ class BidiCall(Call):
         self._arrived = asyncio.Event()
         self._ended = False
         self._receiving = _Place(0)  # the message that was announced last
+        self._places: set[_Place] = set()  # of messages that the handler has not got
         self._uncredited = 0
         self._start(self._work())
 
@@ -52,6 +53,7 @@ class BidiCall(Call):
     def _announced(self, size: int) -> _Place:
         place = self._receiving = _Place(size)
         if self._method.counted:
+            self._places.add(place)
             self._find_room(place)
         return place
 
@@ -99,6 +101,7 @@ class BidiCall(Call):
             self._link.credit(self.stream_id, size)
 
     def _release(self, place: _Place) -> None:
+        self._places.discard(place)
         taken, tolerated = place.taken, place.tolerated
         place.taken, place.tolerated, place.blocked = 0, 0, False
         if taken:
@@ -107,11 +110,9 @@ class BidiCall(Call):
             self._link.room.forgive(tolerated)
 
     def _close(self) -> None:
-        for message in self._queue:
-            self._release(message.place)
         self._queue.clear()
-        if not self._collector.is_between:
-            self._release(self._receiving)
+        for place in list(self._places):  # those too that were announced and never came into the queue
+            self._release(place)
         super()._close()
 
     # The handler
@@ -150,6 +151,7 @@ class BidiCall(Call):
         except BaseException:
             self._release(place)
             raise
+        self._places.discard(place)
         return Received(data, place.refused, lambda: self._release(place))
 
     async def _plain(self, message: Message) -> Buffer:

@@ -74,7 +74,7 @@ class Call:
         self.over = True
         if self._task is None:
             self._close()
-        else:
+        elif not self._task.cancelling():  # once: its handler may be putting things in order
             self._task.cancel()
 
     def fail(self, error: Exception) -> None:

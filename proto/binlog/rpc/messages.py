@@ -51,15 +51,28 @@ def allocate(size: int) -> memoryview:
         raise RpcError(Status.UNAVAILABLE, f"no memory for a message of {size} bytes: {error}") from error
 
 
-def _sealed(buffer: memoryview) -> Buffer:
-    return buffer.toreadonly() if len(buffer) >= MAPPED_BYTES_MIN else bytes(buffer)
+def _sealed(buffer: memoryview | bytearray) -> Buffer:
+    if isinstance(buffer, memoryview) and len(buffer) >= MAPPED_BYTES_MIN:
+        return buffer.toreadonly()
+    return bytes(buffer)
 
 
 class Collector:
     """Feed it with what a stream brings. `announced` is called with the length of each message when it is known; what
     it returns goes with the message, and it may raise. After an exception the collector must not be fed any more."""
 
-    __slots__ = ("_announced", "_buffer", "_bytes_max", "_compressed", "_filled", "_head", "_long", "_place", "_prefix")
+    __slots__ = (
+        "_announced",
+        "_buffer",
+        "_bytes_max",
+        "_compressed",
+        "_filled",
+        "_head",
+        "_long",
+        "_place",
+        "_prefix",
+        "_size",
+    )
 
     def __init__(self, bytes_max: int, announced: Callable[[int], Any]) -> None:
         self._bytes_max = bytes_max
@@ -67,7 +80,8 @@ class Collector:
         self._prefix = b""
         self._long = 0  # the length of a message above `bytes_max`, of which only the head is kept
         self._head = b""
-        self._buffer: memoryview | None = None
+        self._buffer: memoryview | bytearray | None = None  # a bytearray grows with what comes
+        self._size = 0
         self._filled = 0
         self._compressed = False
         self._place: Any = None
@@ -85,14 +99,14 @@ class Collector:
                 return [Message(data[PREFIX_BYTES:], flag == 1, self._announced(size))]
         found: list[Message] = []
         at = 0
-        while at < len(data) or (self._buffer is not None and self._filled == len(self._buffer)):
+        while at < len(data) or (self._buffer is not None and self._filled == self._size):
             if self._long:
                 at = self._peek(data, at)
             elif self._buffer is None:
                 at = self._read_prefix(data, at)
             else:
                 at = self._fill(self._buffer, data, at)
-                if self._filled == len(self._buffer):
+                if self._filled == self._size:
                     found.append(Message(_sealed(self._buffer), self._compressed, self._place))
                     self._buffer = self._place = None
         return found
@@ -113,7 +127,8 @@ class Collector:
                 self._long = size
             else:
                 self._place = self._announced(size)
-                self._buffer, self._filled, self._compressed = allocate(size), 0, flag == 1
+                self._buffer = allocate(size) if size >= MAPPED_BYTES_MIN else bytearray()
+                self._size, self._filled, self._compressed = size, 0, flag == 1
         return min(end, len(data))
 
     def _peek(self, data: bytes, at: int) -> int:
@@ -122,8 +137,8 @@ class Collector:
             raise TooLong(self._long, self._head)
         return len(data)
 
-    def _fill(self, buffer: memoryview, data: bytes, at: int) -> int:
-        size = min(len(buffer) - self._filled, len(data) - at)
+    def _fill(self, buffer: memoryview | bytearray, data: bytes, at: int) -> int:
+        size = min(self._size - self._filled, len(data) - at)
         if size:
             buffer[self._filled : self._filled + size] = data[at : at + size]
             self._filled += size

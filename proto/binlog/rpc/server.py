@@ -38,8 +38,10 @@ class Server:
         own = CONNECTIONS_MAX if files_max == RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)
         self._connections_max = connections_max or own
         self._sessions: set[Session] = set()
+        self._handed_over: set[asyncio.Transport] = set()  # to another protocol; each of them is an open file, too
         self._servers: list[asyncio.Server] = []
         self._unix_path = ""
+        self._stopping = False
         self._ticker: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
@@ -99,8 +101,11 @@ class Server:
         return Session(self._settings, self._opened, self._session_changed)
 
     def _opened(self, session: Session) -> bool:
-        if len(self._sessions) >= self._connections_max:
-            self._full.failed(connections=len(self._sessions))
+        if self._stopping:
+            return False
+        count = len(self._sessions) + len(self._handed_over)
+        if count >= self._connections_max:
+            self._full.failed(connections=count)
             return False
         self._full.over()
         self._sessions.add(session)
@@ -109,12 +114,15 @@ class Server:
     def _session_changed(self, session: Session) -> None:
         if session.transport is None:
             self._sessions.discard(session)
+            if session.handed_over is not None:
+                self._handed_over.add(session.handed_over)
         self._changed.set()
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
+            self._handed_over = {transport for transport in self._handed_over if not transport.is_closing()}
             for session in list(self._sessions):
                 try:
                     session.tick(now_s)
@@ -123,6 +131,7 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """No new calls; those under way may end within the grace period, and are then ended."""
+        self._stopping = True  # for connections, too, that were accepted already: their handshake may take its time
         for server in self._servers:
             server.close()
         if self._unix_path:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from binlog.http2.connection import Connection
 from binlog.http2.events import Data, Failed, Request, Reset
-from binlog.http2.frames import PREFACE
+from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.log import get_logger
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import Call, SingleCall
+from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
 from binlog.rpc.messages import PREFIX
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
@@ -85,6 +85,7 @@ class Session(asyncio.Protocol):
         self._paused = self._read_paused = False
         self._refusal: str | None = None
         self.transport: asyncio.Transport | None = None
+        self.handed_over: asyncio.Transport | None = None  # to a protocol that is not HTTP/2
 
     # asyncio
 
@@ -137,6 +138,7 @@ class Session(asyncio.Protocol):
     def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
         transport, self.transport = self.transport, None
         assert transport is not None
+        self.handed_over = transport
         self._changed(self)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -216,6 +218,9 @@ class Session(asyncio.Protocol):
 
     def credit(self, stream_id: int, size: int) -> None:
         self._connection.credit(stream_id, size)
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.received_s = time.monotonic()  # the peer may have had no window until now
         self._flush_soon()
 
     def send_answer(self, stream_id: int, message: bytes) -> None:
@@ -276,8 +281,9 @@ class Session(asyncio.Protocol):
         pieces = connection.take_output(0 if self._paused else max(0, WRITE_BYTES_MAX - before))
         if pieces:
             transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            senders, self._senders = self._senders, set()
-            for call in senders:
+            waiting = connection.waiting_bytes
+            for call in [call for call in self._senders if waiting(call.stream_id) <= SEND_AHEAD_BYTES]:
+                self._senders.discard(call)
                 call.on_sent()
         if not self._paused and connection.has_data_ready:
             self._flush_soon()
@@ -294,11 +300,11 @@ class Session(asyncio.Protocol):
         if self.transport is None or self._is_closing(now_s):
             return
         for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
-            call.fail(RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
+            self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
             if call.is_stalled and now_s - call.received_s > timing.stall_s and not self._read_paused:
                 text = f"no byte of the message came for {timing.stall_s:g} s"
-                call.fail(RpcError(Status.UNAVAILABLE, text))
+                self._end(call, RpcError(Status.UNAVAILABLE, text))
         if self._pinged_s is not None:
             if now_s - self._pinged_s > timing.ping_timeout_s:
                 self._give_up("it does not answer")
@@ -309,6 +315,14 @@ class Session(asyncio.Protocol):
             self._pinged_s = now_s
             self._connection.ping(b"alive?\0\0")
             self._flush()
+
+    def _end(self, call: Call, error: RpcError) -> None:
+        """End a call that took too long. Its status would stand behind answers that the peer may never let out, and
+        which nobody counts any more: then the stream is reset, as the peer itself does when its deadline passes."""
+        call.fail(error)
+        if self._connection.waiting_bytes(call.stream_id):
+            self._connection.reset(call.stream_id, Code.CANCEL)
+            self._flush_soon()
 
     def _is_closing(self, now_s: float) -> bool:
         """A peer that does not take the end of a connection is not waited for."""

@@ -187,11 +187,13 @@ async def test_binlogctl_lists_and_updates(cluster: Cluster, tmp_path: Path) -> 
     )
     assert made.returncode == 0, made.stdout + made.stderr
     assert (directory / "savepoint").read_text().startswith("commitTS = 4")
-    refused = await asyncio.to_thread(binlogctl, cluster, "pause-pump", "-node-id", "p1")
-    assert refused.returncode == 1
-    assert "does not answer" in refused.stdout + refused.stderr, "its status page is off"
-    assert "SIGTERM" in refused.stdout + refused.stderr
     cluster.pumps["p2"].server.kill()
+    refused = await asyncio.to_thread(binlogctl, cluster, "pause-pump", "-node-id", "p2")
+    assert refused.returncode == 1
+    assert "does not answer" in refused.stdout + refused.stderr
+    assert "SIGTERM" in refused.stdout + refused.stderr
+    asked = await asyncio.to_thread(binlogctl, cluster, "pause-pump", "-node-id", "p1")
+    assert asked.returncode == 0, "its status page is off: the address of gRPC answers"
     marked = await asyncio.to_thread(binlogctl, cluster, "update-pump", "-node-id", "p2", "-state", "offline")
     assert marked.returncode == 0, marked.stdout + marked.stderr
     listed = await asyncio.to_thread(binlogctl, cluster, "drainers")

@@ -195,3 +195,20 @@ def test_the_life_of_a_stream_ends() -> None:
     for state, steps in TRANSITIONS.items():
         assert all(order.index(after) > order.index(state) or after is State.CLOSED for after in steps.values())
         assert state is State.CLOSED or steps[Step.RESET] is State.CLOSED
+
+
+def test_padding_fills_no_window() -> None:
+    """Nobody takes it: it is given back at once, on the stream and on the connection."""
+    limits = Limits(stream_window_bytes=64 << 10, connection_window_bytes=128 << 10)
+    talk = Talk(limits)
+    talk.say(headers(1))
+    padded = frames.frame_header(257, frames.DATA, frames.PADDED, 1) + b"\xffx" + bytes(255)
+    for _ in range(4000):
+        for event in talk.say(padded):
+            assert isinstance(event, Data) and event.data == b"x"
+            talk.connection.credit(1, 1)
+    granted = {0: 0, 1: 0}
+    for found in talk.heard():
+        if found.kind == frames.WINDOW_UPDATE:
+            granted[found.stream_id] += int.from_bytes(found.payload)
+    assert min(granted.values()) > 4000 * 257 - (64 << 10)

@@ -152,3 +152,15 @@ def test_what_we_send_can_be_read(fields: list[tuple[str, str]], status: int) ->
         *sent,
     ]
     assert [tuple(each) for each in Decoder().decode(encode_fields(sent), raw=True)] == sent
+
+
+def test_a_remembered_block_is_decoded_again_once_there_is_a_table() -> None:
+    """What it puts into the table may be named by the next block."""
+    decoder = HeaderDecoder(Limits(), b"grpc-timeout")
+    static = b"\x83\x86\x44\x01/"  # :method POST, :scheme http, :path / with its place in the table
+    known = static + b"\x40\x01a\x01b"
+    decoder.request(b"\x20" + known)
+    assert decoder.request(known)[0] is decoder.request(known)[0], "it is remembered"
+    decoder.request(b"\x3f\xe1\x1f" + static)  # a table of 4096 bytes, before our settings are known
+    assert decoder.request(known)[0].fields == ((b"a", b"b"),)
+    assert decoder.request(b"\x83\x86\xbf\xbe")[0].fields == ((b"a", b"b"),), "62 and 63 are a and :path"

@@ -176,3 +176,20 @@ def test_memory_stays_within_bounds() -> None:
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_data_on_its_way_to_streams_that_we_ended_costs_nothing() -> None:
+    """Calls refused for want of room have sent a window's worth each before they know."""
+    talk = Talk(Limits(budget_max=100.0))
+    for number in range(50):
+        stream_id = 2 * number + 1
+        talk.say(headers(stream_id))
+        talk.connection.reset(stream_id, Code.NO_ERROR)
+        events = talk.say(*(data(stream_id, bytes(16384)) for _ in range(8)))
+        talk.connection.finished(stream_id)
+        assert events == []
+    granted = sum(int.from_bytes(found.payload) for found in talk.heard() if found.kind == frames.WINDOW_UPDATE)
+    assert granted >= 50 * 8 * 16384 - (8 << 20), "the connection's window is open again"
+    assert failed(talk) is None
+    talk.say(*(data(1, b"") for _ in range(2000)))
+    assert failed(talk) is not None, "more than a window's worth"

@@ -73,9 +73,10 @@ def test_what_is_announced_takes_no_memory_until_it_comes() -> None:
             return int(file.read().split()[1]) * 4096
 
     before = resident()
-    collectors = [Collector(1 << 31, lambda _: None) for _ in range(4)]
-    for collector in collectors:
-        collector.feed(struct.pack(">BI", 0, 256 * MIB) + bytes(1000))
+    sizes = [256 * MIB] * 4 + [MAPPED_BYTES_MIN - 1] * 1000
+    collectors = [Collector(1 << 31, lambda _: None) for _ in sizes]
+    for collector, size in zip(collectors, sizes, strict=True):
+        collector.feed(struct.pack(">BI", 0, size) + bytes(1000))
     assert resident() - before < 64 * MIB
 
 

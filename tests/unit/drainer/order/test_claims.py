@@ -112,6 +112,26 @@ def test_what_is_asked_of_the_destination() -> None:
     assert {(probe.places, probe.shape.table) for probe in found.probes} == {((1,), "t")}
 
 
+FIRST = [
+    pytest.param([[put(2, 5), gone(1, 5)]], 1, id="lost behind the gain, in one transaction"),
+    pytest.param([[gone(1, 5), put(2, 5)]], 1, id="lost before the gain"),
+    pytest.param([[gone(1, 5), put(2, 5), gone(2, 5)]], 1, id="given on and lost"),
+    pytest.param([[change(1, 5, 6), change(2, 7, 5), change(2, 5, 7), change(1, 6, 5)]], 1, id="lent and taken back"),
+    pytest.param([[put(2, 5), gone(2, 5), put(3, 5)]], 2, id="there for a moment"),
+    pytest.param([[put(2, 5), change(1, 5, 5), gone(1, 5)]], 1, id="kept, then lost, behind the gain"),
+    pytest.param([[change(1, 5, 5)], [gone(1, 5)], [put(2, 5)]], 1, id="kept"),
+]
+
+
+@pytest.mark.parametrize(("transactions", "holder"), FIRST)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_whose_a_value_may_be_before_the_batch(transactions: list[list[Step]], holder: int, parts: int) -> None:
+    """Where it is asked for, that row is no conflict, whatever the transaction does with its value."""
+    (found,) = asked(payloads(transactions), parts, 1)
+    assert not found.conflict
+    assert [probe.key for probe in found.probes if probe.values == (b"(5)",)] == [b"(%d)" % holder]
+
+
 few = st.integers(1, 3)
 values = st.one_of(st.none(), few)
 steps = st.one_of(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from drainer.plan import Probe, TableShape
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.examine import MySQLExaminer, questions
+from drainer.sink.mysql.examine import MySQLExaminer, questions, refuses
+from drainer.sink.mysql.unique import Part, UniqueKey
 
 SHAPE = TableShape(1, "d", "t", ("k1", "k2", "a", "b"), (0, 1), "", ("ab",), ())
 
@@ -28,3 +31,20 @@ def test_statements_are_bounded_and_ask_for_all() -> None:
 
 def test_nothing_to_ask_needs_no_server() -> None:
     assert MySQLExaminer(ServerConfig("127.0.0.1", 1, "nobody")).conflict(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ([], False),
+        ([["id"]], False),
+        ([["id"], ["B", "a"]], True),
+        ([["id"], ["a"]], True),
+        ([["a", "b", "c"]], False),
+        ([["a", ""]], False),
+    ],
+)
+def test_a_table_without_the_key_refuses_nothing(keys: list[list[str]], found: bool) -> None:
+    """A key on fewer of the columns refuses as well, one on more of them, or on an expression, does not."""
+    there = [UniqueKey("k", tuple(Part(column, "", True) for column in key)) for key in keys]
+    assert refuses(there, ["A", "b"]) is found

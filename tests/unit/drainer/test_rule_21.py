@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,8 @@ from hypothesis import strategies as st
 from drainer.coordinator import Mode, Plan
 from drainer.plan import SegmentWork
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.protocol import Applied
+from drainer.sink.protocol import Applied, Intent, SpreadTarget
+from drainer.sink.sqlite.layout import quote, table_name
 from drainer.spreading import NotSpread
 from tests.local_feed import LocalFeed
 from tests.schema_case import ts
@@ -237,6 +240,39 @@ def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> N
         pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalFeed([stream.binlogs], ts(10), ts(11)))
     pipeline.advance(until_ts)
     assert pipeline.loose_from is None
+
+
+class DeadAfterBegin(SQLiteSpread):
+    """The intent is recorded with what goes ahead, and then the process ends."""
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        super().begin(intent, ahead)
+        raise KeyboardInterrupt
+
+
+def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Path) -> None:
+    """Rows that came with the intent would come twice, and nothing is looked at again: own rows may be there by now."""
+    drawn = [put(SECONDARY, 1, 1), put(BARE, 1, 1), put(SECONDARY, 2, 2), put(BARE, 1, 1), gone(BARE, 1, 1)]
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    until_ts, path = ts(10 + len(drawn) - 1), tmp_path / "down.sqlite"
+    first = DeadAfterBegin(path)
+    pipeline = opened(first, stream)
+    feed = LocalFeed([stream.binlogs], BEGUN, until_ts)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(Plan(BEGUN, until_ts, Mode.SPREAD, (), 1), feed)
+    first.close(clean=False)
+    second = SQLiteSpread(path)
+    pipeline = opened(second, stream)
+    assert pipeline.position_ts == BEGUN
+    plan = Plan(BEGUN, until_ts, Mode.SPREAD, (), 1, first.begun[0])
+    fold = pipeline.fold_order(plan)
+    assert fold is not None and fold.ahead == {BARE.id} and not fold.examined
+    pipeline.run(plan, feed)
+    second.close(clean=False)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall() == [(1, 1, 1)]
+        found = connection.execute(f"SELECT k, u FROM {quote(table_name('d', 'secondary'))} ORDER BY k").fetchall()
+    assert found == [(1, 1), (2, 2)]
 
 
 def test_streams_of_services_are_not_looked_at(tmp_path: Path) -> None:

@@ -16,12 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Plan
+from drainer.pipeline import Pipeline
 from drainer.plan import SegmentWork
+from drainer.schema.history import JobHistory
+from drainer.schema.schema import Schema
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Applied, Intent, SpreadTarget
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.spreading import NotSpread
+from drainer.spreading import Cut, NotSpread
 from tests.local_feed import LocalFeed
+from tests.row_case import INT, TEXT, table
 from tests.schema_case import ts
 from tests.unit.drainer.cut_case import (
     BARE,
@@ -41,11 +45,13 @@ from tests.unit.drainer.cut_case import (
     drain,
     gone,
     into_sqlite,
+    jobs,
     opened,
     put,
     stream_of,
     streams,
 )
+from tests.unit.drainer.test_pipeline import Supply
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CUT_EXAMPLES", "12")),
@@ -273,6 +279,22 @@ def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Pa
         assert connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall() == [(1, 1, 1)]
         found = connection.execute(f"SELECT k, u FROM {quote(table_name('d', 'secondary'))} ORDER BY k").fetchall()
     assert found == [(1, 1), (2, 2)]
+
+
+def test_tables_whose_keys_cannot_be_compared_go_ahead(tmp_path: Path) -> None:
+    """What a key on a prefix or on a generated column holds is not followed: such a table is tried with the intent."""
+    words = table([("k", INT), ("u", TEXT), ("v", INT)], unique={"uu": ["u"]}, handle="k", table_id=108, name="words")
+    (key,) = words.indexes
+    prefix = replace(words, indexes=(replace(key, columns=(replace(key.columns[0], length=3),)),))
+    made = replace(words.columns[1], generated_expr="upper(v)")
+    generated = replace(words, id=109, name="made", columns=(words.columns[0], made, words.columns[2]))
+    whole = replace(words, id=110, name="whole")
+    stream = stream_of([prefix, generated, whole, INT_KEY], [put(INT_KEY, 1, 1)], upserts=False)
+    known = Schema.open(JobHistory(jobs(stream.tables, upserts=False)), position_ts=BEGUN, schema_version=99)
+    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    pipeline = Pipeline(destination, Supply(known), Cut(3, 2, "d"), position_ts=BEGUN)
+    fold = pipeline.fold_order(Plan(BEGUN, ts(12), Mode.SPREAD, (), 1))
+    assert fold is not None and fold.examined and fold.ahead == {108, 109}
 
 
 def test_streams_of_services_are_not_looked_at(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from drainer.pipeline import Pipeline
 from drainer.plan import SegmentWork
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
-from drainer.sink.errors import UniqueConflict
+from drainer.sink.errors import CommitRefused, UniqueConflict
 from drainer.sink.protocol import Applied, Intent, SpreadTarget
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.spreading import Cut, NotSpread
@@ -189,9 +189,12 @@ def test_streams_of_tidb_that_break_the_rules(
             assert f"put {at} into syncer.ignore-txn-commit-ts" in found.text
 
 
+@pytest.mark.parametrize("value", [1, 2], ids=["that is refused", "that is not"])
 @pytest.mark.parametrize("spread", [False, True])
-def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(tmp_path: Path, spread: bool) -> None:
-    drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), put(SECONDARY, 3, 3)]
+def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(
+    tmp_path: Path, spread: bool, value: int
+) -> None:
+    drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, value), put(SECONDARY, 3, 3)]
     stream = replace(stream_of([SECONDARY], drawn, upserts=False), ignored=ts(11))
     for behind in (frozenset[int](), frozenset({0}), frozenset({0, 1})):
         found = into_sqlite(tmp_path / "down.sqlite", stream, Cuts(behind, (spread,)))
@@ -279,6 +282,33 @@ def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Pa
         assert connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall() == [(1, 1, 1)]
         found = connection.execute(f"SELECT k, u FROM {quote(table_name('d', 'secondary'))} ORDER BY k").fetchall()
     assert found == [(1, 1), (2, 2)]
+
+
+class RefusesCommit(SQLiteSpread):
+    """As a server whose limit for a transaction shows at its end."""
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        raise CommitRefused(f"{intent}: COMMIT is refused, nothing of it is written: transaction too large")
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_batch_that_is_too_large_to_go_ahead_goes_inline(tmp_path: Path, folded: bool) -> None:
+    """Nothing of it is written, no intent is open, and the inline way writes smaller transactions."""
+    drawn = [put(BARE, 1, 1), put(SECONDARY, 2, 2), put(BARE, 1, 1)]
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    destination = RefusesCommit(tmp_path / "down.sqlite")
+    pipeline = opened(destination, stream)
+    plan, feed = Plan(BEGUN, ts(12), Mode.SPREAD, (), 1), LocalFeed([stream.binlogs], BEGUN, ts(12))
+    if folded:
+        with pytest.raises(NotSpread, match="COMMIT is refused"):
+            pipeline.run(replace(plan, fold=pipeline.fold_order(plan)), feed)
+        assert (pipeline.position_ts, pipeline.open_intent, pipeline.loose_from) == (BEGUN, None, BEGUN)
+        plan = replace(plan, mode=Mode.INLINE)
+    pipeline.run(plan, feed)
+    destination.close(clean=False)
+    with contextlib.closing(sqlite3.connect(tmp_path / "down.sqlite")) as connection:
+        found = connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall()
+    assert (pipeline.position_ts, found) == (ts(12), [(1, 1, 1), (1, 1, 1)])
 
 
 def test_tables_whose_keys_cannot_be_compared_go_ahead(tmp_path: Path) -> None:

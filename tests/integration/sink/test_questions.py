@@ -17,8 +17,8 @@ from drainer.order.fold import FoldBuilder
 from drainer.order.probes import Questions, merge_claims
 from drainer.row.codec import Codec
 from drainer.schema.define import column_words, index_list, shown
+from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.examine import MySQLExaminer
-from drainer.sink.mysql.kept import give_back, take
 from tests.integration.sink.case import server_config
 from tests.row_case import Step, codec_of, decoder_of, not_null, table, transaction
 from tests.support import MariaDB
@@ -93,12 +93,12 @@ def create(db: MariaDB, info: TableInfo) -> None:
 def insert(db: MariaDB, codec: Codec, rows: list[dict[int, Datum]]) -> None:
     """As a destination writes them."""
     config = server_config(db)
-    session = take(config, idle_s=60, read_timeout_s=60)
+    session = connect(config, idle_s=60, read_timeout_s=60)
     for row in rows:
         raw = encode_insert(codec.layout.at, row, rowid=1)
         values = codec.insert(raw, 0, len(raw), 9)[2]
         session.execute(b"INSERT INTO db.%s VALUES %s" % (codec.shape.table.encode(), values))
-    give_back(config, session)
+    session.close()
 
 
 def asked(info: TableInfo, steps: list[Step]) -> Questions:

@@ -63,15 +63,39 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
         if there is not None and not refuses(there[0], names):
             continue
         columns = ",".join(names)
-        for sql in questions(list(group)):
+        for question in questions(list(group)):
             try:
-                rows = session.query(sql)
+                rows = session.query(question.quick()) and session.query(question.exact())
             except ServerError as error:  # no such table, no such column: whoever writes the rows says it
                 return f"{table}: {error}"
             if rows:
                 value = ",".join(str(cell) for cell in rows[0])[:200]
                 return f"{table}: another row holds the value ({value}) of ({columns})"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether rows hold one of `values` and are not the one that may, which `pairs` name. `head`: up to the values;
+    `both`: the columns of a pair."""
+
+    head: bytes
+    both: bytes
+    values: tuple[bytes, ...]
+    pairs: tuple[bytes, ...]
+
+    def quick(self) -> bytes:
+        """The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it longer than
+        to write the rows. It may find rows that are none: in a list of several pairs MariaDB compares text of another
+        character set than the statement's byte for byte."""
+        return self._asking(b"(" + self.both + b") NOT IN (" + b",".join(self.pairs) + b")")
+
+    def exact(self) -> bytes:
+        equal = b" OR ".join([b"(" + self.both + b")=" + pair for pair in self.pairs])
+        return self._asking(b"NOT (" + equal + b")")
+
+    def _asking(self, other: bytes) -> bytes:
+        return self.head + b",".join(self.values) + b") AND " + other + b" LIMIT 1"
 
 
 def refuses(keys: Sequence[UniqueKey], columns: Sequence[str]) -> bool:
@@ -81,15 +105,12 @@ def refuses(keys: Sequence[UniqueKey], columns: Sequence[str]) -> bool:
     return any({part.column.lower() for part in key.parts} <= within for key in keys)
 
 
-def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
-    """SELECTs, bounded in size, of rows that hold one of the values and are not the one that may. `probes`: of one
-    unique key. Pure. The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it
-    longer than to write the rows."""
+def questions(probes: Sequence[Probe]) -> Iterator[Question]:
+    """Bounded in size. `probes`: of one unique key. Pure."""
     shape, places = probes[0].shape, probes[0].places
     value = b",".join(quote(shape.columns[at]) for at in places)
     both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))
     head = b"SELECT " + value + b" FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + value + b") IN ("
-    between = b") AND (" + both + b") NOT IN ("
     values: list[bytes] = []
     pairs: list[bytes] = []
     size = 0
@@ -100,10 +121,10 @@ def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
             pairs.append(one[:-1] + b"," + key[1:])
             size += len(one) + len(pairs[-1])
             if len(values) >= _VALUES_MAX or size >= _BYTES_MAX:
-                yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+                yield Question(head, both, tuple(values), tuple(pairs))
                 values, pairs, size = [], [], 0
     if values:
-        yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+        yield Question(head, both, tuple(values), tuple(pairs))
 
 
 def _tuple(row: object) -> bytes:

@@ -4,6 +4,7 @@
     python -m bench.original   the Go drainer and this one on the same pumps
     python -m bench.latency    commit to visible, two idle pumps
     python -m bench.pump       binlogs/s into one pump against raw appends, and the Go pump where it is given
+    python -m bench.planner    planning by number of pumps, batches by number of tasks, the destination by connections
     python -m bench.rowcodec   one row from binlog bytes to SQL text
 
 The peer's binaries are found in the folder that PEER_BIN names: pd-server, unitikv, tidb-server, pump, drainer,

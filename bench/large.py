@@ -2,8 +2,8 @@
 
     python -m bench.large [--mib 240] [--heap 512m]
 
-What drainer, JVM and workers need does not depend on the transaction's size; the pump needs a multiple of it, because
-gRPC receives a message whole (see docs/operations.md).
+What drainer, JVM and workers need does not depend on the transaction's size; the pump needs its size once, while it is
+written (see docs/operations.md).
 """
 
 from __future__ import annotations

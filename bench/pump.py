@@ -49,6 +49,25 @@ def writes_a_second(line: str) -> float:
     return float(found.group(1))
 
 
+def cpu_s(server: Server) -> float:
+    """CPU that a process has used."""
+    assert server.process is not None
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure_single(name: str, stack: Stack, port: int, cluster: int, args: argparse.Namespace, report: Report) -> str:
+    """pumpload into a pump, one binlog a call; what the line in the report is called."""
+    (server,) = stack.servers
+    before_s = cpu_s(server)
+    line = fill_with_pumpload(port, cluster, txns=args.single, rows_each=1, base=10**9, concurrency=args.concurrency)
+    title = f"{name}, one per call, -c {args.concurrency}"
+    report.add(title, writes_a_second(line), "binlogs/s")
+    report.add(f"{title}: CPU a call", (cpu_s(server) - before_s) / (2 * args.single) * 1e6, "µs")
+    report.note(line)
+    return title
+
+
 @contextlib.contextmanager
 def running_pd(directory: Path) -> Iterator[str]:
     """A real PD; its client URL."""
@@ -76,11 +95,7 @@ def measure_ours(args: argparse.Namespace, report: Report) -> None:
         report.add("this pump, many per message", 2 * len(pairs) / seconds, "binlogs/s")
         report.ratio("this pump, many per message", "raw append + fdatasync, groups of 1000")
         if peer_binary("pumpload"):
-            line = fill_with_pumpload(
-                port, cluster, txns=args.single, rows_each=1, base=10**9, concurrency=args.concurrency
-            )
-            report.add(f"this pump, one per call, -c {args.concurrency}", writes_a_second(line), "binlogs/s")
-            report.note(line)
+            measure_single("this pump", stack, port, cluster, args, report)
 
 
 def measure_go(args: argparse.Namespace, report: Report) -> None:
@@ -93,11 +108,9 @@ def measure_go(args: argparse.Namespace, report: Report) -> None:
         exits.callback(stack.close)
         port = stack.start_go_pump("go-pump")
         cluster = own_cluster_id(url)
-        line = fill_with_pumpload(port, cluster, txns=args.single, rows_each=1, base=1, concurrency=args.concurrency)
-        report.add(f"Go pump, one per call, -c {args.concurrency}", writes_a_second(line), "binlogs/s")
-        report.note(line)
-        report.ratio(f"this pump, one per call, -c {args.concurrency}", f"Go pump, one per call, -c {args.concurrency}")
-        report.ratio("this pump, many per message", f"Go pump, one per call, -c {args.concurrency}")
+        title = measure_single("Go pump", stack, port, cluster, args, report)
+        report.ratio(f"this pump, one per call, -c {args.concurrency}", title)
+        report.ratio("this pump, many per message", title)
 
 
 def main() -> None:

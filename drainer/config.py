@@ -128,7 +128,8 @@ class SyncerSection(Section):
         0,
         ge=0,
         le=1024,
-        description="slots of a spread batch, a connection to the destination each; 0: twice the tasks at once",
+        description="slots of a spread batch, a connection to the destination each; "
+        "0: twice the tasks at once, at most 16",
     )
     txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
     spread: bool = Field(True, description="whether executors write large batches in parallel")

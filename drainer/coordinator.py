@@ -117,10 +117,12 @@ def decide(
     sizes: Sizes,
     ceiling_ts: int | None = None,
     loose_from: int | None = None,
+    another_share: bool = False,
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12)."""
+    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
+    `another_share`: the pumps may be asked again where what each of them may bring does not add up to a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
         until_ts = min(until_ts, ceiling_ts)
@@ -138,6 +140,9 @@ def decide(
         return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
     spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if spread and another_share else None
+    if share is not None:
+        return Ask(replace(asked, batch_bytes_max=share))
     if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
         return _plan(Mode.SPREAD, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
     if spread and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
@@ -145,6 +150,19 @@ def decide(
     if until_ts <= after_ts:
         return None
     return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+
+
+def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked: Limits, sizes: Sizes) -> int | None:
+    """What each pump should be asked for instead. Pumps are not equally busy: one that is alone among a hundred would
+    end every batch at a hundredth of it, and a hundred that were asked for as much as it would bring a hundred batches.
+    """
+    most, share = sizes.spread_bytes_max, asked.batch_bytes_max
+    if batch_bytes > most + most // 4 and share > 1:
+        return max(1, share * most // batch_bytes)
+    short = batch_bytes < most // 2 and share < most
+    if short and any(mark.stop is Stop.LIMIT and mark.end_ts <= until_ts for mark in watermark.marks):
+        return min(most, share * most // max(1, batch_bytes))
+    return None
 
 
 def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
@@ -182,7 +200,7 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
         return None
     marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
     batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
-    tasks = _tasks(marks, intent.after_ts, intent.until_ts, READERS_PER_TASK * sizes.parallelism)
+    tasks = _tasks(marks, intent.after_ts, intent.until_ts, sizes, cut=True)
     return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
 
 
@@ -220,26 +238,38 @@ def _plan(
 ) -> Plan:
     # A pump that counted nothing in (after_ts, end_ts ≥ until_ts] has nothing there for good: it is resolved.
     busy = tuple(mark for mark in marks if mark.batch_count)
-    pieces_max = READERS_PER_TASK * sizes.parallelism if mode is Mode.SPREAD else 1
-    tasks = _tasks(busy, after_ts, until_ts, pieces_max)
+    tasks = _tasks(busy, after_ts, until_ts, sizes, cut=mode is Mode.SPREAD)
     if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max and tasks:
         tasks = (tuple(part for task in tasks for part in task),)
     return Plan(after_ts, until_ts, mode, tasks, batch_bytes)
 
 
 def _tasks(
-    marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, pieces_max: int
+    marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, sizes: Sizes, *, cut: bool
 ) -> tuple[tuple[PumpRange, ...], ...]:
-    """One range a task: a pump's part is cut into as many as its share of the bytes, together about `pieces_max`."""
+    """One range a task, where that makes no more than READERS_PER_TASK for each that can run at once; else several,
+    of about as many bytes. `cut`: a pump's part may be cut into as many ranges as its share of the bytes."""
+    tasks_max = max(1, READERS_PER_TASK * sizes.parallelism)
     shares = [mark.bytes_until(until_ts) for mark in marks]
     total = sum(shares) or 1
-    return tuple(
-        (part,)
-        for mark, share in zip(marks, shares, strict=True)
-        for part in ranges_of(
-            mark, after_ts=after_ts, until_ts=until_ts, pieces_max=max(1, round(pieces_max * share / total))
-        )
-    )
+    weighed: list[tuple[PumpRange, float]] = []
+    for mark, share in zip(marks, shares, strict=True):
+        pieces_max = max(1, round(tasks_max * share / total)) if cut else 1
+        parts = ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=pieces_max)
+        weighed += [(part, max(1, share) / len(parts)) for part in parts]
+    if len(weighed) <= tasks_max:
+        return tuple((part,) for part, _ in weighed)
+    return _together(weighed, tasks_max)
+
+
+def _together(weighed: list[tuple[PumpRange, float]], tasks_max: int) -> tuple[tuple[PumpRange, ...], ...]:
+    """Neighbours in one task, so that the tasks weigh about the same."""
+    total, passed = sum(weight for _, weight in weighed), 0.0
+    tasks: dict[int, list[PumpRange]] = {}
+    for part, weight in weighed:
+        tasks.setdefault(int((passed + weight / 2) * tasks_max / total), []).append(part)
+        passed += weight
+    return tuple(map(tuple, tasks.values()))
 
 
 def _share(total: int, pumps: int) -> int:

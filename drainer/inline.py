@@ -10,14 +10,13 @@ from binlog.crashpoint import crash_point
 from binlog.log import get_logger
 
 from drainer.batch import Batch, read_batch
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.coordinator import Plan
 from drainer.large import Section, sections, small_payloads, works
 from drainer.onebyone import each_commit, shown_keys
-from drainer.order.fold import FoldBuilder
 from drainer.plan import Pieces, SegmentWork
 from drainer.progress import Progress, Wait
 from drainer.pumps.count import Counted, check
-from drainer.row.decode import Decoder
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.schema import Schema
 from drainer.schema.view import SchemaView
@@ -77,7 +76,7 @@ class Inline:
         self._supply = supply
         self._progress = progress
         self._stop = stop
-        self._decoder: Decoder | None = None
+        self._decoder: SegmentDecoder | None = None
 
     def run(self, plan: Plan, merged: Sequence[Merged]) -> None:
         """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
@@ -148,11 +147,11 @@ class Inline:
                 self._destination.advance(step.until_ts, version)
                 self._progress.position_ts = step.until_ts
 
-    def _apply_rows(self, section: Section, decoder: Decoder, version: int) -> None:
+    def _apply_rows(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
         """In one downstream transaction; where that is refused, or could hide that a transaction of it would be, one by
         one: so an error is of the same transaction wherever batches are cut, and what is before it is applied
         (rule 21)."""
-        builder = FoldBuilder(decoder)
+        builder = SegmentBuilder(decoder)
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
         if builder.hides_conflict():
@@ -170,11 +169,11 @@ class Inline:
             raise
         self._applied(section, work.change_count)
 
-    def _apply_each(self, section: Section, decoder: Decoder, version: int) -> None:
+    def _apply_each(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
         for one in each_commit(section):
             self._apply_rows(one, decoder, version)
 
-    def _apply_large(self, section: Section, decoder: Decoder, version: int) -> None:
+    def _apply_large(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
         """One transaction in pieces, in one downstream transaction."""
         counts: list[int] = []
 
@@ -197,8 +196,8 @@ class Inline:
         self._progress.position_ts = section.until_ts
         crash_point("drainer.after_apply")
 
-    def _decoder_for(self, view: SchemaView) -> Decoder:
+    def _decoder_for(self, view: SchemaView) -> SegmentDecoder:
         """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""
         if self._decoder is None or self._decoder.view is not view:
-            self._decoder = Decoder(view, self._destination.dialect)
+            self._decoder = SegmentDecoder(view, self._destination.dialect)
         return self._decoder

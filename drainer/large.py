@@ -20,13 +20,12 @@ from binlog.crashpoint import crash_point
 from binlog.log import get_logger
 from binlog.security import Security
 
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.coordinator import Plan
-from drainer.order.fold import FoldBuilder
 from drainer.plan import SegmentWork
 from drainer.progress import Progress
 from drainer.pumps.parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
-from drainer.row.decode import Decoder
 from drainer.row.pieces import PIECE_BYTES_MAX, pieces
 from drainer.step import Merged, Rows
 
@@ -121,15 +120,15 @@ def sections(rows: Rows) -> list[Section]:
 
 
 def works(
-    section: Section, decoder: Decoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
+    section: Section, decoder: SegmentDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
 ) -> Iterator[SegmentWork]:
-    """The section's work piece by piece, in order. Raises as FoldBuilder.finish."""
+    """The section's work piece by piece, in order. Raises as SegmentBuilder.finish."""
     total = sum(len(one.payload) for one in section.binlogs)
     with Step(progress, "applying", total, section.until_ts) as step:
         for one in section.binlogs:
             for payload in _small(one, piece_bytes_max):
-                builder = FoldBuilder(decoder)
-                builder.add(payload)
+                builder = SegmentBuilder(decoder)
+                builder.add_all([payload])
                 yield builder.finish(section.after_ts, section.until_ts)
                 step.add(len(payload))
                 if isinstance(one.payload, memoryview):

@@ -89,7 +89,7 @@ class Pipeline:
         return self._loose[1]
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows."""
+        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
         self._spreading.use_parallelism(tasks)
 
     @property

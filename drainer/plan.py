@@ -7,7 +7,7 @@ key's columns alone. Ordered work keeps one literal (or value) per column, becau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -109,7 +109,7 @@ class Folded:
     """One table's net changes, in the order of `NetRow.identity`."""
 
     shape: TableShape
-    rows: tuple[NetRow, ...]
+    rows: Sequence[NetRow]
 
 
 @dataclass(frozen=True, slots=True)

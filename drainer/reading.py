@@ -11,7 +11,7 @@ from drainer.schema.view import SchemaView
 from drainer.sink.protocol import Dialect
 
 if TYPE_CHECKING:
-    from drainer.order.fold import FoldBuilder
+    from drainer.changes.segment import SegmentBuilder
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class FoldOrder:
         """How many a part gives."""
         return 2 * self.slots + 1 if self.examined else self.slots
 
-    def cut(self, builder: FoldBuilder) -> dict[int, bytes]:
+    def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
         """The blobs of what was added, by slot, none for those that get nothing."""
         parts = builder.parts(self.slots, goes_ahead=self.ahead.__contains__)
         if not self.examined:

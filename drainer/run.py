@@ -63,6 +63,8 @@ class SparkRun:
         self._planner: PlannerServer | None = None
         self._query: Query | None = None
         self._pause_s = pause_s
+        self._tasks = 0
+        self._lacks: BaseException | None = None
         self._again: BaseException | None = None
         self._failed = False
         self._spark_failures = 0
@@ -93,12 +95,13 @@ class SparkRun:
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self) -> None:
-        self._session = self._opening.session()
+        from drainer.spark.node import warn_of_loopback
         from drainer.spark.planner import PlannerServer
 
-        tasks = max(1, self._session.sparkContext.defaultParallelism)
-        self._scheduler.use_parallelism(tasks)
-        self._pipeline.use_parallelism(tasks)
+        if self._config.syncer.db_type != "sqlite":
+            warn_of_loopback(self._config.spark.master, "[syncer.to] host", self._config.syncer.to.host)
+        self._session = self._opening.session()
+        self._follow_executors()
         self._planner = PlannerServer(self._scheduler, self._fail)
         self._start_query()
 
@@ -135,16 +138,36 @@ class SparkRun:
             raise
         self._repeats.over()
         self._scheduler.applied()
+        self._follow_executors()
+
+    def _follow_executors(self) -> None:
+        """Between two batches: those of a cluster register after the session has started, and come and go."""
+        from drainer.spark.errors import SPARK_ERRORS
+
+        assert self._session is not None
+        try:
+            tasks = max(1, self._session.sparkContext.defaultParallelism)
+        except (*SPARK_ERRORS, OSError):
+            return  # the next batch will say why
+        if tasks != self._tasks:
+            self._tasks = tasks
+            self._scheduler.use_parallelism(tasks)
+            self._pipeline.use_parallelism(tasks)
+            _log.info("tasks that can run at once", tasks=tasks)
 
     def _mends(self, error: BaseException | None) -> bool:
         """Whether another query from the destination's position may do better."""
-        from drainer.spark.errors import SparkFailed
+        from drainer.spark.errors import NodeLacks, SparkFailed
 
         if isinstance(error, PumpUnavailable | NotSpread):
             return True
         if not isinstance(error, SparkFailed | RangeDiffers):
             return False
         position_ts = self._pipeline.position_ts
+        if position_ts != self._spark_failed_at:
+            self._lacks = None
+        if isinstance(error, NodeLacks):
+            self._lacks = error
         self._spark_failures = self._spark_failures + 1 if position_ts == self._spark_failed_at else 1
         self._spark_failed_at = position_ts
         return self._spark_failures <= SPARK_FAILURES_MAX
@@ -158,8 +181,13 @@ class SparkRun:
             return
         self._repeats.failed(error=str(again))
         time.sleep(self._pause_s)
+        from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
+
         try:
             self._start_query()
+        except (*SPARK_ERRORS, OSError) as another:  # the session is over: a cluster may end it
+            self._fail(SparkFailed(f"{again}; no other query can start: {reason_of(text_of(another))}"))
+            return
         except BaseException as another:
             self._fail(another)
             raise
@@ -168,7 +196,12 @@ class SparkRun:
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""
+        from drainer.spark.errors import SparkFailed
+
         self._failed = True
+        if isinstance(error, SparkFailed) and self._lacks is not None:
+            # Spark does not tell it every time, see node.silent.
+            error = self._lacks
 
         def settle() -> None:
             if self._ended.done():

@@ -26,6 +26,7 @@ LONG_POLL_S = 0.2
 PAUSE_S = 0.05
 HELD_BACK_PAUSE_S = 0.2
 ADVANCE_EVERY_S = 3.0
+SHARES_TRIED = 3
 
 _log = get_logger(__name__)
 
@@ -71,6 +72,7 @@ class Scheduler:
         self._plan: Plan | None = None
         self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
         self._advanced_at = 0.0
+        self._share = 0
         self._stopping = asyncio.Event()
         told = ("nothing new can be applied", "the watermark moves again")
         self._standstill = Outage(_log, *told, quiet_s=AWAY_WARN_S)
@@ -78,7 +80,7 @@ class Scheduler:
         self.outlook = Outlook(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows."""
+        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
         self._sizes = replace(self._sizes, parallelism=tasks)
 
     def stop(self) -> None:
@@ -130,12 +132,13 @@ class Scheduler:
 
     async def _look(self) -> Plan | None:
         after_ts = self._pipeline.position_ts
-        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        asked = self._first_limits()
         watermark = await self._ahead_of(after_ts, asked) or await self._survey(after_ts, asked)
         intent = self._pipeline.open_intent
         if intent is not None:
             plan = resume(watermark, intent, self._sizes)
             return plan if plan is None else self._unaltered(await self._counted(plan))
+        shares_left = SHARES_TRIED
         while True:
             decision = decide(
                 watermark,
@@ -144,10 +147,13 @@ class Scheduler:
                 sizes=self._sizes,
                 ceiling_ts=self._ceiling_ts,
                 loose_from=self._pipeline.loose_from,
+                another_share=shares_left > 0,
             )
+            if asked.stop_at_schema:
+                self._share = asked.batch_bytes_max
             match decision:
                 case Ask(limits):
-                    asked = limits
+                    asked, shares_left = limits, shares_left - 1
                     watermark = await self._survey(after_ts, asked)
                 case Advance(until_ts):
                     if not after_ts and watermark.purged_ts:
@@ -159,6 +165,13 @@ class Scheduler:
                 case None:
                     self._check_reached()
                     return None
+
+    def _first_limits(self) -> Limits:
+        """What to ask first. A share that made a full batch will probably make the next one."""
+        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        if self._share and asked.stop_at_schema:
+            return replace(asked, batch_bytes_max=max(self._share, asked.batch_bytes_max))
+        return asked
 
     def _check_pumps(self, watermark: Watermark) -> None:
         intent = self._pipeline.open_intent
@@ -181,8 +194,11 @@ class Scheduler:
                 return part
             return replace(part, planned=await self._pumps.count(part))
 
-        tasks = [tuple(await asyncio.gather(*map(counted, task))) for task in plan.tasks]
-        large = tuple(await asyncio.gather(*map(counted, plan.large)))
+        async def all_of(parts: Sequence[PumpRange]) -> tuple[PumpRange, ...]:
+            return tuple(await asyncio.gather(*map(counted, parts)))
+
+        # All pumps at once: one after another would be a way there and back for each of them.
+        large, *tasks = await asyncio.gather(all_of(plan.large), *map(all_of, plan.tasks))
         return replace(plan, tasks=tuple(tasks), large=large)
 
     def _unaltered(self, plan: Plan) -> Plan:
@@ -218,7 +234,7 @@ class Scheduler:
 
     def _look_ahead(self, plan: Plan) -> None:
         """Under a backlog, ask about the next batch while this one is applied. What is final stays final."""
-        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        asked = self._first_limits()
         task = asyncio.create_task(self._survey(plan.until_ts, asked), name="look ahead")
         self._ahead = (plan.until_ts, asked, task)
 

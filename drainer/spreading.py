@@ -8,7 +8,7 @@ Where either says no nothing was applied, and the batch goes inline, which stops
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
@@ -32,6 +32,10 @@ from drainer.step import Merged
 
 _log = get_logger(__name__)
 
+# A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
+# (bench.planner): whose has processors for more sets worker-count.
+SLOTS_MAX = 16
+
 
 class NotSpread(BinlogError):
     """A batch that must go inline and was read to be spread; nothing of it was applied. It must be planned anew."""
@@ -43,8 +47,8 @@ class BatchRefused(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once; `digest`: of
-    the filters, which choose the rows."""
+    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once, at most
+    SLOTS_MAX; `digest`: of the filters, which choose the rows."""
 
     slots: int
     chunk_rows: int
@@ -71,14 +75,15 @@ class Spreading:
         self._supply = supply
         self._progress = progress
         self._cut = cut
+        self._slots = cut.slots
         self.open_intent = intent
         self.inline_until = 0
         self._packed: tuple[SchemaView, PackedView, frozenset[int], bool] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows."""
+        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
         if not self._cut.slots:
-            self._cut = replace(self._cut, slots=2 * tasks)
+            self._slots = min(2 * tasks, SLOTS_MAX)
 
     def fold_order(self, plan: Plan) -> FoldOrder | None:
         """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
@@ -167,9 +172,9 @@ class Spreading:
             planned = sorted(plan.planned.items())
             pumps = tuple(node_id for node_id, _ in planned)
             counts = tuple(-1 if found is None else found.count for _, found in planned)
-            return Intent(
-                plan.after_ts, plan.until_ts, cut.slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps, counts
-            )
+            # What tasks fold at once is cut when the batch is planned; executors may have come or gone since.
+            slots = plan.fold.slots if plan.fold is not None else self._slots
+            return Intent(plan.after_ts, plan.until_ts, slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps, counts)
         if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "

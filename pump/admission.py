@@ -1,16 +1,19 @@
 """How many bytes of requests and answers a pump holds at once, over all of its calls.
 
 One call is bounded by its own limits; a hundred of them together would still take a hundred times as much. A write is
-counted from the moment its message is there, before it is parsed, until it is answered; a pull for what it reads and
-sends ahead, from its first step to its last. What finds no room is refused and may be repeated. What gRPC is still
-receiving is not seen here: there, `max-message-size` bounds each message.
+counted from the moment its length is known, before its bytes come, until it is answered; a pull for what it reads and
+sends ahead, from its first step to its last. What finds no room is refused and may be repeated.
+
+A message of a stream must be read before it can be refused, or the stream would end with all that is under way on it.
+For such messages a quarter is tolerated beside the bound, or one message alone; what exceeds that is not read on until
+there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from pump.errors import Overloaded
 from pump.gauges import IN_FLIGHT_BYTES, OVERLOADED
@@ -26,6 +29,8 @@ class InFlight:
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._pulls = 0
+        self._tolerated = 0
+        self.on_room: Callable[[], None] = lambda: None  # called after something was given back
         self._changed = asyncio.Event()
         self.bytes = 0
 
@@ -41,10 +46,36 @@ class InFlight:
     @contextlib.contextmanager
     def request(self, size: int) -> Iterator[None]:
         """While a request is being worked on. Overloaded where there is no room."""
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.give(size)
+
+    def take(self, size: int) -> None:
+        """As `request`, until `give`."""
         if not self.fits(size):
             raise self._error(size)
-        with self._taken(size):
-            yield
+        self._add(size)
+
+    def give(self, size: int) -> None:
+        """What was taken is held no more."""
+        self._add(-size)
+        self._changed.set()
+        self.on_room()
+
+    def tolerate(self, size: int) -> bool:
+        """Count, until `forgive`, what is refused but must be read for that. False: not now."""
+        if self._tolerated and self._tolerated + size > self._bytes_max // 4:
+            return False
+        self._tolerated += size
+        self._add(size)
+        return True
+
+    def forgive(self, size: int) -> None:
+        """What was tolerated is held no more."""
+        self._tolerated -= size
+        self.give(size)
 
     @contextlib.contextmanager
     def pull(self, size: int) -> Iterator[None]:
@@ -69,11 +100,12 @@ class InFlight:
 
     @contextlib.contextmanager
     def _taken(self, size: int) -> Iterator[None]:
-        self.bytes += size
-        IN_FLIGHT_BYTES.set(self.bytes)
+        self._add(size)
         try:
             yield
         finally:
-            self.bytes -= size
-            IN_FLIGHT_BYTES.set(self.bytes)
-            self._changed.set()
+            self.give(size)
+
+    def _add(self, size: int) -> None:
+        self.bytes += size
+        IN_FLIGHT_BYTES.set(self.bytes)

@@ -134,7 +134,7 @@ class PumpConfig(UpstreamSection):
         ge=1 << 20,
         le=TRANSACTION_BYTES_CAP,
         description="largest binlog taken, such as 1 GiB; a larger transaction is refused before it is acknowledged. "
-        "Receiving one takes about four times its size of memory for a moment",
+        "Receiving one takes its size of memory, until it is on disk",
     )
     in_flight_bytes_max: ByteSize = Field(
         IN_FLIGHT_BYTES_MAX,
@@ -142,7 +142,9 @@ class PumpConfig(UpstreamSection):
         description="requests and answers held at once over all calls, such as 2 GiB; what finds no room is refused "
         "and may be repeated. One request alone is taken whatever its size",
     )
-    max_message_size: int = Field(0, ge=0, description="largest gRPC message taken, in bytes; 0: no limit")
+    max_message_size: int = Field(
+        0, ge=0, description="largest gRPC message with binlogs taken, in bytes; 0: as transaction-bytes-max"
+    )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
 

@@ -1,80 +1,86 @@
-"""The gRPC server. Handlers know no transport: bytes in, bytes or a named error out; here errors become status codes.
-
-Serializers of grpc are not used: a handler parses what it needs of a message, which is less than all of it.
-"""
+"""The gRPC services. Handlers know no transport: bytes in, bytes or a named error out; here errors become statuses."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
-import grpc
 from binlog import errors
 from binlog.errors import BinlogError, ConfigError
-from binlog.fields import why_not_listening
-from binlog.log import get_logger
-from binlog.security import Security
-from grpc import aio
+from binlog.fields import split_host_port, why_not_listening
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received
+from binlog.rpc.server import Server
+from binlog.rpc.session import Settings
+from binlog.rpc.status import RpcError, Status
+from binlog.rpc.waiting import Waiting
+from binlog.security import Security, common_names
 
 from pump import errors as own
-from pump import metering
+from pump import messages, metering
+from pump.admission import InFlight
 
-_log = get_logger("pump.edge")
-
-Unary = Callable[[bytes], Awaitable[bytes]]
-Streaming = Callable[[bytes], AsyncIterator[bytes]]
-Bidi = Callable[[AsyncIterator[bytes]], AsyncIterator[bytes]]
+Unary = Callable[[Buffer], Awaitable[bytes]]
+Streaming = Callable[[Buffer], AsyncIterator[bytes]]
+Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
 # The first class that fits decides.
-CODES: tuple[tuple[type[BinlogError], grpc.StatusCode], ...] = (
-    (errors.ClusterMismatch, grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.NotOnline, grpc.StatusCode.FAILED_PRECONDITION),
-    (own.NotResolved, grpc.StatusCode.FAILED_PRECONDITION),
-    (own.NotLeader, grpc.StatusCode.FAILED_PRECONDITION),
-    (own.NoSuchPrewrite, grpc.StatusCode.NOT_FOUND),
-    (own.NoSuchBinlog, grpc.StatusCode.NOT_FOUND),
-    (own.NotDamaged, grpc.StatusCode.FAILED_PRECONDITION),
-    (own.TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (own.Overloaded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.NoSpace, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.LogBroken, grpc.StatusCode.INTERNAL),
-    (errors.PurgedPosition, grpc.StatusCode.OUT_OF_RANGE),
-    (own.DamagedRecord, grpc.StatusCode.DATA_LOSS),
-    (errors.DecodeError, grpc.StatusCode.INVALID_ARGUMENT),
-    (own.InvalidBinlog, grpc.StatusCode.INVALID_ARGUMENT),
-    (own.RolledBack, grpc.StatusCode.ABORTED),
-    (own.Conflict, grpc.StatusCode.ALREADY_EXISTS),
-    (own.Stopping, grpc.StatusCode.UNAVAILABLE),
-    (errors.TimestampUnavailable, grpc.StatusCode.UNAVAILABLE),
-    (errors.EtcdError, grpc.StatusCode.UNAVAILABLE),
+CODES: tuple[tuple[type[BinlogError], Status], ...] = (
+    (errors.ClusterMismatch, Status.FAILED_PRECONDITION),
+    (errors.NotOnline, Status.FAILED_PRECONDITION),
+    (own.NotResolved, Status.FAILED_PRECONDITION),
+    (own.NotLeader, Status.FAILED_PRECONDITION),
+    (own.NoSuchPrewrite, Status.NOT_FOUND),
+    (own.NoSuchBinlog, Status.NOT_FOUND),
+    (own.NotDamaged, Status.FAILED_PRECONDITION),
+    (own.TooLarge, Status.RESOURCE_EXHAUSTED),
+    (own.MessageTooLarge, Status.RESOURCE_EXHAUSTED),
+    (own.Overloaded, Status.RESOURCE_EXHAUSTED),
+    (errors.NoSpace, Status.RESOURCE_EXHAUSTED),
+    (errors.LogBroken, Status.INTERNAL),
+    (errors.PurgedPosition, Status.OUT_OF_RANGE),
+    (own.DamagedRecord, Status.DATA_LOSS),
+    (errors.DecodeError, Status.INVALID_ARGUMENT),
+    (own.InvalidBinlog, Status.INVALID_ARGUMENT),
+    (own.RolledBack, Status.ABORTED),
+    (own.Conflict, Status.ALREADY_EXISTS),
+    (own.Stopping, Status.UNAVAILABLE),
+    (errors.TimestampUnavailable, Status.UNAVAILABLE),
+    (errors.EtcdError, Status.UNAVAILABLE),
 )
 # What upstream's service answers with a code of its own; its clients know nothing but UNKNOWN and the text (P-RPC-04).
-UPSTREAM_CODES = frozenset({grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.UNAVAILABLE})
+UPSTREAM_CODES = frozenset({Status.OUT_OF_RANGE, Status.DATA_LOSS, Status.UNAVAILABLE})
 
 
 # TiDB's client repeats nothing that was answered with ResourceExhausted (C-10), which is right for these. A full disk
 # and too many bytes in flight are UNKNOWN to it: another pump may have room, and this one in a moment.
-UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge,)
+UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge, own.MessageTooLarge)
+
+TRANSACTION_BYTES_MAX = 1 << 30
+BATCH_BYTES_MIN = 64 << 20  # what a message of many binlogs may always have, whatever one of them may have
+WRITE_EXTRA_BYTES = 64  # of a WriteBinlogReq beside its payload
+PROTOCOLS = ("h2", "http/1.1")
 
 
-def code_of(error: BinlogError) -> grpc.StatusCode:
+def code_of(error: BinlogError) -> Status:
     """The status of an error; UNKNOWN for one that is not in the table."""
     for kind, code in CODES:
         if isinstance(error, kind):
             return code
-    return grpc.StatusCode.UNKNOWN
+    return Status.UNKNOWN
 
 
 def code_number(error: BinlogError) -> int:
     """The status as a number, for errors that travel inside a message."""
-    number: int = code_of(error).value[0]
-    return number
+    return int(code_of(error))
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """A gRPC service: methods by kind. `upstream`: errors are UNKNOWN with a text, as upstream's clients expect.
+    `writes`: methods whose messages hold binlogs; they are counted in flight, and may be large.
 
     Calls and pulls are timed here under their names; a bidi handler takes the time of each message itself."""
 
@@ -83,67 +89,122 @@ class Service:
     streaming: dict[str, Streaming]
     bidi: dict[str, Bidi]
     upstream: bool = False
+    writes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLimits:
+    """Of what is received. `message_bytes_max`: of any message that holds binlogs, or 0."""
+
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
+    message_bytes_max: int = 0
+
+    @property
+    def single(self) -> int:
+        """Of a message with one binlog."""
+        found = self.transaction_bytes_max + WRITE_EXTRA_BYTES
+        return min(found, self.message_bytes_max or found)
+
+    @property
+    def batch(self) -> int:
+        """Of one with many."""
+        found = max(self.transaction_bytes_max, BATCH_BYTES_MIN) + WRITE_EXTRA_BYTES
+        return min(found, self.message_bytes_max or found)
+
+    def too_long(self, size: int, head: bytes, limit: int) -> Exception:
+        """The error for a message above its limit, of which no more than the head was read."""
+        metering.LOSS.inc()
+        if limit != self.message_bytes_max:
+            found = messages.head_of_write(head)
+            if found is not None and found.size > self.transaction_bytes_max:
+                return own.TooLarge(found.start_ts, found.size, self.transaction_bytes_max)
+        return own.MessageTooLarge(size, limit)
 
 
 class Edge:
     """Listens from `start` to `stop`. `port` is the one it got."""
 
     def __init__(
-        self, services: Sequence[Service], security: Security | None = None, *, receive_bytes_max: int = 0
+        self,
+        services: Sequence[Service],
+        security: Security | None = None,
+        in_flight: InFlight | None = None,
+        limits: MessageLimits | None = None,
     ) -> None:
-        self._security = security
+        self._security = security or Security()
         self.port = 0
-        self._server = aio.server(
-            handlers=[_generic(service) for service in services],
-            interceptors=security.grpc_server_interceptors() if security is not None else (),
-            options=[
-                ("grpc.max_receive_message_length", receive_bytes_max or -1),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                ("grpc.http2.max_pings_without_data", 0),
-                ("grpc.http2.min_ping_interval_without_data_ms", 1000),
-            ],
-        )
+        room = in_flight or InFlight()
+        waiting = Waiting()
+        room.on_room = waiting.room_again
+        methods = {
+            f"/{service.name}/{name}".encode(): method
+            for service in services
+            for name, method in _methods(service, limits or MessageLimits()).items()
+        }
+        self._settings = Settings(methods, waiting, room, refuse=self._refuse)
+        self._server = Server(self._settings)
 
     async def start(self, addr: str, socket: str = "") -> None:
         """Listen. ConfigError names the address and says why it cannot be used."""
-        credentials = self._security.grpc_server_credentials() if self._security is not None else None
+        tls = self._security.ssl_context(server=True, protocols=PROTOCOLS)
+        host, port = split_host_port(addr)
         try:
-            if credentials is None:
-                self.port = self._server.add_insecure_port(addr)
-            else:
-                self.port = self._server.add_secure_port(addr, credentials)
-            if socket:
-                self._server.add_insecure_port(_unix(socket))
-        except RuntimeError as error:
-            places = f"addr {addr}{' and socket ' + socket if socket else ''}"
-            raise ConfigError(f"{places}: cannot listen there: {why_not_listening(addr)}") from error
-        await self._server.start()
+            self.port = await self._server.listen(host, port, tls)
+        except OSError as error:
+            await self._server.stop(0)
+            raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(addr)}") from error
+        if socket:
+            try:
+                await self._server.listen_unix(socket.removeprefix("unix://").removeprefix("unix:"))
+            except OSError as error:
+                await self._server.stop(0)
+                raise ConfigError(f"socket {socket}: cannot listen there: {error.strerror or error}") from error
+
+    def serve_http1(self, protocol: Callable[[], asyncio.Protocol] | None) -> None:
+        """From now on connections that do not speak HTTP/2 are given to such protocols, or (None) closed."""
+        self._settings.http1 = protocol
 
     async def stop(self, grace_s: float) -> None:
         """No new calls; those under way may end within the grace period (P-LC-07)."""
         await self._server.stop(grace_s)
 
+    def _refuse(self, transport: asyncio.Transport) -> str | None:
+        """Why a peer may call nothing (S-03)."""
+        if not (self._security.enabled and self._security.cert_allowed_cn):
+            return None
+        return self._security.check_names(common_names(transport.get_extra_info("ssl_object")))
 
-def _unix(socket: str) -> str:
-    """A path or unix URL as grpc wants it."""
-    return "unix:" + socket.removeprefix("unix://").removeprefix("unix:")
 
+def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
+    translate = _translate_for_upstream if service.upstream else _translate
 
-def _generic(service: Service) -> grpc.GenericRpcHandler:
-    methods: dict[str, Any] = {}
+    def method(name: str, limit: int, **handler: Any) -> Method:
+        counted = name in service.writes
+        bytes_max = limit if counted else REQUEST_BYTES_MAX
+        return Method(
+            translate=translate, counted=counted, request_bytes_max=bytes_max, too_long=limits.too_long, **handler
+        )
+
+    found: dict[str, Method] = {}
     for name, unary in service.unary.items():
-        methods[name] = grpc.unary_unary_rpc_method_handler(_answer_unary(name, unary, service.upstream))
+        found[name] = method(name, limits.single, unary=_timed_unary(name, unary))
     for name, streaming in service.streaming.items():
-        pull = _timed(name, streaming)
-        methods[name] = grpc.unary_stream_rpc_method_handler(_answer_stream(pull, service.upstream))
+        found[name] = method(name, limits.single, streaming=_timed(name, streaming))
     for name, bidi in service.bidi.items():
-        methods[name] = grpc.stream_stream_rpc_method_handler(_answer_stream(bidi, service.upstream))
-    return grpc.method_handlers_generic_handler(service.name, methods)
+        found[name] = method(name, limits.batch, bidi=bidi)
+    return found
+
+
+def _timed_unary(name: str, handler: Unary) -> Unary:
+    async def timed(request: Buffer) -> bytes:
+        with metering.timed(name):
+            return await handler(request)
+
+    return timed
 
 
 def _timed(name: str, handler: Streaming) -> Streaming:
-    async def timed(request: bytes) -> AsyncIterator[bytes]:
+    async def timed(request: Buffer) -> AsyncIterator[bytes]:
         with metering.timed(name):
             async for message in handler(request):
                 yield message
@@ -151,30 +212,12 @@ def _timed(name: str, handler: Streaming) -> Streaming:
     return timed
 
 
-def _answer_unary(name: str, handler: Unary, upstream: bool) -> Any:
-    async def answer(request: bytes, context: aio.ServicerContext[bytes, bytes]) -> bytes:
-        try:
-            with metering.timed(name):
-                return await handler(request)
-        except BinlogError as error:
-            await _abort(context, error, upstream)
-
-    return answer
+def _translate(error: Exception) -> RpcError | None:
+    return RpcError(code_of(error), str(error)) if isinstance(error, BinlogError) else None
 
 
-def _answer_stream(handler: Callable[[Any], AsyncIterator[bytes]], upstream: bool) -> Any:
-    async def answer(request: Any, context: aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
-        try:
-            async for message in handler(request):
-                yield message
-        except BinlogError as error:
-            await _abort(context, error, upstream)
-
-    return answer
-
-
-async def _abort(context: aio.ServicerContext[bytes, bytes], error: BinlogError, upstream: bool) -> NoReturn:
-    code = code_of(error)
-    if upstream and code not in UPSTREAM_CODES and not isinstance(error, UPSTREAM_FINAL):
-        code = grpc.StatusCode.UNKNOWN
-    await context.abort(code, str(error))
+def _translate_for_upstream(error: Exception) -> RpcError | None:
+    found = _translate(error)
+    if found is None or found.status in UPSTREAM_CODES or isinstance(error, UPSTREAM_FINAL):
+        return found
+    return RpcError(Status.UNKNOWN, found.text)

@@ -44,6 +44,16 @@ class TooLarge(BinlogError):
         self.limit = limit
 
 
+class MessageTooLarge(BinlogError):
+    """A message above the limit, which is not read."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"a message of {size} bytes is above the limit of {limit} (max-message-size, or what transaction-bytes-max "
+            f"makes of it): write less at once, or raise that setting on every pump"
+        )
+
+
 class Overloaded(BinlogError):
     """Too many bytes are in flight over all calls; the same request may be taken in a moment, or by another pump.
 

@@ -10,13 +10,15 @@ from typing import Any, TypeVar
 
 from binlog.errors import BinlogError, DecodeError
 from binlog.pb import pump_ext_pb2 as pb
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Received
 from binlog.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service, code_number
-from pump.errors import Overloaded
+from pump.messages import parse_batch
 from pump.parts import Part
 from pump.plan import Limits
 from pump.pull import Served, pull_bytes
@@ -31,9 +33,9 @@ PENDING_MAX = 10_000
 _M = TypeVar("_M")
 
 
-def _parse(kind: Callable[[bytes], _M], what: str, data: bytes) -> _M:
+def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
     try:
-        return kind(data)
+        return kind(bytes(data))
     except ProtobufError as error:
         raise DecodeError(what, offset=0, detail=str(error)) from error
 
@@ -86,18 +88,20 @@ class ExtService:
             },
             streaming={"PullRange": self.pull_range},
             bidi={"WriteBatch": self.write_batch},
+            writes=frozenset({"WriteBatch"}),
         )
 
-    async def write_batch(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def write_batch(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
         """Answers in the order of the requests; several may be under way, at most IN_FLIGHT_MAX."""
         answers: asyncio.Queue[Awaitable[bytes] | None] = asyncio.Queue()
         slots = asyncio.Semaphore(IN_FLIGHT_MAX)
 
         async def read() -> None:
             try:
-                async for data in requests:
+                async for received in requests:
                     await slots.acquire()
-                    answers.put_nowait(asyncio.create_task(self._admit(data)))
+                    answers.put_nowait(asyncio.create_task(self._admit(received)))
+                    del received
             finally:
                 answers.put_nowait(None)
 
@@ -106,28 +110,30 @@ class ExtService:
             while (answer := await answers.get()) is not None:
                 yield await answer
                 slots.release()
+            await reader  # what ended the requests before their end ends the stream
         finally:
             reader.cancel()
 
-    async def _admit(self, data: bytes) -> bytes:
+    async def _admit(self, received: Received) -> bytes:
         try:
-            with self._in_flight.request(len(data)):
-                return await self._write(data)
-        except Overloaded as error:  # an answer for each of its binlogs, so that the stream lives on
-            request: Any = _parse(pb.WriteBatchReq.FromString, "WriteBatchReq", data)
-            return _answer(request.batch_id, [error] * len(request.payloads))
+            if isinstance(received.refused, BinlogError):  # an answer for each, so that the stream lives on
+                _, batch_id, payloads = parse_batch(received.data)
+                return _answer(batch_id, [received.refused] * len(payloads))
+            return await self._write(received.data)
+        finally:
+            received.release()
 
-    async def _write(self, data: bytes) -> bytes:
-        request: Any = _parse(pb.WriteBatchReq.FromString, "WriteBatchReq", data)
+    async def _write(self, data: Buffer) -> bytes:
+        cluster_id, batch_id, payloads = parse_batch(data)
         began_s, results = time.monotonic(), None
         try:
-            results = await self._gate.write(self._store, "WriteBatch", request.cluster_id, request.payloads)
+            results = await self._gate.write(self._store, "WriteBatch", cluster_id, payloads)
         finally:
             taken = results is not None and not any(results)
             metering.observe("WriteBatch", "succ" if taken else "fail", time.monotonic() - began_s)
-        return _answer(request.batch_id, results)
+        return _answer(batch_id, results)
 
-    async def pull_range(self, data: bytes) -> AsyncIterator[bytes]:
+    async def pull_range(self, data: Buffer) -> AsyncIterator[bytes]:
         request: Any = _parse(pb.PullRangeReq.FromString, "PullRangeReq", data)
         self._gate.check(request.cluster_id)
         bytes_max = min(request.message_bytes_max or MESSAGE_BYTES, MESSAGE_BYTES_CAP)
@@ -164,7 +170,7 @@ class ExtService:
                     del message
                     await held.aclose()
 
-    async def count(self, data: bytes) -> bytes:
+    async def count(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.CountReq.FromString, "CountReq", data)
         self._gate.check(request.cluster_id)
         plan = await self._store.count(request.after_ts, request.until_ts)
@@ -172,7 +178,7 @@ class ExtService:
         encoded: bytes = response.SerializeToString()
         return encoded
 
-    async def watermark(self, data: bytes) -> bytes:
+    async def watermark(self, data: Buffer) -> bytes:
         """The resolved ts first, then what lies below it: the index is read after the promise (rule 4). The purge point
         last: what it does not cover by then was in the index when that was read."""
         request: Any = _parse(pb.WatermarkReq.FromString, "WatermarkReq", data)
@@ -219,7 +225,7 @@ class ExtService:
         response.oldest_pending.ddl_job_id = entry.ddl_job_id
         response.oldest_pending.writer = entry.writer
 
-    async def inspect(self, data: bytes) -> bytes:
+    async def inspect(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.InspectReq.FromString, "InspectReq", data)
         self._gate.check(request.cluster_id)
         now_s = time.monotonic()
@@ -247,14 +253,14 @@ class ExtService:
         encoded: bytes = response.SerializeToString()
         return encoded
 
-    async def settle(self, data: bytes) -> bytes:
+    async def settle(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.SettleReq.FromString, "SettleReq", data)
         self._gate.check(request.cluster_id)
         await self._store.settle(request.start_ts, request.commit_ts)
         encoded: bytes = pb.SettleResp(commit_ts=request.commit_ts).SerializeToString()
         return encoded
 
-    async def pass_over(self, data: bytes) -> bytes:
+    async def pass_over(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
         self._gate.check(request.cluster_id)
         found = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
@@ -262,7 +268,7 @@ class ExtService:
         encoded: bytes = response.SerializeToString()
         return encoded
 
-    async def outcome(self, data: bytes) -> bytes:
+    async def outcome(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.OutcomeReq.FromString, "OutcomeReq", data)
         self._gate.check(request.cluster_id)
         found = [self._store.outcome(start_ts) for start_ts in request.start_ts]

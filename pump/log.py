@@ -324,6 +324,19 @@ class ValueLog:
             raise DamagedRecord(str(file.path), pointer.offset, "the file ends before it")
         return check_record(data, 0, length=length, place=str(file.path), offset=pointer.offset)
 
+    def holds(self, pointer: Pointer, payload: bytes) -> bool:
+        """Whether the record is whole and has just this payload; never more than a piece of it is in memory. False
+        does not say why: `read` does."""
+        file = self._files.get(pointer.fid)
+        header = encode_header(payload)
+        if file is None or file.read(pointer.offset, HEADER_BYTES) != header:
+            return False
+        begin, view = pointer.offset + HEADER_BYTES, memoryview(payload)
+        return all(
+            file.read(begin + at, min(COPY_BYTES, len(view) - at)) == view[at : at + COPY_BYTES]
+            for at in range(0, len(view), COPY_BYTES)
+        )
+
     def scan(self, start: Pointer) -> Iterator[Found]:
         """Every record from `start` on, in the order written, and every stretch that is none."""
         for fid in sorted(self._files):

@@ -57,6 +57,8 @@ class Verdict(NamedTuple):
     error: BinlogError | None = None
 
 
+COMPARED_BYTES_MIN = 4 << 20  # a larger payload is compared with the log piece by piece
+
 WRITE_PENDING = Verdict(Fate.PENDING, True)
 WRITE_SETTLED = Verdict(Fate.SETTLED, True)
 WRITE_COMPLETE = Verdict(Fate.COMPLETE, True)
@@ -122,6 +124,7 @@ class Matcher:
     read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
     largest_ts: int  # of everything stored or judged: a newer ts is nowhere
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
+    holds: Callable[[Pointer, bytes], bool] = lambda _pointer, _payload: False  # whether a record has that payload
     lost: Callable[[], Pointer | None] = lambda: None  # where the log lost records; nobody knows of which ts
     # Of the current batch, not in the index yet:
     _prewrites: dict[int, bytes] = field(default_factory=dict)
@@ -186,6 +189,8 @@ class Matcher:
             pointer = self.stored.pointer(start_ts)
             if pointer is None:
                 return _refuse(f"prewrite of start_ts {start_ts}: that ts is a commit_ts here")
+            if len(payload) > COMPARED_BYTES_MIN and self.holds(pointer, payload):
+                return REPEATED
             try:
                 before = self.read(pointer)
             except DamagedRecord as error:

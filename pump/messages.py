@@ -7,32 +7,88 @@ each time for a transaction of a gigabyte; large messages are therefore taken ap
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from binlog.envelope import encode_varint
 from binlog.errors import DecodeError
-from binlog.pb import pump_pb2
-from binlog.tidb.varint import decode_uvarint
+from binlog.pb import pump_ext_pb2, pump_pb2
+from binlog.rpc.messages import Buffer
+from binlog.wire import signed, skip, tag, varint, within
 from google.protobuf.message import DecodeError as ProtobufError
 
 LARGE_BYTES_MIN = 4 << 20
 
-_CLUSTER_ID, _PAYLOAD = 0x08, 0x12
+_CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
+_TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
 
 
-def parse_write(data: bytes) -> tuple[int, bytes]:
+def parse_write(data: Buffer) -> tuple[int, bytes]:
     """(cluster id, payload) of a WriteBinlogReq. Of a large one the payload is a view of `data`, which may be used as
     bytes but must not be kept longer than the call."""
-    if len(data) > LARGE_BYTES_MIN and data[0] == _CLUSTER_ID:
-        cluster_id, at = decode_uvarint(data, 1)
-        if data[at] == _PAYLOAD:
-            size, at = decode_uvarint(data, at + 1)
-            if at + size == len(data):
-                return cluster_id, memoryview(data)[at:]  # type: ignore[return-value]
+    if len(data) > LARGE_BYTES_MIN:
+        cluster_id, _, payloads = _take_apart(data, "WriteBinlogReq", payload_field=2)
+        return cluster_id, payloads[-1] if payloads else b""
     try:
-        request = pump_pb2.WriteBinlogReq.FromString(data)
+        request = pump_pb2.WriteBinlogReq.FromString(bytes(data))
     except ProtobufError as error:
         raise DecodeError("WriteBinlogReq", offset=0, detail=str(error)) from error
     return request.clusterID, request.payload
+
+
+def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
+    """(cluster id, batch id, payloads) of a WriteBatchReq. Of a large one each large payload is such a view."""
+    if len(data) > LARGE_BYTES_MIN:
+        return _take_apart(data, "WriteBatchReq", payload_field=3)
+    try:
+        request: Any = pump_ext_pb2.WriteBatchReq.FromString(bytes(data))
+    except ProtobufError as error:
+        raise DecodeError("WriteBatchReq", offset=0, detail=str(error)) from error
+    return request.cluster_id, request.batch_id, request.payloads
+
+
+def _take_apart(data: Buffer, what: str, *, payload_field: int) -> tuple[int, int, list[bytes]]:
+    """Fields 1 and 2, where they are numbers, and every payload. DecodeError."""
+    view: Any = memoryview(data)
+    at, end = 0, len(data)
+    numbers = {1: 0, 2: 0}
+    payloads: list[bytes] = []
+    try:
+        while at < end:
+            number, wire, begin = tag(view, at, end)
+            if number == payload_field and wire == 2:
+                size, begin = varint(view, begin, end)
+                at = within(begin + size, end)
+                payloads.append(view[begin:at] if size > LARGE_BYTES_MIN else bytes(view[begin:at]))
+            elif number in numbers and wire == 0:
+                numbers[number], at = varint(view, begin, end)
+            else:
+                at = skip(view, begin, end, number, wire)
+    except DecodeError as error:
+        raise DecodeError(what, offset=error.offset, detail=error.detail) from error
+    return numbers[1], numbers[2], payloads
+
+
+class WriteHead(NamedTuple):
+    """What the first bytes of a WriteBinlogReq say of its binlog."""
+
+    start_ts: int
+    size: int
+
+
+def head_of_write(head: bytes) -> WriteHead | None:
+    """None where they are not in the usual order, or too few."""
+    try:
+        if head[0] != _CLUSTER_ID:
+            return None
+        _, at = varint(head, 1)
+        if head[at] != _PAYLOAD:
+            return None
+        size, at = varint(head, at + 1)
+        if head[at] != _TYPE or head[at + 1] > 127 or head[at + 2] != _START_TS:
+            return None
+        return WriteHead(signed(varint(head, at + 3)[0]), size)
+    except (DecodeError, IndexError):
+        return None
 
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:

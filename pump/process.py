@@ -32,7 +32,7 @@ from binlog.upstream import choose_source, pd_addresses
 
 from pump.admission import InFlight
 from pump.config import PumpConfig
-from pump.edge import Edge, Service
+from pump.edge import Edge, MessageLimits, Service
 from pump.election import Election
 from pump.errors import NotifyFailed
 from pump.expired import ExpiredWriters
@@ -166,7 +166,12 @@ class Pump:
         if own_timestamps:
             self.election = Election(etcd, log_ts_until=self.store.largest_ts_until, ahead_max_s=config.bound_ahead_max)
             services.append(TsoService(self.election, self.cluster_id).service())
-        self.edge = Edge(services, config.security.security(), receive_bytes_max=config.max_message_size)
+        self.edge = Edge(
+            services,
+            config.security.security(),
+            in_flight,
+            MessageLimits(config.transaction_bytes_max, config.max_message_size),
+        )
         await self.edge.start(config.addr, config.socket)
         self._stack.push_async_callback(self.edge.stop, GRACE_S)
         if self.election is not None:
@@ -216,8 +221,7 @@ class Pump:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> None:
-        if not self._config.status_listen:
-            return
+        """At `status-addr` where there is one, and for whoever speaks HTTP/1 to the gRPC address."""
         pages = StatusPages(
             self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
         )
@@ -227,10 +231,15 @@ class Pump:
             actions=pages.actions(),
             security=self._config.security.security(),
         )
-        await server.start()
         self._stack.push_async_callback(server.close)
-        self.status_addr = server.addr
-        _log.info("status is served", addr=server.addr)
+        if self._config.status_listen:
+            await server.start()
+            self.status_addr = server.addr
+        else:
+            await server.prepare()
+        self.edge.serve_http1(server.protocol)
+        self._stack.callback(self.edge.serve_http1, None)
+        _log.info("status is served", addr=self.status_addr or self.addr)
 
     async def _watch_space(self) -> None:
         space = self.store.space

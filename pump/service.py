@@ -10,6 +10,7 @@ from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.log import get_logger
 from binlog.outage import Outage
 from binlog.pb import pump_pb2
+from binlog.rpc.messages import Buffer
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering
@@ -20,6 +21,7 @@ from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.parts import Part
 from pump.pull import pull_bytes
 from pump.store import Store
+from pump.turn import TurnWriter
 
 PULL_BYTES_MAX = 1 << 20
 
@@ -44,16 +46,21 @@ class Gate:
             raise Stopping(self.closed)
 
     async def write(
-        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes], far: list[int] | None = None
     ) -> list[BinlogError | None]:
-        """`check`, then write; one result for each payload, counted under `method`."""
+        """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
         try:
             self.check(cluster_id)
-            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
         except BinlogError:
             metering.lost(payloads)
             raise
-        metering.written(method, payloads, results)
+        if far:
+            left = set(far)
+            judged = [place for place in range(len(payloads)) if place not in left]
+            metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+        else:
+            metering.written(method, payloads, results)
         return results
 
 
@@ -67,6 +74,7 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
+        self._turn = TurnWriter(self._write)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
@@ -77,17 +85,17 @@ class PumpService:
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
+            writes=frozenset({"WriteBinlog"}),
         )
 
-    async def write_binlog(self, data: bytes) -> bytes:
+    async def write_binlog(self, data: Buffer) -> bytes:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07)."""
-        with self._in_flight.request(len(data)):
-            return await self._write(data)
-
-    async def _write(self, data: bytes) -> bytes:
         cluster_id, payload = parse_write(data)
         began_s = time.monotonic()
-        (refused,) = await self._gate.write(self._store, "WriteBinlog", cluster_id, [payload])
+        if cluster_id != self._gate.cluster_id:
+            metering.lost([payload])
+            self._gate.check(cluster_id)
+        refused = await self._turn.write(payload)
         took_s = time.monotonic() - began_s
         if refused is not None:
             self._refusing.failed(error=refused, bytes=len(payload))
@@ -97,13 +105,16 @@ class PumpService:
             _log.warning("slow write", seconds=round(took_s, 3), bytes=len(payload))
         return b""
 
-    async def pull_binlogs(self, data: bytes) -> AsyncIterator[bytes]:
+    async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
+        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
+
+    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, -06).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """
         try:
-            request = pump_pb2.PullBinlogReq.FromString(data)
+            request = pump_pb2.PullBinlogReq.FromString(bytes(data))
         except ProtobufError as error:
             raise DecodeError("PullBinlogReq", offset=0, detail=str(error)) from error
         self._gate.check(request.clusterID)

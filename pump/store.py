@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from binlog import tso
@@ -20,6 +18,7 @@ from binlog.errors import BinlogError, LogBroken, NotOnline
 from binlog.log import get_logger
 
 from pump.checkpoint import Checkpoints
+from pump.counters import LATE_KEPT, Counters
 from pump.errors import DamagedRecord, NoSuchPrewrite, Stopping, TooLarge
 from pump.horizon import Horizon
 from pump.index import Index
@@ -36,21 +35,9 @@ from pump.space import Space
 from pump.store_options import StoreOptions
 from pump.writer import Submission, Writer, Written
 
-LATE_KEPT = 100  # of the newest; and so many have a line of their own
 ALARM_INTERVAL_S = 1.0
 
 _log = get_logger("pump.store")
-
-
-@dataclass(slots=True)
-class Counters:
-    """What metrics and status show."""
-
-    written: int = 0
-    refused: int = 0
-    commits: int = 0
-    late_commits: int = 0
-    late_ts: deque[int] = field(default_factory=lambda: deque(maxlen=LATE_KEPT))
 
 
 class Store(Serving):
@@ -99,6 +86,7 @@ class Store(Serving):
         )
         self._resolved.ts = self.index.max_commit_ts()
         matcher = Matcher(self.index, self.log.read, self._largest_ts(recovered))
+        matcher.holds = self.log.holds
         matcher.lost = self._lost_at
         matcher.unmatched = {found.start_ts: found.prewrite for found in recovered.unmatched}
         progress = Progress(self.log, self.index, self.checkpoints, checkpoint_bytes=self._options.checkpoint_bytes)
@@ -162,11 +150,14 @@ class Store(Serving):
 
     # Writing
 
-    async def write(self, payloads: Sequence[bytes], *, refuse_prewrites: str = "") -> list[BinlogError | None]:
+    async def write(
+        self, payloads: Sequence[bytes], *, refuse_prewrites: str = "", far: list[int] | None = None
+    ) -> list[BinlogError | None]:
         """Store binlogs, in order; one result for each: None once durable and visible, else why not.
 
-        `refuse_prewrites`: the state of a pump that takes none (P-RPC-03). A prewrite counts as pending from this
-        call on, before anything is waited for. Stopping once the store is sealed. A broken log refuses prewrites so.
+        `refuse_prewrites`: the state of a pump that takes none (P-RPC-03); a broken log refuses them so. A prewrite
+        counts as pending from this call on, before anything is waited for. Stopping once the store is sealed. `far`
+        gets the places of those that seem too far ahead; they were not written, and nobody waits for the source.
         """
         if self._sealed:
             raise Stopping(self._sealed)
@@ -176,7 +167,7 @@ class Store(Serving):
         places: list[int] = []
         envelopes: list[Envelope] = []
         accepted: list[bytes] = []
-        far: list[int] = []
+        ahead: list[int] = [] if far is None else far
         size = 0
         now_s = time.monotonic()
         for place, payload in enumerate(payloads):
@@ -192,7 +183,7 @@ class Store(Serving):
                 if self.space.full and not is_fake(envelope):
                     self.space.check()
                 if self._is_far(envelope):
-                    far.append(place)
+                    ahead.append(place)
                     continue
             except BinlogError as error:
                 results[place] = error
@@ -210,7 +201,7 @@ class Store(Serving):
             written = await self._submit(envelopes, accepted, size)
             for place, verdict in zip(places, written.verdicts, strict=True):
                 results[place] = verdict.error
-        for place in far:
+        for place in ahead if far is None else ():
             results[place] = await self._look_again(payloads[place], refuse_prewrites)
         self.counters.refused += sum(1 for error in results if error is not None)
         return results

@@ -8,6 +8,8 @@ from typing import Any
 from binlog.errors import ClusterMismatch, DecodeError
 from binlog.pb import pdpb_pb2 as pb
 from binlog.pd import COUNT_MAX
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Received
 from binlog.tso import logical, physical_ms
 from google.protobuf.message import DecodeError as ProtobufError
 
@@ -27,7 +29,7 @@ class TsoService:
     def service(self) -> Service:
         return Service("pdpb.PD", unary={"GetMembers": self.get_members}, streaming={}, bidi={"Tso": self.tso})
 
-    async def get_members(self, _data: bytes) -> bytes:
+    async def get_members(self, _data: Buffer) -> bytes:
         """The leader as its only member. NotLeader while nobody is elected."""
         leader = self._election.leader
         if not leader:
@@ -37,11 +39,11 @@ class TsoService:
         encoded: bytes = response.SerializeToString()
         return encoded
 
-    async def tso(self, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def tso(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
         """One answer for each request, in order. NotLeader ends the stream: the client looks for the leader anew."""
-        async for data in requests:
+        async for received in requests:
             try:
-                request: Any = pb.TsoRequest.FromString(data)
+                request: Any = pb.TsoRequest.FromString(bytes(received.data))
             except ProtobufError as error:
                 raise DecodeError("TsoRequest", offset=0, detail=str(error)) from error
             if request.header.cluster_id not in (0, self._cluster_id):

@@ -133,6 +133,7 @@ class Writer:
                 self._log.give_up(f"the writer failed: {error!r}")
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._deliver, reports)
+            del batch, reports  # or the last batch would stay in memory until the next one comes
             self._save_progress(now=False)
         self._save_progress(now=True)
         self._progress.stop()

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import last_change, merge_slot
 from drainer.feed import Examined, ExamineJob, SpreadJob
-from drainer.order.blob import last_change, merge_slot
-from drainer.order.fold import FoldBuilder
 from drainer.order.probes import merge_claims
 from drainer.reading import FoldOrder
-from drainer.row.decode import Decoder
 from drainer.sink.errors import DataError
 from drainer.sink.protocol import SlotResult
 
@@ -73,8 +72,8 @@ class LocalFeed:
     def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
         found = []
         for _, message in self.messages():
-            decoder = Decoder(pickle.loads(order.view.pickled), order.dialect)
-            builder = FoldBuilder(decoder, follows_values=order.examined)
+            decoder = SegmentDecoder(pickle.loads(order.view.pickled), order.dialect)
+            builder = SegmentBuilder(decoder, follows_values=order.examined)
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
             found.append(order.cut(builder))
         return found

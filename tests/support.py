@@ -279,19 +279,9 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
         shutil.chown(directory, "mysql", "mysql")
         as_user = ["--user=mysql"]
     data = directory / "data"
-    subprocess.run(
-        [
-            install,
-            "--no-defaults",
-            f"--datadir={data}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            *as_user,
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    arguments = ["--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    made = subprocess.run([install, *arguments, *as_user], check=False, capture_output=True, text=True)
+    assert made.returncode == 0, f"{install} ended with {made.returncode}: {made.stdout[-2000:]}{made.stderr[-2000:]}"
     port = free_port()
     start_sql = directory / "init.sql"
     start_sql.write_text(

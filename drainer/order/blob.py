@@ -12,7 +12,7 @@ pumps hold is in two of them. Merging takes the last state of each key, and drop
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 from zlib import crc32
@@ -99,6 +99,14 @@ def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> 
     for blob in blobs:
         merge.add(blob)
     return merge.work(after_ts, until_ts)
+
+
+def without_tables(blob: bytes, ids: Collection[int]) -> tuple[bytes, list[tuple[TableShape, list[NetState]]]]:
+    """The blob without some tables, by id, and those of them that it had. Raises BlobError."""
+    tables, ordered, change_count, source_bytes = load(blob)
+    taken = [(shape_of(fields), states) for fields, states in tables if fields[0] in ids]
+    kept = [(fields, states) for fields, states in tables if fields[0] not in ids]
+    return bytes((BLOB_VERSION,)) + marshal.dumps((kept, ordered, change_count, source_bytes)), taken
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:

@@ -4,7 +4,8 @@ A table with secondary unique keys is written as deletes of the touched keys, th
 at once in the midst of the segment does not show in that; applied transaction by transaction it is refused. So it is
 noted of every value which row has it behind a change, and which row lost it: where one has it while another one does,
 or loses it only after another took it, the segment is to be applied one transaction after another. A stream that keeps
-its keys is never told so, however its values move.
+its keys is never told so, however its values move. So is a segment in which a value comes and goes: a row that has it
+and is not touched here refuses it when it comes, and folding writes nothing with it.
 
 What a change of a row says is taken as it stands: an INSERT over a row that is there, which TiDB does not write, loses
 nothing. That can only cost time.
@@ -49,6 +50,28 @@ def two_holders(claims: Iterable[Claim]) -> bool:
     return False
 
 
+def held_meanwhile(claims: Iterable[Claim]) -> bool:
+    """Whether rows of the segment took a value that none of its rows had before, and none has it behind the segment:
+    nothing is written with it, so the destination is never asked whether another row has it. `claims` as above."""
+    taken = False
+    holder: object = None
+    for _, group in groupby(claims, _COMMIT):
+        first: dict[object, bool] = {}
+        last: dict[object, bool] = {}
+        for _, _, key, has, _ in group:
+            first.setdefault(key, has)
+            last[key] = has
+        for key, has in last.items():
+            if not has:
+                if not taken and not first[key]:
+                    return False  # a row had it before the segment, and the stream says so
+                holder = None  # by another row than the holder: two_holders tells
+        for key, has in last.items():
+            if has:
+                taken, holder = True, key
+    return taken and holder is None
+
+
 def first_holder(claims: Sequence[Claim]) -> object:
     """The key of the only row that may hold the value before the first of `claims`: the one that begins with losing it
     there, else one that loses it for good, else the one that has it behind it. `claims` of one value, in order."""
@@ -73,7 +96,11 @@ class ClaimedFold(TableFold):
 
     def hides_conflict(self) -> bool:
         """Of what was taken in, in order."""
-        return any(len(claims) > 1 and two_holders(claims) for table in self.claims for claims in table.values())
+        return any(
+            len(claims) > 1 and (two_holders(claims) or held_meanwhile(claims))
+            for table in self.claims
+            for claims in table.values()
+        )
 
     def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         claimed = self._codecs.get(codec) or self._codec(codec)

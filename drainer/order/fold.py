@@ -40,9 +40,17 @@ class FoldBuilder:
     Of two rows under one key the later one stays (rule 21), as if a batch had ended between them.
     """
 
-    def __init__(self, decoder: Decoder, *, follows_values: bool = True) -> None:
-        """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21)."""
+    def __init__(
+        self,
+        decoder: Decoder,
+        *,
+        follows_values: bool = True,
+        leaves_out: Callable[[int], bool] = lambda table_id: False,
+    ) -> None:
+        """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21).
+        `leaves_out`: tables, by the id their rows carry, that somebody else folds (drainer.changes.segment)."""
         self._decoder = decoder
+        self._leaves_out = leaves_out
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
@@ -140,7 +148,8 @@ class FoldBuilder:
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
         """Where rows of a table and schema_version go; None: they are left out."""
-        lane = self._lane_of(self._decoder.codec(table_id, version, commit_ts))
+        codec = None if self._leaves_out(table_id) else self._decoder.codec(table_id, version, commit_ts)
+        lane = self._lane_of(codec)
         self._lanes[table_id, version] = lane
         return lane
 
@@ -194,7 +203,7 @@ class FoldBuilder:
         commit_ts = one[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
             lane = self._lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
-            if lane is None and self._decoder.has_strays:
+            if lane is None and self._decoder.has_strays and not self._leaves_out(table_id):
                 lane = self._lane_of(self._decoder.codec_of_row(table_id, version, commit_ts, kind, row))
             if lane is None:
                 continue

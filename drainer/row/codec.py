@@ -11,7 +11,8 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.types import Tp
 
 from drainer.plan import Key, Kind, Literals, Match, TableShape
-from drainer.row.form import Dialect, Family, Form
+from drainer.row.family import Family
+from drainer.row.form import Dialect, Form
 from drainer.row.general import GeneralReader
 from drainer.row.key import normal
 from drainer.row.layout import Layout, layout_of
@@ -43,7 +44,7 @@ _NO_CELLS = CellPrograms(_general_way, _general_way, _general_way)
 def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, FoldPrograms, CellPrograms]:
     layout = layout_of(at, dialect)
     reader = GeneralReader(layout)
-    if any(target.heir_of for target in layout.targets):
+    if dialect == "carrier" or any(target.heir_of for target in layout.targets):
         return layout, reader, _NO_FOLD, _NO_CELLS
     if layout.key.columns:
         return layout, reader, fold_programs(layout), _NO_CELLS

@@ -20,12 +20,13 @@ from drainer.schema.view import Gone, SchemaView
 class Decoder:
     """Rows as a destination of `dialect` takes them. Keeps the codecs it has made; not for several threads."""
 
-    def __init__(self, view: SchemaView, dialect: Dialect) -> None:
+    def __init__(self, view: SchemaView, dialect: Dialect, *, beside: Decoder | None = None) -> None:
+        """`beside`: another one for the same rows; what must be asked for is of both."""
         self.view = view
         self.dialect = dialect
         self._codecs: dict[tuple[int, int], Codec | None] = {}
         self._strays: dict[tuple[int, int], StrayRows] = {}
-        self._unverified: dict[int, tuple[int, int]] = {}
+        self._unverified: dict[int, tuple[int, int]] = {} if beside is None else beside._unverified
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
         """For rows of one table and schema_version; None when they are left out (Gone), or must be asked one by one.

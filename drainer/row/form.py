@@ -3,7 +3,7 @@
 A *cell* is what fills a column's placeholder: for the MySQL family an int for `%d` or bytes for `%b`, for SQLite the
 value itself. NULL is None everywhere. `SQLite values`: integers int (above 2^63-1 their text), BIT int likewise,
 DECIMAL text, FLOAT and DOUBLE float, strings str (bytes when they are no UTF-8), binary bytes, times text, ENUM and
-SET their names, JSON text.
+SET their names, JSON text. Of the dialect "carrier" it is what the datum holds (carrier.py), which columns are made of.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from binascii import hexlify
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Literal
+from typing import Final, Literal
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
@@ -20,8 +19,10 @@ from binlog.tidb.decimal import Decimal
 from binlog.tidb.json import BinaryJSON
 from binlog.tidb.json import decode_text as json_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
-from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, TIMES, FieldType, Tp
+from binlog.tidb.types import FieldType, Tp
 
+from drainer.row.carrier import carrier
+from drainer.row.family import Family, family_of
 from drainer.row.scalar import (
     double_text,
     enum_index,
@@ -34,36 +35,11 @@ from drainer.row.scalar import (
     string_literal,
 )
 
-Dialect = Literal["mysql", "sqlite"]
+Dialect = Literal["mysql", "sqlite", "carrier"]
 Cell = object
 Convert = Callable[[Datum], Cell]
 
 
-class Family(Enum):
-    """Columns that are read and written the same way."""
-
-    INT = "int"
-    DECIMAL = "decimal"
-    FLOAT = "float"
-    TEXT = "text"
-    BYTES = "bytes"
-    DATE = "date"
-    DATETIME = "datetime"
-    TIME = "time"
-    ENUM = "enum"
-    SET = "set"
-    BIT = "bit"
-    JSON = "json"
-
-
-_SPECIAL_FAMILIES = {
-    Tp.NEWDECIMAL: Family.DECIMAL,
-    Tp.DURATION: Family.TIME,
-    Tp.ENUM: Family.ENUM,
-    Tp.SET: Family.SET,
-    Tp.BIT: Family.BIT,
-    Tp.JSON: Family.JSON,
-}
 # What stands in the text of a row; a quoted family adds two quotes to the row's count (see program.py).
 _PLACEHOLDERS = {
     Family.TEXT: b"'%b'",
@@ -75,22 +51,6 @@ _PLACEHOLDERS = {
     Family.DECIMAL: b"%b",
     Family.FLOAT: b"%b",
 }
-
-
-def family_of(kind: FieldType) -> Family:
-    """DecodeError for a type that binlogs never carry (VECTOR, GEOMETRY)."""
-    tp = kind.tp
-    if tp in INTEGERS:
-        return Family.INT
-    if tp in _SPECIAL_FAMILIES:
-        return _SPECIAL_FAMILIES[tp]
-    if tp in FLOATS:
-        return Family.FLOAT
-    if tp in TIMES:
-        return Family.DATE if tp in (Tp.DATE, Tp.NEWDATE) else Family.DATETIME
-    if tp in STRINGS:
-        return Family.BYTES if kind.charset == "binary" else Family.TEXT
-    raise DecodeError(f"column type {int(tp)}", offset=0, detail="not a type that rows carry")
 
 
 def _wrong(kind: FieldType, value: Datum) -> DecodeError:
@@ -188,6 +148,9 @@ def mysql_literal(family: Family, cell: Cell) -> bytes:
     return _PLACEHOLDERS.get(family, b"%d") % (cell,)
 
 
+_CELLS: Final = {"mysql": mysql_cell, "sqlite": sqlite_cell, "carrier": carrier}
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One column of a destination's row, read with the type it had when the row was written."""
@@ -203,8 +166,7 @@ class Form:
     def cell(self, value: Datum) -> Cell:
         if value is None:
             return None
-        convert = mysql_cell if self.dialect == "mysql" else sqlite_cell
-        return convert(self.kind, self.family, value)
+        return _CELLS[self.dialect](self.kind, self.family, value)
 
     def literal(self, cell: Cell) -> object:
         """What stands for the cell in `Literals`: bytes for the MySQL family, the value itself for SQLite."""

@@ -9,7 +9,7 @@ from enum import Enum
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED, FieldType
 
-from drainer.row.form import Family, family_of
+from drainer.row.family import Family, family_of
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})

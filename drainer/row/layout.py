@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
@@ -12,7 +13,9 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
 from binlog.tidb.unflatten import to_text
 
-from drainer.row.form import Cell, Dialect, Family, Form, family_of
+from drainer.row.carrier import carrier_type
+from drainer.row.family import Family, family_of
+from drainer.row.form import Cell, Dialect, Form
 from drainer.row.key import FoldKey, choose_key
 from drainer.schema.view import TableAt
 
@@ -29,6 +32,11 @@ class Target:
     form: Form
     default: Cell
     heir_of: tuple[int, FieldType] | None = None
+
+    @property
+    def carrier_type(self) -> Any:
+        """The Arrow type of a column of its carriers."""
+        return carrier_type(self.form.kind, self.form.family)
 
     def inherit(self, value: Datum) -> Cell:
         """The cell of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""

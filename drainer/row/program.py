@@ -30,7 +30,8 @@ from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_uvarint, decode_varint, encode_varint
 
 from drainer.plan import Row
-from drainer.row.form import Cell, Family
+from drainer.row.family import Family
+from drainer.row.form import Cell
 from drainer.row.key import Same, trim_fraction, trim_fraction_text
 from drainer.row.layout import HandlePart, Layout, Stored
 from drainer.row.scalar import is_utf8

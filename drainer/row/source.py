@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from binlog.tidb.decimal import BYTES_OF_DIGITS, DIGITS
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.row.form import Dialect, Family
+from drainer.row.family import Family
+from drainer.row.form import Dialect
 from drainer.row.scalar import TimeStrings, TimeTexts, double_text, enum_name, float_text, set_names, small_int
 
 FLAGS = {

@@ -118,6 +118,20 @@ def start_ts_of(payload: bytes) -> int:
     return envelope.scan(payload).start_ts
 
 
+def prewrite_of(commit_ts: int, value: bytes) -> mutation.Prewrite:
+    """A PrewriteValue taken apart. DecodeError naming the commit_ts where it is damaged."""
+    try:
+        return mutation.parse_prewrite(value)
+    except DecodeError as err:
+        what = f"binlog of commit_ts {commit_ts}: {err.what}"
+        raise DecodeError(what, offset=err.offset, detail=err.detail) from None
+
+
+def may_repeat(found: mutation.Mutation) -> bool:
+    """Whether a table's rows may be told of twice (see `rows`): they carry a rowid, and not all are inserts."""
+    return any(some and _ROWID in some[0][-_ROWID_BYTES_MAX:] for some in (found.updated, found.deleted))
+
+
 def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
     """(schema_version, table_id, kind, row) of a transaction in its order (W-02): table by table, rows by `sequence`.
 
@@ -132,11 +146,7 @@ def rows(found: Scanned) -> Iterator[tuple[int, int, Kind, bytes]]:
         return
     if at == end:
         return
-    try:
-        prewrite = mutation.parse_prewrite(payload[at:end])
-    except DecodeError as err:
-        what = f"binlog of commit_ts {commit_ts}: {err.what}"
-        raise DecodeError(what, offset=err.offset, detail=err.detail) from None
+    prewrite = prewrite_of(commit_ts, payload[at:end])
     version = prewrite.schema_version
     last, of = b"", 0  # rowids are counted in each table: another one's row may look the same
     for number, kind, row in prewrite.rows():

@@ -12,9 +12,9 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import TableInfo
 
+from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
 from drainer.schema import kinds
 from drainer.schema.catalog import Catalog, partition_ids
-from drainer.schema.rename import RenamePair, RenameUnreadable, rename_pairs
 from drainer.schema.view import Gone
 from drainer.step import Located, TableChange
 

@@ -18,9 +18,9 @@ from binlog.tidb.table import TableInfo
 from drainer.schema import effects, kinds, loose
 from drainer.schema.catalog import Catalog
 from drainer.schema.column import coming_columns, public_version, publisher
+from drainer.schema.create_like import independent
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
-from drainer.schema.session import independent
 from drainer.schema.view import SchemaView
 from drainer.step import Ddl
 

@@ -1,8 +1,8 @@
-"""Which SQL runs downstream for a job, and in which current database. Pure.
+"""Upstream's text of a job as a whole, and the current database it needs. Pure.
 
-Mostly upstream's own text: the DDL binlog's restored one (X-04), or the job's where the binlog has not come yet.
-Where that text leans on the writer's session or on other jobs, the statement is written anew from what the
-catalog knows, fully qualified:
+It is what a TiDB is told, and any destination where the TableInfos do not tell what a job did: the DDL binlog's
+restored text (X-04), or the job's where the binlog has not come yet. Where that text leans on the writer's session or
+on other jobs, the statement is made from what the catalog knows, fully qualified:
 
 - RENAME (X-17): an unqualified old name resolves in the writer's session, which no job tells.
 - EXCHANGE PARTITION: the job's schema is the normal table's, the text's first name the partitioned one's (X-10).
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from binlog.tidb.job import ActionType, Job
 
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.lexer import quoted, statements
+from drainer.ddl.mysql_objects import exchange_partition, rename_tables
 from drainer.schema import kinds
-from drainer.schema.sqltext import quoted, statements, tokens
 from drainer.step import Located, TableChange
 
 Changes = tuple[TableChange, ...]
@@ -42,7 +44,7 @@ def statement(job: Job, query: str, changes: Changes, schema: str) -> Statement:
         if renamed is not None:
             return renamed
     if kind == ActionType.EXCHANGE_TABLE_PARTITION:
-        exchanged = _exchange(query, changes)
+        exchanged = _exchange(changes)
         if exchanged is not None:
             return exchanged
     use = "" if kind in kinds.WITHOUT_DATABASE else schema
@@ -55,19 +57,15 @@ def _drop(what: str, table: Located) -> Statement:
 
 
 def _rename(changes: Changes) -> Statement | None:
-    pairs = []
-    for change in changes:
-        if change.before is None or change.after is None:
-            return None
-        old, new = change.before, change.after
-        pairs.append(f"{quoted(old.schema, old.name)} TO {quoted(new.schema, new.name)}")
-    if not pairs or changes[0].before is None:
+    pairs = [(change.before, change.after) for change in changes if change.before and change.after]
+    if not pairs or len(pairs) < len(changes):
         return None
-    schema = changes[0].before.schema
-    return Statement(schema, schema, ("RENAME TABLE " + ", ".join(pairs),))
+    schema = pairs[0][0].schema
+    text = rename_tables(((old.schema, old.name), (new.schema, new.name)) for old, new in pairs)
+    return Statement(schema, schema, (text,))
 
 
-def _exchange(query: str, changes: Changes) -> Statement | None:
+def _exchange(changes: Changes) -> Statement | None:
     if len(changes) != 2 or changes[0].before is None or changes[1].before is None or changes[1].after is None:
         return None
     parted, normal = changes[0].before, changes[1].before
@@ -75,11 +73,6 @@ def _exchange(query: str, changes: Changes) -> Statement | None:
     partition = next((d.name for d in definitions if d.id == changes[1].after.table_id), None)
     if partition is None:
         return None
-    text = (
-        f"ALTER TABLE {quoted(parted.schema, parted.name)} EXCHANGE PARTITION {quoted(partition)} "
-        f"WITH TABLE {quoted(normal.schema, normal.name)}"
-    )
-    words = [t.value.upper() for t in tokens(query) if t.kind == "word"]
-    if words[-2:] == ["WITHOUT", "VALIDATION"]:
-        text += " WITHOUT VALIDATION"
+    places = (parted.schema, parted.name), (normal.schema, normal.name)
+    text = exchange_partition(places[0], partition, places[1], Dialect())
     return Statement(parted.schema, parted.schema, (text,))

@@ -14,8 +14,8 @@ from enum import Enum
 from binlog.tidb.datum import Datum
 from binlog.tidb.table import TableInfo
 
+from drainer.ddl.column_pairs import changed_names
 from drainer.schema.errors import TableUnknown
-from drainer.schema.pairs import changed_names
 
 # Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables (spec 3.4 D-CO-06, row format 4.1).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1

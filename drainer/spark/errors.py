@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import re
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,11 @@ from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from drainer.spark.node import lacking, silent
+
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
+JVM_ENDED = "Spark's JVM ended"
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception|Gone|Refused|Unavailable): .*$", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULTILINE)
@@ -31,6 +35,10 @@ _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULT
 
 class SparkFailed(BinlogError):
     """Spark gave up on a job or on the query; the text is the innermost reason found, more is in spark.log."""
+
+
+class NodeLacks(SparkFailed):
+    """A node of the cluster cannot run tasks; the text names it and says what to install."""
 
 
 class ErrorInTask(Exception):
@@ -53,22 +61,34 @@ class ErrorSeal:
         if not self.secret:
             return ErrorInTask(f"{type(error).__name__}: {error}")
         fields = {name: _packed(value) for name, value in vars(error).items() if not name.startswith("__")}
-        parts = {"class": _name(type(error)), "args": [_packed(value) for value in error.args], "fields": fields}
+        args = [_packed(value) for value in error.args]
+        parts = {"class": _name(type(error)), "args": args, "fields": fields, "node": socket.gethostname()}
         text = base64.b64encode(json.dumps(parts).encode()).decode()
         return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
 
     def unwrap(self, error: BaseException) -> BinlogError:
-        """The error of ours that a task raised, else SparkFailed."""
-        text = str(error)
+        """The error of ours that a task raised, else SparkFailed or NodeLacks."""
+        text = text_of(error)
         for found in _MARK.finditer(text):
             if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
                 ours = _read(found[1])
                 if ours is not None:
                     return ours
-        return SparkFailed(reason_of(text))
+        lacks = lacking(text)
+        return SparkFailed(silent(text) or reason_of(text)) if lacks is None else NodeLacks(lacks)
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def text_of(error: BaseException) -> str:
+    """Errors of Spark and ours speak for themselves, others need their class."""
+    if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
+        return f"{type(error).__name__}: {error}"
+    try:
+        return str(error)
+    except (OSError, Py4JError):  # py4j asks the JVM for the text, and it has ended
+        return JVM_ENDED
 
 
 def _name(kind: type[BinlogError]) -> str:
@@ -80,7 +100,7 @@ def _read(text: str) -> BinlogError | None:
     try:
         parts = json.loads(base64.b64decode(text, validate=True))
         kind = _known(BinlogError).get(parts["class"])
-        args = tuple(_unpacked(value) for value in parts["args"])
+        args = _told_of(str(parts["node"]), tuple(_unpacked(value) for value in parts["args"]))
         fields = {str(name): _unpacked(value) for name, value in parts["fields"].items()}
     except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -91,6 +111,13 @@ def _read(text: str) -> BinlogError | None:
     ours.args = args
     vars(ours).update(fields)
     return ours
+
+
+def _told_of(node: str, args: tuple[object, ...]) -> tuple[object, ...]:
+    """With the name of another machine behind the text: not every address or file that one has is another's."""
+    if node == socket.gethostname() or not args or not isinstance(args[0], str):
+        return args
+    return f"{args[0]} (on {node})", *args[1:]
 
 
 def _known(root: type[BinlogError]) -> dict[str, type[BinlogError]]:

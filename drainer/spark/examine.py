@@ -13,8 +13,8 @@ import pyarrow as pa
 from binlog.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
+from drainer.changes.slots import merge_slot
 from drainer.feed import Examined, ExamineJob
-from drainer.order.blob import merge_slot
 from drainer.order.carry import cut_blob, join_blobs
 from drainer.order.probes import merge_claims
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,12 +26,13 @@ from drainer.progress import Stopped
 from drainer.spark import supervisor
 from drainer.spark.java import archive_of, check_java, remove_leftovers
 from drainer.spark.master import check_master
-from drainer.spark.settings import LOG4J, environment, settings_for
+from drainer.spark.settings import LOG4J, environment, python_of, settings_for
 from drainer.spark.unavailable import SparkUnavailable
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
 
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 LOOK_S = 0.02
 START_S = 300.0
 TOLD = "connection"
@@ -45,6 +47,7 @@ class Jvm:
     output: Path
     folder: Path
     process: subprocess.Popen[bytes] | None
+    begin: int = 0  # of what this one prints
 
     def end(self, exit_s: float = 0) -> None:
         """Let it end, for which it has `exit_s`."""
@@ -59,8 +62,8 @@ def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bo
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
     remove_leftovers(classes)
-    # Workers run `python3` from PATH unless told otherwise.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Workers run `python3` from PATH unless told otherwise; Spark itself reads its setting in spark-submit alone.
+    os.environ["PYSPARK_PYTHON"] = python_of(conf)
     output.parent.mkdir(parents=True, exist_ok=True)
     log4j = output.with_name("log4j2.properties")
     log4j.write_text(LOG4J)
@@ -74,8 +77,11 @@ def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Pat
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Jvm(settings, output, folder, None)  # somebody else's JVM
     with output.open("ab") as sink:
+        begin = sink.tell()
+        given = folder / "spark.conf"
+        given.write_text(properties(settings), encoding="utf-8")
         told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / TOLD)}
-        return Jvm(settings, output, folder, _start(settings, {**variables, **told}, sink))
+        return Jvm(settings, output, folder, _start(given, {**variables, **told}, sink), begin)
 
 
 def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:
@@ -132,13 +138,21 @@ def end(process: subprocess.Popen[bytes], exit_s: float) -> None:
         process.wait()
 
 
-def _start(settings: Mapping[str, str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def properties(settings: Mapping[str, str]) -> str:
+    """As a file of Java's: everybody on this machine may read a command line, and one setting is the secret."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\:=#!\s]", lambda found: _ESCAPES.get(found[0], f"\\{found[0]}"), text)
+
+
+def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
     """A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise take the
     JVM away under the batch in flight."""
     env = {**os.environ, "SPARK_CONNECT_MODE": "0", **variables}
     command = [str(Path(env["SPARK_HOME"]) / "bin" / "spark-submit")]
-    for name, value in settings.items():
-        command += ["--conf", f"{name}={value}"]
+    command += ["--properties-file", str(given), "--load-spark-defaults"]
     command += shlex.split(env.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return subprocess.Popen(
         [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *command],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import socket
 import tempfile
@@ -19,6 +20,8 @@ from binlog.log import get_logger
 from drainer.spark.line import Tasks
 
 QUESTION_BYTES_MAX = 1024
+# The path of a socket holds at most 107 bytes, of which 32 come behind the folder's.
+SOCKET_FOLDER_BYTES_MAX = 75
 
 _log = get_logger(__name__)
 
@@ -42,7 +45,9 @@ class PlannerServer:
     def __init__(self, planner: Planner, on_error: Callable[[BaseException], None]) -> None:
         self._planner = planner
         self._on_error = on_error
-        self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-")
+        usual = tempfile.gettempdir()
+        place = usual if len(os.fsencode(usual)) <= SOCKET_FOLDER_BYTES_MAX else "/tmp"
+        self._directory = tempfile.TemporaryDirectory(prefix="drainer-planner-", dir=place)
         self.key = secrets.token_hex(16)
         self.address = str(Path(self._directory.name) / "socket")
         self._listener = Listener(self.address, family="AF_UNIX", authkey=self.key.encode())

@@ -75,7 +75,8 @@ class Query:
             with contextlib.closing(SparkFeed(packed, self._errors)) as feed:
                 batch(feed)
 
-        writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(self._checkpoint))
+        # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
+        writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
         query = self._query = writer.queryName("drainer").start()
 
         def wait() -> None:

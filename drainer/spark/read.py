@@ -9,13 +9,12 @@ import pyarrow as pa
 from binlog import envelope
 from binlog.errors import BinlogError
 
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.order.blob import with_totals
 from drainer.order.carry import PIECE_BYTES_MAX, cut_blob
-from drainer.order.fold import FoldBuilder
 from drainer.pumps.parts import PartJoiner
 from drainer.pumps.pull import pull
 from drainer.reading import FoldOrder
-from drainer.row.decode import Decoder
 from drainer.spark.planned import PullTask
 
 PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
@@ -66,7 +65,7 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
-    builder = FoldBuilder(decoder_for(order), follows_values=order.examined)
+    builder = SegmentBuilder(decoder_for(order), follows_values=order.examined)
     # A range is served in order.
     add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
     count = size = 0
@@ -97,16 +96,17 @@ def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
         yield packed("", numbers, pieces)
 
 
-_decoders: dict[str, Decoder] = {}
+_decoders: dict[str, SegmentDecoder] = {}
 DECODERS_KEPT = 2
 
 
-def decoder_for(order: FoldOrder) -> Decoder:
+def decoder_for(order: FoldOrder) -> SegmentDecoder:
     """This worker's decoder for a view; workers live through many batches, views through many too."""
     view = order.view
     decoder = _decoders.get(view.token)
     if decoder is None:
-        decoder = _decoders[view.token] = Decoder(pickle.loads(view.pickled), order.dialect)  # noqa: S301  our driver's
+        found = pickle.loads(view.pickled)  # noqa: S301  our driver's
+        decoder = _decoders[view.token] = SegmentDecoder(found, order.dialect)
         while len(_decoders) > DECODERS_KEPT:
             del _decoders[next(iter(_decoders))]
     return decoder

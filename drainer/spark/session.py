@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from drainer.progress import Stopped
-from drainer.spark import late_pandas, register
-from drainer.spark.errors import SPARK_ERRORS, reason_of
+from drainer.spark import late_pandas, node, register
+from drainer.spark.errors import JVM_ENDED, reason_of, text_of
 from drainer.spark.launch import Jvm, connect, end, killed_when, start_jvm
 from drainer.spark.unavailable import SparkUnavailable
 
@@ -52,7 +51,10 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
         _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
         if stopping():
             raise Stopped("Spark was about to start") from error
-        raise SparkUnavailable(f"Spark did not start, see {jvm.output}: {reason_of(_text(error))}") from error
+        why = reason_of(text_of(error))
+        if why == JVM_ENDED:
+            why = node.last_error(jvm.output, jvm.begin) or why
+        raise SparkUnavailable(f"Spark did not start, see {jvm.output}: {why}") from error
 
 
 @contextlib.contextmanager
@@ -69,11 +71,6 @@ def quiet_py4j() -> Iterator[None]:
         yield
     finally:
         root.removeFilter(is_other)
-
-
-def _text(error: Exception) -> str:
-    """Errors of Spark and ours speak for themselves, others need their class."""
-    return str(error) if isinstance(error, (*SPARK_ERRORS, BinlogError)) else f"{type(error).__name__}: {error}"
 
 
 def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from binlog.log import get_logger
 
+from drainer.spark import node
 from drainer.spark.home import lean_home
 from drainer.spark.java import JAVA_OPTIONS, java_options
 
 _log = get_logger(__name__)
+
+# The path of a socket holds at most 107 bytes, of which 43 come behind the folder's.
+SOCKET_FOLDER_BYTES_MAX = 64
 
 SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tidb-binlog drainer",
@@ -65,14 +70,22 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
         del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
+        settings.update(node.settings())
     else:
         settings["spark.local.dir"] = tempfile.gettempdir()
+    if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
+        settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
         _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings
+
+
+def python_of(conf: Mapping[str, str]) -> str:
+    """The interpreter of workers, on every machine that has any: Spark's own setting, its variable, or ours."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
 def with_retries(master: str) -> str:

@@ -15,10 +15,11 @@ from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
+from drainer.changes.segment import SegmentBuilder
+from drainer.changes.slots import last_change, merge_slot
 from drainer.feed import SpreadJob
-from drainer.order.blob import last_change, merge_slot, split_totals, with_totals
+from drainer.order.blob import split_totals, with_totals
 from drainer.order.carry import join_blobs
-from drainer.order.fold import FoldBuilder
 from drainer.pumps.count import Counted, RangeDiffers, check
 from drainer.pumps.parts import PartJoiner
 from drainer.reading import FoldOrder
@@ -63,7 +64,8 @@ class Fold:
     order: FoldOrder
 
     def __call__(self, batches: Batches) -> Batches:
-        builder, joiner = FoldBuilder(decoder_for(self.order), follows_values=self.order.examined), PartJoiner()
+        builder = SegmentBuilder(decoder_for(self.order), follows_values=self.order.examined)
+        joiner = PartJoiner()
         count = size = 0
         for batch in batches:
             for message in batch.column("blob"):

@@ -6,12 +6,14 @@ processors busy.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
+
+from drainer.changes import warm
+from drainer.spark.node import watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +49,9 @@ def warm_up(session: SparkSession, tasks: int) -> None:
     """In the background."""
 
     def run() -> None:
-        # The first batch will say what is wrong; and a session that is stopped meanwhile fails in many ways.
-        with contextlib.suppress(Exception):
+        with watched(session.sparkContext.master):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
             both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
+        warm.warm_up()
 
     threading.Thread(target=run, name="warm up", daemon=True).start()

@@ -25,9 +25,11 @@ import pyspark.worker
 
 import drainer.sink.table
 import drainer.spark.examine
+import drainer.spark.node
 import drainer.spark.planned
 import drainer.spark.read
-import drainer.spark.spread  # noqa: F401
+import drainer.spark.spread
+from drainer.changes.warm import warm_up
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -42,10 +44,12 @@ class WithoutPandas(MetaPathFinder):
 
 
 if __name__ == "__main__":
+    drainer.spark.node.check_build()
     sys.meta_path.insert(0, WithoutPandas())
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    warm_up()
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

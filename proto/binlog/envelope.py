@@ -232,7 +232,7 @@ def _scan_any(payload: bytes) -> Envelope:
 
 def writer_of(payload: bytes, found: Envelope) -> bytes:
     """The id of the writer that a prewrite names, b"" where it names none. `found` is what `scan` says of it."""
-    return payload[found.writer_at : found.writer_at + WRITER_BYTES] if found.writer_at else b""
+    return bytes(payload[found.writer_at : found.writer_at + WRITER_BYTES]) if found.writer_at else b""
 
 
 def _expect(payload: bytes, at: int, number: int, wire: int, wanted: int) -> None:

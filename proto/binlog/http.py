@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -14,7 +14,7 @@ from binlog import metrics
 from binlog.errors import BinlogError, ConfigError
 from binlog.fields import split_host_port, why_not_listening
 from binlog.log import get_logger
-from binlog.security import Security
+from binlog.security import Security, common_names
 
 BODY_BYTES_MAX = 1 << 20
 STOP_S = 2.0
@@ -80,7 +80,8 @@ Action = Callable[[Request], Awaitable[Response]]
 
 
 class StatusServer:
-    """Pages at an address. Made, then serving between `start` and `close`.
+    """Pages at an address, or on connections that others give to `protocol`. Made, then serving between `start` or
+    `prepare` and `close`.
 
     `routes` are GET pages by path; `actions` are by method and path with {names}, as "PUT /state/{node_id}/{action}".
     A BinlogError of a handler is a 500 with its text, any other a 500 without details; both are logged. /metrics is
@@ -95,8 +96,9 @@ class StatusServer:
         actions: Mapping[str, Action] | None = None,
         security: Security | None = None,
     ) -> None:
+        """`addr` may be empty where nothing is listened at."""
         try:
-            self.host, self.port = split_host_port(addr)
+            self.host, self.port = split_host_port(addr) if addr else ("", 0)
         except ValueError as error:
             raise ConfigError(f"status-addr: {error}") from error
         self._security = security or Security()
@@ -109,10 +111,20 @@ class StatusServer:
         self._app.router.add_get("/metrics", _page(_metrics))
         self._runner: web.AppRunner | None = None
 
-    async def start(self) -> None:
-        """Listen; ConfigError naming the address where that fails."""
+    async def prepare(self) -> None:
+        """Serve what `protocol` is given."""
         self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
         await self._runner.setup()
+
+    def protocol(self) -> asyncio.Protocol:
+        """For one connection that speaks HTTP/1."""
+        assert self._runner is not None and self._runner.server is not None, "not prepared, or closed"
+        return self._runner.server()
+
+    async def start(self) -> None:
+        """Listen; ConfigError naming the address where that fails."""
+        await self.prepare()
+        assert self._runner is not None
         context = self._security.ssl_context(server=True)
         site = web.TCPSite(self._runner, self.host or None, self.port, ssl_context=context)
         try:
@@ -157,9 +169,7 @@ class StatusServer:
 def _names_of(request: web.Request) -> tuple[str, ...]:
     """Common Names of the client's certificate."""
     transport = request.transport
-    tls: Any = transport.get_extra_info("ssl_object") if transport is not None else None
-    certificate = (tls.getpeercert() if tls is not None else None) or {}
-    return tuple(value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
+    return common_names(transport.get_extra_info("ssl_object") if transport is not None else None)
 
 
 def _answer(response: Response) -> web.Response:

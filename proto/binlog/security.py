@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,20 +68,21 @@ class Security:
             return []
         return [_AllowedNames(self)]
 
-    def ssl_context(self, *, server: bool) -> ssl.SSLContext | None:
-        """For HTTP and SQL. A server's context reads the pair anew for every handshake."""
+    def ssl_context(self, *, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext | None:
+        """For HTTP, SQL and our own gRPC servers. A server's context reads the pair anew for every handshake.
+        `protocols`: what is offered by ALPN, the best first."""
         if not self.enabled:
             return None
         if server and not self.ssl_cert:
             raise ConfigError("security: a server needs ssl-cert and ssl-key beside ssl-ca")
-        context = self._context(server)
+        context = self._context(server, protocols)
         if server:
             newest = context
 
             def renew(sock: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
                 nonlocal newest
                 with contextlib.suppress(ConfigError):  # a pair being replaced: the old one serves until it is whole
-                    newest = self._context(server)
+                    newest = self._context(server, protocols)
                 sock.context = newest
 
             context.sni_callback = renew  # called for clients without SNI too
@@ -94,7 +95,7 @@ class Security:
             return None
         return _refusal(names, self.cert_allowed_cn)
 
-    def _context(self, server: bool) -> ssl.SSLContext:
+    def _context(self, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -108,6 +109,8 @@ class Security:
                 raise ConfigError(f"security: ssl-cert {self.ssl_cert}, ssl-key {self.ssl_key}: {error}") from error
         if server:
             context.verify_mode = ssl.CERT_REQUIRED if self.cert_allowed_cn else ssl.CERT_NONE
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
         return context
 
     def _pair(self) -> tuple[bytes, bytes] | None:
@@ -129,6 +132,12 @@ class Security:
             return self._configuration()
         except ConfigError:
             return None
+
+
+def common_names(tls: ssl.SSLObject | None) -> tuple[str, ...]:
+    """Those of the certificate that the other side of a connection has shown."""
+    certificate: Any = (tls.getpeercert() if tls is not None else None) or {}
+    return tuple(value for part in certificate.get("subject", ()) for key, value in part if key == "commonName")
 
 
 def _read(key: str, path: str) -> bytes:

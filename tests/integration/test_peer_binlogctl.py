@@ -12,8 +12,9 @@ from binlog.etcd import connect_etcd
 from binlog.node import NodeStatus, State
 from binlog.registry import Registry
 
+from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
-from tests.support import Etcd
+from tests.support import Etcd, free_port
 
 BINARIES = peer_bin()
 
@@ -55,3 +56,25 @@ def test_labels_do_not_disturb_it_and_it_keeps_them(etcd: Etcd) -> None:
     assert left is not None
     assert (left.state, left.max_commit_ts) == (State.OFFLINE, 42)
     assert left.label == {"status": "127.0.0.1:9250", "final": "true"}
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause-pump", State.PAUSED), ("offline-pump", State.OFFLINE)])
+def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path, etcd: Etcd) -> None:
+    """Over HTTP at the address of gRPC, which is the one it finds in the registry."""
+    server = pump(tmp_path, etcd, "p1", free_port()).start()
+    try:
+        server.wait_for_output("pump is serving")
+        binlogctl(etcd, "-cmd", command, "-node-id", "p1")
+        assert server.wait(deadline_s=60) == 0, server.tail()
+    finally:
+        server.kill()
+
+    async def read() -> State | None:
+        store = connect_etcd([etcd.endpoint])
+        try:
+            found = await Registry(store).get("pumps", "p1")
+            return found.status.state if found else None
+        finally:
+            await store.close()
+
+    assert asyncio.run(read()) is state

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from drainer.plan import Change, Folded, NetRow, SegmentWork
+import numpy as np
+
+from drainer.changes.netrows import in_order, row_sizes
+from drainer.plan import Change, Folded, SegmentWork
 from drainer.sink.protocol import Phase
 
 # Part of the cut, so a constant: another value would cut an open range differently.
@@ -60,18 +63,23 @@ def _ordered_chunks(changes: Sequence[Change], chunk_rows: int) -> Iterator[Chun
 
 
 def _folded_chunks(tables: Sequence[Folded], chunk_rows: int) -> Iterator[Chunk]:
+    """A chunk ends with the row that makes `chunk_rows` of it, or CHUNK_BYTES_MAX."""
     parts: list[Folded] = []
     count = size = 0
     for folded in tables:
-        rows: list[NetRow] = []
-        for row in sorted(folded.rows, key=lambda row: row.identity):
-            rows.append(row)
-            count += 1
-            size += len(row.row) if row.row is not None else 0
-            if count >= chunk_rows or size >= CHUNK_BYTES_MAX:
-                yield Chunk(folded=(*parts, replace(folded, rows=tuple(rows))))
-                parts, rows, count, size = [], [], 0, 0
-        if rows:
-            parts.append(replace(folded, rows=tuple(rows)))
+        rows = in_order(folded)
+        reached = np.cumsum(row_sizes(rows))
+        at = behind = 0
+        while at < len(rows):
+            by_size = int(np.searchsorted(reached, behind + CHUNK_BYTES_MAX - size)) + 1
+            end = min(at + chunk_rows - count, by_size)
+            if end > len(rows):
+                break
+            yield Chunk(folded=(*parts, replace(folded, rows=rows[at:end])))
+            parts, count, size, at, behind = [], 0, 0, end, int(reached[end - 1])
+        if at < len(rows):
+            parts.append(replace(folded, rows=rows[at:]))
+            count += len(rows) - at
+            size += int(reached[-1]) - behind
     if parts:
         yield Chunk(folded=tuple(parts))

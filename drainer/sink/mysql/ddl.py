@@ -19,14 +19,14 @@ from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql import fingerprint, partitioned, position, recycle, standing
+from drainer.sink.mysql import fingerprint, partitioned, position, recycle, session_context
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.driver import Driver, run_transaction
-from drainer.sink.mysql.instead import why_not
 from drainer.sink.mysql.plan import Plan, plan_of
-from drainer.sink.mysql.rewrite import Dialect
+from drainer.sink.mysql.server import Server
 from drainer.sink.mysql.statements import quote
+from drainer.sink.mysql.translate import CREATES, why_not
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
@@ -130,21 +130,25 @@ class DdlRunner:
         )
 
     def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
-        dialect = Dialect(self._driver.session().flavour, self._known_collations())
-        return plan_of(step, dialect, may_exist=may_exist)
+        server = self._server()
+        if server.is_tidb and step.job.type in CREATES:
+            server = replace(server, database_collation=self._database_collation(step.schema))
+        return plan_of(step, server, may_exist=may_exist)
+
+    def _server(self) -> Server:
+        return Server(self._driver.session().flavour, self._known_collations())
 
     def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
         """Raises DdlFailed for what no destination can do."""
         plan = self._plan(step, may_exist=may_exist)
         session = self._driver.session()
-        why = why_not(step, session.flavour) or partitioned.other_kind(session, step)
+        why = why_not(step, self._server()) or partitioned.other_kind(session, step)
         if why:
             raise self._failed(plan, why)
         if not recycle.concerns(step):
             return plan
-        dialect = Dialect(session.flavour, self._known_collations())
         try:
-            return recycle.through_bin(session, self._bin, step, plan, dialect)
+            return recycle.through_bin(session, self._bin, step, plan, self._server())
         except recycle.NotInBin as error:
             raise self._failed(plan, str(error)) from error
 
@@ -210,14 +214,20 @@ class DdlRunner:
         try:
             session.execute(b"SET time_zone=" + session.literal(plan.zone))
         except ServerError as error:
-            offset = standing.offset(plan.zone, plan.commit_ts)
+            offset = session_context.offset(plan.zone, plan.commit_ts)
             _log.warning("time zone not known in the destination", error=str(error), used=offset)
             session.execute(b"SET time_zone=" + session.literal(offset))
 
     def _refused(self, plan: Plan, error: ServerError) -> bool:
         """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
         if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
-            _log.warning("DDL in other words", job=plan.job_id, error=str(error), instead=plan.instead)
+            _log.warning(
+                "DDL refused by the destination; running it without what no row depends on, or another way",
+                job=plan.job_id,
+                error=str(error),
+                statement=plan.sql[plan.statement],
+                instead=plan.instead,
+            )
             return False
         if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
             _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
@@ -309,6 +319,14 @@ class DdlRunner:
 
     def _table(self) -> bytes:
         return self._driver.feed.table("drainer_ddl")
+
+    def _database_collation(self, schema: str) -> str:
+        session = self._driver.session()
+        rows = session.query(
+            b"SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME="
+            + session.literal(schema)
+        )
+        return str(rows[0][0]) if rows else ""
 
     def _known_collations(self) -> frozenset[str]:
         if self._collations is None:

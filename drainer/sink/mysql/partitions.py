@@ -13,7 +13,7 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionInfo, PartitionType
 from binlog.tidb.table import TableInfo
 
-from drainer.schema.sqltext import quoted, tokens
+from drainer.ddl.lexer import quoted, tokens
 from drainer.step import Ddl, Located
 
 _NULL_IS: Final = 1 << 63  # its absolute value

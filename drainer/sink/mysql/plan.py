@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from binlog.log import get_logger
-from binlog.tidb.job import ActionType
-from binlog.tidb.types import Tp
 
-from drainer.schema.restore import foreign_key_names
-from drainer.sink.mysql import standing
+from drainer.ddl.dialect import Dialect
+from drainer.sink.mysql import session_context, tidb
 from drainer.sink.mysql.fingerprint import Fingerprint
-from drainer.sink.mysql.instead import by_row, in_other_words, instead
-from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
-from drainer.sink.mysql.standing import INSTANT
+from drainer.sink.mysql.server import Server
+from drainer.sink.mysql.translate import Translation, translate
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
 
-_SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
 _HARMLESS: Final = re.compile(r"\s*(?:TRUNCATE\b|DROP\s+TABLE\s+IF\s+EXISTS\b)", re.IGNORECASE)
 
 
@@ -74,69 +71,41 @@ class Plan:
         return Plan(**fields)
 
 
-def plan_of(step: Ddl, dialect: Dialect, *, may_exist: bool) -> Plan:
-    """The step's statements as the destination must be told them. Logs what had to be changed."""
-    defaults, zone = _defaults(step), standing.zone(step)
-    if zone:  # the text is read where it was written
-        defaults = replace(defaults, timestamps=())
-    sql: list[str] = []
-    for text in () if _is_temporary(step) and dialect.flavour != "tidb" else step.sql:
-        rewritten = rewrite(text, defaults, dialect, operators=step.rewritten)
-        for note in rewritten.notes:
-            _log.warning("DDL changed for the destination", job=step.job.id, note=note)
-        if rewritten.sql:
-            sql.append(rewritten.sql)
-    if not step.sql and not step.rewritten:  # a service or a restore that published its tables without a text
-        sql += in_other_words(step, dialect) or ()
-    other = None if zone else instead(step, tuple(sql), dialect)
-    own = by_row(step, dialect)
-    if own is not None:
-        sql, other = list(own.sql), None
-    after = tuple(standing.fills(step, dialect.flavour)) if sql else ()
-    names = (*step.touched_names, *(way for said in (own, other) if said is not None for way in said.tables))
+def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
+    """The step's statements as the destination must be told them. Logs what differs from upstream."""
+    zone = session_context.zone(step)
+    dialect = server.dialect(zone)
+    made = tidb.translate(step, server, dialect) if server.is_tidb else translate(step, server, dialect)
+    for note in _notes(step, made, dialect):
+        _log.warning("DDL differs from upstream's in the destination", job=step.job.id, note=note)
+    if not made.sql:
+        _log.info("nothing of this DDL is there in the destination", job=step.job.id, query=step.query)
+    after = tuple(session_context.fills(step, server)) if made.sql else ()
+    names = (*step.touched_names, *made.tables)
     return Plan(
         job_id=step.job.id,
         kind=int(step.job.type),
         commit_ts=step.commit_ts,
         schema_version=step.job.schema_version,
-        use=step.use,
-        sql=(*sql, *after),
+        use=made.use,
+        sql=(*made.sql, *after),
         schemas=tuple(dict.fromkeys(filter(None, (step.schema, *(schema for schema, _ in names))))),
         tables=names,
         may_exist=may_exist,
-        clock=standing.clock(step),
+        clock=session_context.clock(step),
         zone=zone,
-        instead=(*other.sql, *after) if other else None,
-        instead_codes=other.codes if other else (),
-        optional_from=0 if _holds_no_rows(step, dialect) else None,
+        instead=None if made.instead is None else (*made.instead, *after),
+        instead_codes=made.codes,
+        optional_from=0 if made.optional else None,
     )
 
 
-def _holds_no_rows(step: Ddl, dialect: Dialect) -> bool:
-    """A view that the destination cannot have, or a sequence in MySQL, is no reason to stop."""
-    kind = step.job.type
-    return kind == ActionType.CREATE_VIEW or (kind in _SEQUENCES and dialect.flavour == "mysql")
-
-
-def _is_temporary(step: Ddl) -> bool:
-    """GLOBAL TEMPORARY tables have no rows in any binlog, and only TiDB has them."""
-    info = step.after or step.before
-    temporary = info is not None and info.rest.get("temp_table_type") not in (None, 0) and not step.rewritten
-    if temporary:
-        _log.warning("a global temporary table is left to upstream", job=step.job.id, query=step.query)
-    return temporary
-
-
-def _defaults(step: Ddl) -> Defaults:
-    info, database = step.after, step.job.db_info
-    if info is None:
-        return Defaults(database.charset, database.collate) if database is not None else Defaults()
-    stamps = tuple(
-        (column.name.lower(), column.default)
-        for column in info.columns
-        if column.type.tp == Tp.TIMESTAMP and isinstance(column.default, str) and INSTANT.fullmatch(column.default)
-    )
+def _notes(step: Ddl, made: Translation, dialect: Dialect) -> Iterator[str]:
     if step.rewritten:
-        return Defaults(info.charset, info.collate, stamps)
-    checks = bool(info.rest.get("constraint_info"))
-    return Defaults(info.charset, info.collate, stamps, checks, tuple(foreign_key_names(info)), info.id)
+        return
+    collations = {
+        column.type.collate for change in step.changes if change.after for column in change.after.info.columns
+    }
+    for name in sorted(filter(None, collations)):
+        if dialect.collation(name) != name:
+            yield f"collation {name} is not known there, {dialect.collation(name)} is used"

@@ -17,14 +17,15 @@ from dataclasses import replace
 from binlog.log import get_logger
 from binlog.tidb.job import ActionType
 
-from drainer.schema.restore import foreign_key_texts, view_text
-from drainer.schema.sqltext import quoted
+from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_objects import create_database, create_view
+from drainer.ddl.mysql_tables import foreign_key_statements
 from drainer.sink.errors import DestinationError
 from drainer.sink.mysql.bin import RecycleBin
 from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.movable import Facts, facts
 from drainer.sink.mysql.plan import Plan
-from drainer.sink.mysql.rewrite import Defaults, Dialect, rewrite
+from drainer.sink.mysql.server import Server
 from drainer.sink.recycled import fresh_name, latest
 from drainer.step import Ddl, Located
 
@@ -43,12 +44,12 @@ def concerns(step: Ddl) -> bool:
     return not step.rewritten and step.job.type in (_AWAY | _BACK)
 
 
-def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, dialect: Dialect) -> Plan:
+def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, server: Server) -> Plan:
     """The plan that goes through the bin; `plan` itself where the bin is not in use or nothing can be moved.
 
     Raises NotInBin."""
     if step.job.type in _BACK:
-        return _bring_back(session, bin_, step, plan, dialect)
+        return _bring_back(session, bin_, step, plan, server)
     gone = [c.before for c in step.changes if c.before is not None and not c.before.info.is_view]
     if not bin_.keeps or not gone or not plan.sql or not bin_.prepare(session):
         return plan
@@ -127,13 +128,13 @@ def _truncate(session: Session, bin_: RecycleBin, plan: Plan, table: Located) ->
     )
 
 
-def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, dialect: Dialect) -> Plan:
+def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, server: Server) -> Plan:
     back = [c.after for c in step.changes if c.after is not None]
     there = bin_.look(session)
     found = [(table, latest(there, table.table_id)) for table in back if not table.info.is_view]
     missing = [table for table, kept in found if kept is None]
     lost = [table for table in missing if not table.info.is_sequence]
-    if lost and dialect.flavour == "tidb":
+    if lost and server.is_tidb:
         return plan  # it may know the statement's own way
     if lost and not _are_there(session, plan, lost):
         names = ", ".join(f"{table.schema}.{table.name} (id {table.table_id})" for table in lost)
@@ -148,8 +149,8 @@ def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, diale
         for table, kept in found
         if kept is not None
     ]
-    sql = [*_database(step, dialect), *(["RENAME TABLE " + ", ".join(pairs)] if pairs else [])]
-    later = [*_views(back, dialect), *(text for table, kept in found if kept for text in foreign_key_texts(table))]
+    sql = [*_database(step, server), *(["RENAME TABLE " + ", ".join(pairs)] if pairs else [])]
+    later = [*_views(back), *_foreign_keys(table for table, kept in found if kept)]
     return replace(
         plan,
         use="",
@@ -167,14 +168,17 @@ def _are_there(session: Session, plan: Plan, tables: Sequence[Located]) -> bool:
     return all(table.name.lower() in known.kinds for table in tables)
 
 
-def _database(step: Ddl, dialect: Dialect) -> list[str]:
+def _database(step: Ddl, server: Server) -> list[str]:
     database = step.job.db_info
     if step.job.type != ActionType.RECOVER_SCHEMA or database is None:
         return []
-    text = f"CREATE DATABASE IF NOT EXISTS {quoted(database.name)}"
-    return [rewrite(text, Defaults(database.charset, database.collate), dialect).sql]
+    return [create_database(database, server.dialect(), if_not_exists=True)]
 
 
-def _views(back: Iterable[Located], dialect: Dialect) -> list[str]:
-    texts = (view_text(table) for table in back if table.info.is_view)
-    return [rewrite(text, Defaults(), dialect).sql for text in texts if text]
+def _views(back: Iterable[Located]) -> list[str]:
+    views = (table for table in back if table.info.is_view)
+    return [text for view in views if (text := create_view(view.schema, view.info))]
+
+
+def _foreign_keys(tables: Iterable[Located]) -> list[str]:
+    return [text for table in tables for text in foreign_key_statements(table.schema, table.info)]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from drainer.changes.netrows import joined
 from drainer.plan import TableShape
 from drainer.sink.mysql.config import Limits
 
@@ -72,7 +73,7 @@ def bounded(
     room = limits.statement_bytes_max - len(head) - len(tail)
     for start in range(0, len(tuples), rows_max):
         part = tuples[start : start + rows_max]
-        body = between.join(part)
+        body = joined(part, between)
         if len(body) <= room or len(part) == 1:
             yield Statement(head + body + tail, part)
             continue
@@ -84,10 +85,10 @@ def _by_bytes(head: bytes, tail: bytes, part: Sequence[bytes], room: int, betwee
     size = 0
     for at, row in enumerate(part):
         if at > first and size + len(row) > room:
-            yield Statement(head + between.join(part[first:at]) + tail, part[first:at])
+            yield Statement(head + joined(part[first:at], between) + tail, part[first:at])
             first, size = at, 0
         size += len(row) + len(between)
-    yield Statement(head + between.join(part[first:]) + tail, part[first:])
+    yield Statement(head + joined(part[first:], between) + tail, part[first:])
 
 
 def replaces(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterator[Statement]:

@@ -13,10 +13,10 @@ from typing import Final
 
 from binlog.log import get_logger
 
+from drainer.ddl.dialect import SUBSTITUTES
+from drainer.ddl.lexer import quoted, tokens
 from drainer.plan import TableShape
-from drainer.schema.sqltext import quoted, tokens
 from drainer.sink.mysql.connection import Session
-from drainer.sink.mysql.rewrite import SUBSTITUTES
 
 _log = get_logger(__name__)
 

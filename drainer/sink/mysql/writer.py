@@ -10,6 +10,7 @@ from typing import Final
 
 from binlog.log import get_logger
 
+from drainer.changes.netrows import Tuples, live_rows, stale_keys
 from drainer.plan import Change, Folded, Kind, NetRow, TableShape
 from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.missing import MissingRows
@@ -85,9 +86,8 @@ class Writer:
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
             return
-        self._delete(folded.shape, [_bytes(key) for row in folded.rows for key in row.stale])
-        rows = [_bytes(row.row) for row in folded.rows if row.row is not None]
-        for statement in replaces(folded.shape, rows, self._limits):
+        self._delete(folded.shape, [_bytes(key) for key in stale_keys(folded)])
+        for statement in replaces(folded.shape, _texts(folded), self._limits):
             self._write(folded.shape, statement)
         self.written.rows += len(folded.rows)
 
@@ -103,8 +103,7 @@ class Writer:
 
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
         """Insert what is alive at the end. Raises UniqueSurprise, or UniqueConflict when nothing is left to try."""
-        rows = [_bytes(row.row) for row in folded.rows if row.row is not None]
-        for statement in inserts(folded.shape, rows, self._limits):
+        for statement in inserts(folded.shape, _texts(folded), self._limits):
             self._write(folded.shape, statement, thorough=thorough)
         self.written.rows += len(folded.rows)
 
@@ -306,6 +305,12 @@ def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
 
 def live(rows: Iterable[NetRow]) -> int:
     return sum(1 for row in rows if row.row is not None)
+
+
+def _texts(folded: Folded) -> Sequence[bytes]:
+    """The rows that are alive, as texts."""
+    rows = live_rows(folded)
+    return rows if isinstance(rows, Tuples) else [_bytes(row) for row in rows]
 
 
 def _bytes(value: object) -> bytes:

@@ -14,10 +14,10 @@ from binlog.tidb.default import missing_value
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 
+from drainer.ddl.column_pairs import paired
 from drainer.row.form import Form
 from drainer.row.layout import replicated
 from drainer.row.partition import PartitionUnknown
-from drainer.schema.pairs import paired
 from drainer.sink.errors import DdlFailed
 from drainer.sink.sqlite import partition
 from drainer.sink.sqlite.bin import RecycleBin

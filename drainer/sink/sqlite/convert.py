@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from binlog.tidb.types import FieldType
 
-from drainer.row.form import Family, family_of
+from drainer.row.family import Family, family_of
 
 Value = int | float | str | bytes | None
 Convert = Callable[[Value], Value]

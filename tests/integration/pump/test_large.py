@@ -89,7 +89,9 @@ class SlowStore:
         self.go_on = asyncio.Event()
         self.begun = 0
 
-    async def write(self, payloads: list[bytes], *, refuse_prewrites: str = "") -> list[None]:
+    async def write(
+        self, payloads: list[bytes], *, refuse_prewrites: str = "", far: list[int] | None = None
+    ) -> list[None]:
         self.begun += 1
         await self.go_on.wait()
         return [None] * len(payloads)
@@ -104,7 +106,8 @@ async def test_what_does_not_fit_in_flight_is_refused_and_may_be_repeated() -> N
         [
             PumpService(store, gate, in_flight).service(),  # type: ignore[arg-type]
             ExtService(store, gate, in_flight, node_id="p", state=lambda: "online").service(),  # type: ignore[arg-type]
-        ]
+        ],
+        in_flight=in_flight,
     )
     await edge.start("127.0.0.1:0")
     async with connected(f"127.0.0.1:{edge.port}", CLUSTER) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from binlog.tidb.job import ActionType
 
@@ -28,7 +30,8 @@ def copy(db: MariaDB, cluster_id: int, changefeed: str, job_id: int, state: str)
 
 
 def add_column(job_id: int, commit_ts: int, *sql: str) -> Ddl:
-    return step(job_id, ActionType.ADD_COLUMN, commit_ts, *sql, before=T, after=T)
+    """With an operator's own text."""
+    return replace(step(job_id, ActionType.ADD_COLUMN, commit_ts, *sql, before=T, after=T), rewritten=True)
 
 
 def test_another_changefeeds_job_is_not_ours(db: MariaDB) -> None:

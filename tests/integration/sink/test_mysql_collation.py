@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
+from binlog.tidb.types import Flag
 
 from drainer.plan import Folded, Kind, Match, NetRow, TableShape
 from drainer.sink.errors import UniqueConflict
@@ -165,9 +167,13 @@ def test_looked_at_again_after_a_ddl(db: MariaDB) -> None:
     destination = opened(db)
     destination.apply(work(100, 200, Folded(t, (row("a", 1), row("a ", 2)))), 1)
     destination.apply(work(200, 300, Folded(t, (dead("a "),))), 1)
-    info = table(50, "t", column(1, "c", TEXT), column(2, "v"), key=False)
-    sql = "ALTER TABLE `t` MODIFY COLUMN `c` VARCHAR(30) COLLATE utf8mb4_bin NOT NULL"
-    destination.ddl(step(9, ActionType.MODIFY_COLUMN, 400, sql, before=info, after=info))
+    key = IndexInfo(1, "PRIMARY", (IndexColumn("c", 0),), unique=True, primary=True)
+    old = replace(TEXT, collate=EXACT, flag=int(Flag.NOT_NULL))
+    before, after = (
+        table(50, "t", column(1, "c", kind), column(2, "v"), key=False, indexes=[key])
+        for kind in (old, replace(old, flen=30, collate="utf8mb4_bin"))
+    )
+    destination.ddl(step(9, ActionType.MODIFY_COLUMN, 400, "…", before=before, after=after))
     with pytest.raises(UniqueConflict, match="MODIFY COLUMN `c` varchar"):
         destination.apply(work(400, 500, Folded(t, (row("a ", 3),))), 1)
     assert db.query(ROWS) == [("a.", 1)]

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 from binlog import tso
+from binlog.tidb.document import Json
+from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionInfo, PartitionType
-from binlog.tidb.table import DBInfo
+from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.sink.errors import DdlFailed
+from tests.ddl_case import foreign_key
 from tests.integration.sink.case import opened
 from tests.integration.sink.ddl_case import TEXT, T, column, position, step, table
 from tests.support import MariaDB
@@ -94,13 +97,17 @@ def test_standing_rows_change_as_upstream_changed_them(db: MariaDB) -> None:
     ]
 
 
-def test_a_text_the_server_cannot_read_is_said_from_the_table_info(db: MariaDB) -> None:
-    """TiDB's own options outside of comments, as users write them; what no row depends on is left out."""
+def test_the_table_info_tells_and_not_the_text(db: MariaDB) -> None:
+    """TiDB's own options, other comments that are code here, engines: nothing of the text reaches the server."""
     wide = table(50, "t", column(1, "id"), column(2, "v", TEXT, default="x'y", comment="c"))
     destination = opened(db)
     texts = (
-        ("CREATE TABLE t (id INT PRIMARY KEY CLUSTERED) SHARD_ROW_ID_BITS = 4", None, T),
-        ("ALTER TABLE t ADD COLUMN v VARCHAR(20) DEFAULT 'x''y' COMMENT 'c', AUTO_ID_CACHE 7", T, wide),
+        ("CREATE TABLE t (id INT PRIMARY KEY CLUSTERED) SHARD_ROW_ID_BITS = 4 ENGINE = BLACKHOLE", None, T),
+        (
+            "ALTER TABLE t ADD COLUMN v VARCHAR(20) DEFAULT 'x''y' COMMENT 'c', AUTO_ID_CACHE 7 /*M! , DROP id */",
+            T,
+            wide,
+        ),
         ("ALTER TABLE t TTL = v + INTERVAL 1 DAY", wide, wide),
     )
     for n, (text, before, after) in enumerate(texts, start=1):
@@ -109,6 +116,17 @@ def test_a_text_the_server_cannot_read_is_said_from_the_table_info(db: MariaDB) 
     db.query("INSERT INTO d.t (id) VALUES (1)")
     assert db.query("SELECT * FROM d.t") == [(1, "x'y")]
     assert position(db) == 203
+
+
+def test_the_text_runs_where_the_table_before_is_not_known(db: MariaDB) -> None:
+    """As TiDB ran it: `/*M! … */` is code to MariaDB alone, `/*!999999 … */` to TiDB alone."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
+    destination = opened(db)
+    text = "ALTER TABLE `t` ADD `c` INT /*M! , DROP `a` */ /*!999999 , ADD `d` INT */"
+    destination.ddl(step(1, ActionType.ADD_COLUMN, 200, text, after=T))
+    names = "SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY ORDINAL_POSITION) FROM information_schema.COLUMNS" \
+            " WHERE TABLE_SCHEMA='d'"  # fmt: skip
+    assert db.query(names) == [("id,a,c,d",)]
     with pytest.raises(DdlFailed, match="1064"):
         destination.ddl(step(9, ActionType.EXCHANGE_TABLE_PARTITION, 300, "ALTER TABLE t SWAP", before=T, after=T))
 
@@ -120,36 +138,44 @@ def test_a_view_never_stops_and_never_shows_more(db: MariaDB) -> None:
     db.query("CREATE USER IF NOT EXISTS 'small'@'%' IDENTIFIED BY 'small'")
     for schema in ("d", "tidb_binlog"):
         db.query(f"GRANT ALL ON {schema}.* TO 'small'@'%'")
-    view = replace(table(60, "v"), rest={"view": {}})
-    head = "CREATE ALGORITHM = UNDEFINED DEFINER = `root`@`%` SQL SECURITY DEFINER VIEW"
+    definer = {"Username": "root", "Hostname": "%", "CurrentUser": False}
     destination = opened(db, user="small", password="small")
-    destination.ddl(step(1, ActionType.CREATE_VIEW, 200, f"{head} `v` (`a`) AS SELECT `id` FROM `d`.`t`", after=view))
-    destination.ddl(step(2, ActionType.CREATE_VIEW, 300, f"{head} `w` AS SELECT TIDB_VERSION()", after=view))
-    assert db.query("SELECT SECURITY_TYPE FROM information_schema.VIEWS WHERE TABLE_SCHEMA='d'") == [("INVOKER",)]
-    assert position(db) == 300
+    for n, (name, select) in enumerate((("v", "SELECT `d`.`t`.`id` FROM `d`.`t`"), ("w", "SELECT TIDB_VERSION()"))):
+        said = {"view_select": select, "view_definer": definer, "view_security": 0, "view_algorithm": 0}
+        view = replace(table(60 + n, name), rest={"view": said})
+        destination.ddl(step(1 + n, ActionType.CREATE_VIEW, 200 + n, "CREATE DEFINER = `root`@`%` …", after=view))
+    assert db.query("SELECT TABLE_NAME, SECURITY_TYPE FROM information_schema.VIEWS WHERE TABLE_SCHEMA='d'") == [
+        ("v", "INVOKER")
+    ]
+    assert position(db) == 201
 
 
 def test_foreign_keys_come_and_go_as_upstream_names_them(db: MariaDB) -> None:
-    """Both tables' keys are fk_1 to TiDB; dropped under that name they do not keep their column, and one that the
-    server cannot have is left out."""
-    key = {"fk_name": {"O": "fk_1", "L": "fk_1"}, "cols": [{"O": "p", "L": "p"}]}
+    """Both tables' keys are fk_1 to TiDB; dropped under that name they do not keep their column, also where an earlier
+    release left them under it; one that the server cannot have is left out."""
     db.query("CREATE TABLE d.par (id INT PRIMARY KEY)")
     destination = opened(db)
+
+    def with_key(table_id: int, name: str, **more: Json) -> TableInfo:
+        key = {**foreign_key(1, "fk_1"), "ref_table": {"O": "par"}, "cols": [{"O": "p"}], **more}
+        return replace(table(table_id, name, column(1, "id"), column(2, "p")), rest={"fk_info": [key]})
+
     for n, name in enumerate(("a", "b"), start=60):
-        with_key = replace(table(n, name, column(1, "id"), column(2, "p")), rest={"fk_info": [key]})
-        text = f"CREATE TABLE `{name}` (`id` INT PRIMARY KEY,`p` INT,FOREIGN KEY (`p`) REFERENCES `par`(`id`))"
-        destination.ddl(step(n, ActionType.CREATE_TABLE, 100 + n, text, after=with_key))
+        destination.ddl(step(n, ActionType.CREATE_TABLE, 100 + n, "…", after=with_key(n, name)))
     count = "SELECT COUNT(*) FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA='d'"
     assert db.query(count) == [(2,)]
-    without = replace(with_key, rest={})
-    text = "ALTER TABLE `b` DROP FOREIGN KEY `fk_1`"
-    destination.ddl(step(70, ActionType.DROP_FOREIGN_KEY, 170, text, before=with_key, after=without))
-    text = "ALTER TABLE `b` DROP COLUMN `p`"
-    destination.ddl(step(71, ActionType.DROP_COLUMN, 171, text, before=without, after=table(61, "b")))
-    assert db.query(count) == [(1,)]
-    wrong = "CREATE TABLE `c` (`id` INT PRIMARY KEY,CONSTRAINT `x` FOREIGN KEY (`id`) REFERENCES `a`(`p2`))"
-    destination.ddl(step(72, ActionType.CREATE_TABLE, 172, wrong, after=table(62, "c")))
-    assert ("c",) in db.query("SHOW TABLES IN d")
+    db.query("ALTER TABLE d.a DROP FOREIGN KEY fk_1_60, ADD CONSTRAINT fk_1 FOREIGN KEY (p) REFERENCES par (id)")
+    for n, name in enumerate(("a", "b"), start=60):
+        without = replace(with_key(n, name), rest={})
+        destination.ddl(
+            step(10 + n, ActionType.DROP_FOREIGN_KEY, 200 + 2 * n, "…", before=with_key(n, name), after=without)
+        )
+        destination.ddl(step(20 + n, ActionType.DROP_COLUMN, 201 + 2 * n, "…", before=without, after=table(n, name)))
+    assert db.query(count) == [(0,)]
+    wrong = with_key(70, "c", ref_cols=[{"O": "nothere"}])
+    destination.ddl(step(90, ActionType.CREATE_TABLE, 400, "…", after=wrong))
+    assert db.query("SELECT * FROM d.c") == []
+    assert db.query(count) == [(0,)]
 
 
 def test_partitions_whose_rows_are_others_here_are_not_emptied(db: MariaDB) -> None:
@@ -178,20 +204,24 @@ def test_a_global_temporary_table_is_left_to_upstream(db: MariaDB) -> None:
     assert db.query("SHOW TABLES IN d") == []
 
 
-def test_comments_are_run_as_upstream_runs_them(db: MariaDB) -> None:
-    """`/*M! … */` is code to MariaDB alone, `/*!999999 … */` and `/*T! … */` to TiDB alone: what upstream ran runs, and
-    nothing else. An operator's text is the destination's own."""
-    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT, b INT)")
+def test_an_operators_text_runs_as_it_is(db: MariaDB) -> None:
+    """It is the destination's own language, with its comments."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a INT)")
+    own = replace(step(3, ActionType.DROP_COLUMN, 400, "ALTER TABLE `t` /*M! DROP `a` */", after=T), rewritten=True)
+    opened(db).ddl(own)
+    assert db.query("SHOW COLUMNS FROM d.t LIKE 'a'") == []
+
+
+def test_the_rest_of_a_column_stays_as_the_destination_has_it(db: MariaDB) -> None:
+    """Somebody made it wider here: a new default or name does not take that back."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, a BIGINT, KEY k (a))")
+    db.query("INSERT INTO d.t VALUES (1,99999999999)")
     destination = opened(db)
-    after = table(50, "t", column(1, "id"))
-    names = "SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY ORDINAL_POSITION) FROM information_schema.COLUMNS" \
-            " WHERE TABLE_SCHEMA='d'"  # fmt: skip
-    sql = "/* x */ ALTER TABLE `t` ADD `c` INT /*M! , DROP `a` */ /*M!100100 , DROP `b` */ /*T![no] , DROP `b` */"
-    destination.ddl(step(1, ActionType.ADD_COLUMN, 200, sql, before=after, after=after))
-    assert db.query(names) == [("id,a,b,c",)]
-    sql = "ALTER TABLE `t` /*!999999 ADD `d` INT */ /*T! , ADD `e` INT */, /*T! SHARD_ROW_ID_BITS = 4 */"
-    destination.ddl(step(2, ActionType.ADD_COLUMN, 300, sql, before=after, after=after))
-    assert db.query(names) == [("id,a,b,c,d,e",)]
-    own = replace(step(3, ActionType.DROP_COLUMN, 400, "ALTER TABLE `t` /*M! DROP `e` */"), rewritten=True)
-    destination.ddl(own)
-    assert db.query(names) == [("id,a,b,c,d",)]
+    key = IndexInfo(2, "k", (IndexColumn("a", 1),))
+    one = table(50, "t", column(1, "id"), column(2, "a"), indexes=[key])
+    other = table(50, "t", column(1, "id"), column(2, "a", default="7"), indexes=[key])
+    last = table(50, "t", column(1, "id"), column(2, "z", default="7"), indexes=[replace(key, name="l")])
+    destination.ddl(step(1, ActionType.SET_DEFAULT_VALUE, 200, "…", before=one, after=other))
+    destination.ddl(step(2, ActionType.MULTI_SCHEMA_CHANGE, 300, "…", before=other, after=last))
+    db.query("INSERT INTO d.t (id) VALUES (2)")
+    assert db.query("SELECT z FROM d.t USE INDEX (l) ORDER BY id") == [(99999999999,), (7,)]

@@ -16,9 +16,10 @@ from binlog.tidb.table import DBInfo, TableInfo
 from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Plan
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
 from drainer.plan import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
-from drainer.schema.define import column_words, index_list, shown
 from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
@@ -134,10 +135,7 @@ def beginning(known: Sequence[Job]) -> list[bytes]:
 
 
 def _text(info: TableInfo | None) -> str:
-    if info is None:
-        return "CREATE DATABASE d"
-    keys = index_list(info).values()
-    return f"CREATE TABLE {info.name} ({', '.join([*map(column_words, shown(info)), *keys])})"
+    return "CREATE DATABASE d" if info is None else create_table("d", info, Dialect())
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.coordinator import Advance, Ask, Mode, Plan, Sizes, absent, decide, first_limits, inline_limits, resume
+from drainer.coordinator import (
+    READERS_PER_TASK,
+    Advance,
+    Ask,
+    Mode,
+    Plan,
+    Sizes,
+    absent,
+    decide,
+    first_limits,
+    inline_limits,
+    resume,
+)
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
 from drainer.sink.protocol import Intent
 
@@ -244,3 +256,37 @@ def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
     assert behind == Ask(inline_limits(SIZES, pumps=2))
     plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, loose_from=80)
     assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+
+
+@given(
+    st.lists(st.integers(1, 1 << 30), min_size=1, max_size=120),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_tasks_are_as_many_as_can_run_twice_and_hold_every_range_once(
+    sizes: list[int], parallelism: int, whole: bool
+) -> None:
+    """A hundred pumps are not a hundred tasks of two processors; none is read twice or left out."""
+    splits = () if whole else (60, 70, 80)
+    marks = [mark(f"p{n}", batch_bytes=size, batch_count=5, split_ts=splits) for n, size in enumerate(sizes)]
+    limits = Sizes(spread_bytes_min=1, spread_bytes_max=1 << 40, parallelism=parallelism)
+    plan = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=limits)
+    assert isinstance(plan, Plan) and plan.mode is Mode.SPREAD
+    assert len(plan.tasks) <= READERS_PER_TASK * parallelism
+    for name in (one.node_id for one in marks):
+        ranges = [part for task in plan.tasks for part in task if part.node_id == name]
+        edges = [ranges[0].after_ts, *(part.until_ts for part in ranges)]
+        assert (edges[0], edges[-1]) == (50, 100)
+        assert [part.after_ts for part in ranges] == edges[:-1]
+    weights = {one.node_id: one.batch_bytes for one in marks}
+    if whole and len(sizes) > READERS_PER_TASK * parallelism:
+        heaviest = max(sum(weights[part.node_id] for part in task) for task in plan.tasks)
+        assert heaviest <= sum(sizes) / (READERS_PER_TASK * parallelism) + max(sizes)
+
+
+def test_an_inline_batch_of_many_pumps_is_few_tasks() -> None:
+    marks = [mark(f"p{n}", batch_bytes=100 << 10, batch_count=5) for n in range(30)]
+    plan = decide(seen(*marks), after_ts=50, asked=inline_limits(SIZES, pumps=30), sizes=SIZES)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+    assert len(plan.tasks) == READERS_PER_TASK * SIZES.parallelism
+    assert sorted(len(task) for task in plan.tasks) == [7, 7, 8, 8]

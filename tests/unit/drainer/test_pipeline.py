@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from binlog import envelope
@@ -23,7 +23,7 @@ from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.protocol import Identity, Intent
-from drainer.spreading import BatchRefused, Cut
+from drainer.spreading import SLOTS_MAX, BatchRefused, Cut
 from tests.capture import GOLDEN, CaptureSet
 from tests.local_feed import LocalFeed
 from tests.schema_case import BEGIN_TS, ddl, job, table, ts
@@ -202,3 +202,29 @@ def test_a_batch_that_waits_gives_up_when_the_daemon_stops() -> None:
     with pytest.raises(Stopped, match="before the batch began"):
         run.pipeline.run(plan(BEGIN_TS, UNTIL), reading)
     assert run.store.commit_ts == BEGIN_TS
+
+
+def test_a_batch_is_cut_as_it_was_planned_whatever_executors_came_since() -> None:
+    """Tasks fold into the slots of the plan; another number in the intent would leave slots unread (rule 22)."""
+    run, after_ts = start(Store()), COMMITS[-3]
+    run.pipeline.run(plan(BEGIN, after_ts), feed(BEGIN, after_ts))
+    automatic = Pipeline(run.destination, run.supply, Cut(0, 100, "d"), position_ts=after_ts)
+    automatic.use_parallelism(2)
+    planned = plan(after_ts, END, Mode.SPREAD)
+    planned = replace(planned, fold=automatic.fold_order(planned))
+    automatic.use_parallelism(8)
+    reading = feed(after_ts, END)
+    automatic.run(planned, reading)
+    assert [(job.order.slots, job.intent.slots) for job in reading.spreads] == [(4, 4)]
+    assert run.store.rows == WHOLE.rows
+
+
+def test_slots_follow_executors_up_to_what_a_server_takes() -> None:
+    found = start(Store())
+    automatic = Pipeline(found.destination, found.supply, Cut(0, 100, "d"), position_ts=BEGIN)
+    fixed = Pipeline(found.destination, found.supply, Cut(5, 100, "d"), position_ts=BEGIN)
+    for tasks, slots in ((1, 2), (7, 14), (400, SLOTS_MAX), (3, 6)):
+        for one, wanted in ((automatic, slots), (fixed, 5)):
+            one.use_parallelism(tasks)
+            order = one.fold_order(plan(BEGIN, BEGIN + 1, Mode.SPREAD))
+            assert order is not None and order.slots == wanted

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 from binlog.errors import PumpUnavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from drainer.pumps.count import RangeDiffers
 from drainer.run import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
-from drainer.spark.errors import SparkFailed
+from drainer.spark.errors import NodeLacks, SparkFailed
 from drainer.spreading import NotSpread
 
 
@@ -95,3 +96,91 @@ async def test_nothing_begins_while_stopping() -> None:
     run = counted_run(StandingPipeline(stopping=True))
     run._query_ended(SparkFailed("interrupted"))
     assert run.started == 0
+
+
+class Told:
+    """Scheduler or pipeline, as far as it is told how many tasks run at once."""
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+
+    def use_parallelism(self, tasks: int) -> None:
+        self.tasks.append(tasks)
+
+
+class Session:
+    """Spark with executors that come and go."""
+
+    def __init__(self, *cores: int | Exception) -> None:
+        self._cores = list(cores)
+        self.sparkContext = self
+
+    @property
+    def defaultParallelism(self) -> int:
+        found = self._cores.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def test_the_number_of_tasks_follows_the_executors() -> None:
+    """Those of a cluster register when the session runs already, and one that dies takes its processors along."""
+    scheduler, pipeline = Told(), Told()
+    run = SparkRun(None, None, 1, pipeline, scheduler, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run._session = Session(2, 2, 16, Py4JError("the JVM is gone"), 12, 0)  # type: ignore[assignment]
+    for _ in range(6):
+        run._follow_executors()
+    assert scheduler.tasks == pipeline.tasks == [2, 16, 12, 1]
+
+
+async def test_after_every_batch_the_executors_are_looked_at() -> None:
+    class Applied(Told):
+        current = object()
+        runs = 0
+
+        def run(self, _plan: object, _feed: object) -> None:
+            assert self.tasks == [], "between two batches alone"
+            self.runs += 1
+
+        def applied(self) -> None:
+            pass
+
+    both = Applied()
+    run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    run._session = Session(7)  # type: ignore[assignment]
+    run._batch(None)  # type: ignore[arg-type]
+    assert (both.runs, both.tasks) == (1, [7, 7])
+
+
+async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> None:
+    """A master may end an application whose executors all failed."""
+
+    class OverRun(CountedRun):
+        def _start_query(self) -> None:
+            raise Py4JError("Cannot call methods on a stopped SparkContext")
+
+    run = OverRun(None, None, 1, StandingPipeline(), None, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
+    run._query_ended(SparkFailed("Master removed our application"))
+    with pytest.raises(SparkFailed, match="Master removed our application; no other query can start: Cannot call"):
+        await asyncio.wait_for(run.wait(), 5)
+
+
+async def test_what_a_node_lacks_is_the_reason_even_if_another_failure_comes_last() -> None:
+    pipeline = StandingPipeline()
+    run = counted_run(pipeline)
+    run._query_ended(NodeLacks("node a has no module drainer"))
+    for _ in range(SPARK_FAILURES_MAX):
+        run._query_ended(SparkFailed("java.lang.NullPointerException"))
+    with pytest.raises(NodeLacks, match="node a has no module drainer"):
+        await asyncio.wait_for(run.wait(), 5)
+
+
+async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
+    pipeline = StandingPipeline()
+    run = counted_run(pipeline)
+    run._query_ended(NodeLacks("node a has no module drainer"))
+    pipeline.position_ts += 1
+    for _ in range(SPARK_FAILURES_MAX + 1):
+        run._query_ended(SparkFailed("busy"))
+    with pytest.raises(SparkFailed, match="busy"):
+        await asyncio.wait_for(run.wait(), 5)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Sizes
-from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.pumps.count import Counted
+from drainer.pumps.cut import Place, cut
+from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.pumps.view import HeldBack
-from drainer.scheduler import Scheduler
+from drainer.scheduler import SHARES_TRIED, Scheduler
 from drainer.sink.protocol import Intent
 
 SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
@@ -176,3 +181,112 @@ async def test_after_stop_nothing_is_planned() -> None:
     scheduler.stop()
     assert await next_until(scheduler, 50) == 50
     assert pumps.asked == []
+
+
+async def test_all_pumps_are_asked_at_once_for_what_lies_in_a_range() -> None:
+    """One after another, a hundred pumps would be a hundred ways there and back before each batch (rule 22)."""
+
+    def answer(*_: object) -> Watermark:
+        cut = {"batch_bytes": 4000, "batch_count": 9, "stop": Stop.LIMIT, "ends_pulls": True}
+        marks = [mark(1000, node_id=f"p{n}", end_ts=100 + n, **cut) for n in range(30)]
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    async def count(part: PumpRange) -> Counted:
+        asked.append(part.node_id)
+        if len(asked) == 29:  # all but the one whose end is the batch's
+            everybody.set()
+        await everybody.wait()
+        return Counted(7, 70)
+
+    scheduler, pumps = made(answer, Position(50))
+    pumps.count = count  # type: ignore[attr-defined]
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 100
+    assert scheduler.current is not None
+    found = scheduler.current.planned
+    assert found == {"p0": Counted(9, None), **{f"p{n}": Counted(7, 70) for n in range(1, 30)}}
+
+
+class Backlogs:
+    """Pumps that hold binlogs of 100 bytes at given times, all resolved; each cuts its batch as ours do."""
+
+    def __init__(self, *times: list[int]) -> None:
+        self._places = [[Place(ts, 100, False, 1) for ts in sorted(held)] for held in times]
+        self.surveys, self.pumps = 0, len(times)
+
+    def __call__(self, after_ts: int, limits: Limits) -> Watermark:
+        self.surveys += 1
+        marks = []
+        for number, held in enumerate(self._places):
+            left = (place for place in held if place.commit_ts > after_ts)
+            found = cut(left, limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
+            marks.append(replace(found, extension=True))
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    def bytes_in(self, after_ts: int, until_ts: int) -> int:
+        return sum(100 for held in self._places for place in held if after_ts < place.commit_ts <= until_ts)
+
+
+async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
+    """Bytes of one batch after another."""
+    position = Position(0)
+    scheduler, _ = made(backlogs, position)
+    scheduler.outlook.pumps = backlogs.pumps
+    found = []
+    for _ in range(rounds):
+        plan = await scheduler._look()
+        if plan is None:
+            break
+        found.append(backlogs.bytes_in(plan.after_ts, plan.until_ts))
+        position.position_ts = plan.until_ts
+    return found
+
+
+async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
+    """Asked for an equal share each, it would end every batch at a hundredth, too little to be spread."""
+    backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
+    batches = await planned_of(backlogs, 20)
+    assert min(batches) >= SIZES.spread_bytes_max // 2 and len(batches) == 20
+    assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
+
+
+async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
+    """The share that one pump filled alone is too much for each of ten."""
+    alone, together = list(range(1, 1000)), list(range(1000, 2000))
+    backlogs = Backlogs([*alone, *together], *([*together] for _ in range(10)))
+    batches = await planned_of(backlogs, 5000)
+    assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 11 * 100
+    assert backlogs.surveys <= 2 * len(batches) + 2
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(1, 3000), max_size=300, unique=True), min_size=1, max_size=12))
+def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[list[int]]) -> None:
+    async def run() -> None:
+        backlogs = Backlogs(*times)
+        batches = await planned_of(backlogs, 5000)
+        assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+        # First question, another share three times, and an inline batch's.
+        assert backlogs.surveys <= 5 * (len(batches) + 1)
+
+    asyncio.run(run())
+
+
+async def test_a_share_that_never_fits_is_not_looked_for_without_end() -> None:
+    """Half a batch of one, and twelve of the next: a few questions, then what there is."""
+    asked: list[int] = []
+
+    def answer(_after_ts: int, limits: Limits) -> Watermark:
+        asked.append(limits.batch_bytes_max)
+        size = 100_000 if limits.batch_bytes_max > 4000 else 1000
+        assert len(asked) < 20
+        found = mark(1000, end_ts=70, batch_bytes=size, batch_count=9, stop=Stop.LIMIT)
+        return watermark_of((found,), floor_ts=0)
+
+    scheduler, _ = made(answer, Position(50))
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 70
+    assert scheduler.current is not None and scheduler.current.mode is Mode.SPREAD
+    assert len(asked) <= 1 + SHARES_TRIED + 1  # and the look ahead

@@ -84,3 +84,31 @@ async def test_a_large_answer_waits_for_requests_and_never_for_pulls_alone() -> 
         await asyncio.wait_for(waiting, 60)
     assert order == ["request under way", "answered"]
     assert in_flight.bytes == 0
+
+
+def test_what_is_tolerated_is_bounded() -> None:
+    """A quarter, or one message alone; it fills the room for others."""
+    in_flight = InFlight(8 * MIB)
+    in_flight.take(8 * MIB)
+    assert in_flight.tolerate(MIB) and in_flight.tolerate(MIB) and not in_flight.tolerate(1)
+    assert in_flight.bytes == 10 * MIB
+    in_flight.give(8 * MIB)
+    assert not in_flight.fits(7 * MIB) and in_flight.fits(6 * MIB)
+    in_flight.forgive(MIB)
+    in_flight.forgive(MIB)
+    assert in_flight.bytes == 0
+    assert in_flight.tolerate(100 * MIB) and not in_flight.tolerate(1)
+    in_flight.forgive(100 * MIB)
+    assert in_flight.tolerate(1)
+
+
+def test_whoever_waits_is_told_of_room() -> None:
+    in_flight = InFlight(8 * MIB)
+    told: list[int] = []
+    in_flight.on_room = lambda: told.append(in_flight.bytes)
+    with in_flight.request(MIB), in_flight.pull(MIB):
+        assert told == []
+    assert told == [MIB, 0]
+    assert in_flight.tolerate(MIB)
+    in_flight.forgive(MIB)
+    assert told == [MIB, 0, 0]

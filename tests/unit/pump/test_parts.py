@@ -10,7 +10,7 @@ from binlog.envelope import encode_binlog, encode_varint, merge
 from binlog.errors import DecodeError
 from binlog.pb import pump_pb2
 
-from pump.errors import DamagedRecord, TooLarge
+from pump.errors import Conflict, DamagedRecord, TooLarge
 from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
 from pump.parts import Part
 from pump.plan import Limits, Stop
@@ -206,3 +206,28 @@ async def test_writing_copies_a_large_binlog_not_at_all(tmp_path: Path) -> None:
         await store.resolver.refresh()
         assert await pulled(store, 0) == [merge(payload, commit(30, 31))]
     assert peak < 4 << 20
+
+
+async def test_a_repetition_of_a_large_binlog_is_compared_and_not_read_back(tmp_path: Path) -> None:
+    """A client repeats what was not answered in time, which is likely for what is large."""
+    rows = bytes(range(256)) * (6 << 12)
+    payload = large_prewrite(30, rows)
+    async with opened(tmp_path) as store:
+        await write(store, payload)
+        tracemalloc.start()
+        try:
+            assert await store.write([payload]) == [None]
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 12 << 20 < 2 * len(payload)
+        for place in (50, len(payload) // 2, len(payload) - 20):
+            other = payload[:place] + bytes((payload[place] ^ 1,)) + payload[place + 1 :]
+            (refused,) = await store.write([other])
+            assert isinstance(refused, Conflict)
+        assert isinstance((await store.write([large_prewrite(30, rows[:-1])]))[0], Conflict)
+        path = next((tmp_path / "value").glob("*.vlog"))
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged)
+        assert isinstance((await store.write([payload]))[0], DamagedRecord)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from binlog.http import put
 from binlog.security import Security
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
@@ -220,6 +221,30 @@ async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> Non
         assert await asyncio.wait_for(pump.requested(), 60) == "pause"
 
 
+async def test_status_pages_on_the_address_of_grpc(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """As the original has it: its binlogctl and TiDB ask the address that the registry names."""
+    import aiohttp
+
+    settings = {"status-addr": ""}
+    async with (
+        running(tmp_path, etcd, pd, **settings) as pump,  # type: ignore[arg-type]
+        connected(pump.addr, CLUSTER) as client,
+        aiohttp.ClientSession() as http,
+    ):
+        await client.write(b"")
+        base = f"http://{pump.addr}"
+        async with http.get(f"{base}/status") as response:
+            assert (await response.json())["status"]["p1"]["state"] == "online"
+        async with http.get(f"{base}/metrics") as response:
+            assert "pump_rpc_duration_seconds" in await response.text()
+        async with http.get(f"{base}/nothing") as response:
+            assert response.status == 404
+        await client.write(b"")
+        async with http.put(f"{base}/state/p1/pause") as response:
+            assert (await response.json())["code"] == 200
+        assert await asyncio.wait_for(pump.requested(), 5) == "pause"
+
+
 async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:
     """S-01, S-03: the same port over TLS; a certificate with another name is refused before any handler."""
     authority = Authority(tmp_path)
@@ -245,5 +270,8 @@ async def test_tls(tmp_path: Path, etcd: MemoryEtcd) -> None:
                     with pytest.raises(aio.AioRpcError, match="client certificate authentication failed"):
                         await client.write(b"")
                 await client.close()
+                mine = Security(str(authority.ca), str(pair.cert), str(pair.key))
+                answer = put(pump.addr, "/state/other/pause", security=mine)
+                assert (b"invalide nodeID" if allowed else b"authentication failed") in await answer
     finally:
         await pd.close()

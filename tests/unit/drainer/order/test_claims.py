@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.order.blob import merge_slot
-from drainer.order.claims import Claim, first_holder, two_holders
+from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions, merge_claims
@@ -53,6 +53,15 @@ def inline(binlogs: Sequence[bytes]) -> bool:
     builder.add_all(binlogs)
     builder.finish(0, 1)
     return builder.hides_conflict()
+
+
+def claims_of(binlogs: Sequence[bytes]) -> list[list[Claim]]:
+    """Of each value."""
+    builder = FoldBuilder(decoder_of(SHOP))
+    builder.add_all(binlogs)
+    builder.finish(0, 1)
+    folds = [fold for fold in builder._folds.values() if isinstance(fold, ClaimedFold)]
+    return [claims for fold in folds for table in fold.claims for claims in table.values()]
 
 
 def parts_of(binlogs: Sequence[bytes], parts: int, slots: int) -> list[Parts]:
@@ -101,6 +110,28 @@ def test_a_stream_that_keeps_its_keys(transactions: list[list[Step]], parts: int
     binlogs = payloads(transactions)
     assert not inline(binlogs)
     assert not any(found.conflict for found in asked(binlogs, parts, 3))
+
+
+@pytest.mark.parametrize(
+    ("transactions", "hides"),
+    [
+        pytest.param([[put(1, 5)], [gone(1, 5)]], True, id="comes and goes"),
+        pytest.param([[put(1, 5)], [change(1, 5, 6)]], True, id="comes and is changed"),
+        pytest.param([[put(1, 5)], [gone(1, 5)], [put(2, 5)], [gone(2, 5)]], True, id="twice"),
+        pytest.param([[put(3, 5), gone(3, 5)], [put(1, 5)], [gone(1, 5)]], True, id="behind a moment"),
+        pytest.param([[put(1, 5)], [change(1, 5, 5)], [gone(1, 5)]], True, id="comes, is kept and goes"),
+        pytest.param([[put(1, 5)], [gone(1, 5)], [put(2, 5)]], False, id="stays with another, which is asked"),
+        pytest.param([[gone(1, 5)], [put(2, 5)], [gone(2, 5)]], False, id="was there before"),
+        pytest.param([[change(1, 5, 6)], [change(1, 6, 5)], [gone(1, 5)]], True, id="another value in between"),
+        pytest.param([[put(1, 5), gone(1, 5)], [put(2, 6)]], False, id="within one transaction"),
+        pytest.param([[put(1, None)], [gone(1, None)]], False, id="NULL"),
+    ],
+)
+def test_a_value_that_comes_and_goes_is_asked_for_by_nobody(transactions: list[list[Step]], hides: bool) -> None:
+    """So inline the transactions are applied one by one; spread, each value that is taken is asked for."""
+    binlogs = payloads(transactions)
+    assert inline(binlogs) == hides
+    assert not any(found.conflict for found in asked(binlogs, 2, 1))
 
 
 def test_what_is_asked_of_the_destination() -> None:
@@ -160,7 +191,9 @@ steps = st.one_of(
 def test_parts_and_slots_do_not_matter(transactions: list[list[Step]], parts: int, slots: int) -> None:
     binlogs = payloads(transactions)
     found = asked(binlogs, parts, slots)
-    assert any(one.conflict for one in found) == inline(binlogs)
+    conflict = any(one.conflict for one in found)
+    assert conflict == any(two_holders(claims) for claims in claims_of(binlogs))
+    assert inline(binlogs) or not conflict
     again = asked([*binlogs, *binlogs], parts, slots)  # rule 19: also where two pumps have the same
     assert [one.conflict for one in again] == [one.conflict for one in found]
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from drainer.changes.net import states_from
+from drainer.changes.netrows import NetColumns, live_rows, stale_keys
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.sink.mysql import chunks
 from drainer.sink.mysql.chunks import cut
@@ -70,3 +72,52 @@ def test_chunks_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_slot_has_no_chunks() -> None:
     assert cut(SegmentWork(1, 2, (), Ordered(()), 0, 0), Phase.DIRECT, 10) == []
+
+
+def columns(rows: list[NetRow]) -> NetColumns:
+    """The same rows as columns."""
+    states = states_from([(r.identity, int(r.first), 1, 0, 1, 0, r.row, None, r.stale) for r in rows], of_number=False)
+    return NetColumns.of(states)
+
+
+def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]]:
+    """By the rule itself: (table, row) of each chunk."""
+    found: list[list[tuple[int, int]]] = [[]]
+    size = 0
+    for table, lengths in enumerate(sizes):
+        for row, length in enumerate(lengths):
+            found[-1].append((table, row))
+            size += length
+            if len(found[-1]) >= limit or size >= chunks.CHUNK_BYTES_MAX:
+                found.append([])
+                size = 0
+    return [chunk for chunk in found if chunk]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_columns_are_cut_where_rows_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open range that was begun one way is finished the other way: chunks that are done must be the same."""
+    monkeypatch.setattr(chunks, "CHUNK_BYTES_MAX", 60)
+    dice = random.Random(seed)
+    limit = dice.choice([1, 3, 7, 1000])
+    tables, sizes = [], []
+    for table_id in range(1, 4):
+        rows = [net(n, dice.choice([4, 4, 30, 90])) for n in range(dice.randrange(12))]
+        rows = [row._replace(row=None, stale=(b"(1)",)) if dice.random() < 0.2 else row for row in rows]
+        tables.append((shape(table_id), rows))
+        sizes.append([len(row.row or b"") for row in rows])
+    one_by_one = SegmentWork(1, 2, tuple(Folded(s, tuple(r)) for s, r in tables), Ordered(()), 0, 0)
+    as_columns = SegmentWork(1, 2, tuple(Folded(s, columns(r)) for s, r in tables if r), Ordered(()), 0, 0)
+    expected = where_full(sizes, limit)
+    for work_ in (one_by_one, as_columns):
+        found = cut(work_, Phase.DIRECT, limit)
+        places = [[(f.shape.table_id - 1, int(row.identity)) for f in c.folded for row in f.rows] for c in found]
+        assert places == expected
+    assert [list(f.rows) for c in cut(one_by_one, Phase.DIRECT, limit) for f in c.folded] == [
+        list(f.rows) for c in cut(as_columns, Phase.DIRECT, limit) for f in c.folded
+    ]
+    for chunk in cut(as_columns, Phase.DIRECT, limit):
+        for folded in chunk.folded:
+            rows = list(folded.rows)
+            assert list(live_rows(folded)) == [row.row for row in rows if row.row is not None]
+            assert stale_keys(folded) == [key for row in rows for key in row.stale]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.changes.netrows import Tuples
 from drainer.plan import Match, TableShape
 from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.statements import deletes, inserts, key_of, quote, replaces, split_row
@@ -43,6 +45,14 @@ def test_statements_keep_their_bounds_and_every_row(sizes: list[int], rows_max: 
     for statement in made:
         assert len(statement.tuples) <= rows_max
         assert len(statement.sql) <= bytes_max or len(statement.tuples) == 1
+    as_columns = replaces(SHAPE, in_one_buffer(rows), Limits(rows_max, bytes_max))
+    assert [(one.sql, list(one.tuples)) for one in as_columns] == [(one.sql, list(one.tuples)) for one in made]
+
+
+def in_one_buffer(rows: list[bytes]) -> Tuples:
+    """Behind other rows that are none of them."""
+    data = b"(0)," + b"".join(row + b"," for row in rows)
+    return Tuples(memoryview(data), np.cumsum([4, *(len(row) + 1 for row in rows)]))
 
 
 TEXT = st.binary(max_size=20).map(

@@ -18,13 +18,14 @@ from types import UnionType
 import binlog
 import pytest
 from binlog.errors import BinlogError, DecodeError, PumpUnavailable
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 import drainer
 import pump
 import pumpclient
 from drainer.schema.errors import TableUnknown, UnknownColumn
 from drainer.sink.errors import RowMissing, UniqueConflict
-from drainer.spark.errors import ErrorSeal, SparkFailed, reason_of
+from drainer.spark.errors import JVM_ENDED, ErrorSeal, SparkFailed, reason_of, text_of
 
 SEAL = ErrorSeal("5ec2e7")
 STRANGE = ErrorSeal("guessed")
@@ -223,3 +224,16 @@ def test_spark_s_own_failure_is_one_line() -> None:
 )
 def test_the_line_that_matters(text: str, reason: str) -> None:
     assert reason_of(text) == reason
+
+
+class Asked(Py4JError):  # type: ignore[misc]
+    """Like py4j's, whose text is asked of a JVM that has ended."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError
+
+
+def test_an_error_whose_text_nobody_can_tell_any_more_is_no_other_error() -> None:
+    """A thread that failed over it would leave the drainer waiting for the end of a query that is over."""
+    assert str(SEAL.unwrap(Asked())) == JVM_ENDED
+    assert text_of(OSError("full")) == "OSError: full"

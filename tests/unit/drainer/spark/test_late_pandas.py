@@ -35,9 +35,18 @@ def test_who_uses_it_gets_the_real_one() -> None:
         "import pandas\nassert pandas.DataFrame({'a': [1]}).shape == (1, 1)\n",
         "from pandas import Series\nassert Series([1, 2]).sum() == 3\n",
         "import pandas\npandas.DataFrame\nimport pandas.core.frame as f\nassert f.DataFrame is pandas.DataFrame\n",
-        "import pyarrow as pa\nassert pa.table({'a': [1]}).to_pandas().shape == (1, 1)\n",
     ):
         assert run(f"{BEGIN}{use}import pandas\nassert type(pandas).__name__ == 'module'\n{LOADED}") == "loaded"
+
+
+def test_rows_that_become_columns_do_not_load_it() -> None:
+    """The first batch would take a second longer."""
+    assert run(f"{BEGIN}from drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "not loaded"
+
+
+def test_columns_by_themselves_load_it() -> None:
+    """Else pyarrow need not be told."""
+    assert run(f"import sys\nfrom drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "loaded"
 
 
 def test_one_that_was_imported_before_stays() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark import SparkConf
 
 from drainer.progress import Stopped
-from drainer.spark.launch import connect, start
+from drainer.spark.launch import connect, properties, start
 from drainer.spark.unavailable import SparkUnavailable
 from tests.support import free_port, wait_until
 
@@ -60,8 +63,31 @@ def test_a_start_that_is_not_wanted_any_more_is_ended(tmp_path: Path) -> None:
 
 
 def test_the_command_line_and_the_environment(tmp_path: Path) -> None:
-    script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; exit 1'
-    jvm = start({"spark.a": "x y"}, {**spark_home(tmp_path, script), "EXTRA": "e"}, tmp_path / "log")
+    script = f'printf "%s\\n" "$@" "$EXTRA" > {tmp_path}/given; cat "$2" > {tmp_path}/settings; exit 1'
+    settings = {"spark.a": "x y", "spark.authenticate.secret": "s3cret"}
+    jvm = start(settings, {**spark_home(tmp_path, script), "EXTRA": "e"}, tmp_path / "log")
     with pytest.raises(SparkUnavailable):
         connect(jvm, SparkConf(loadDefaults=False))
-    assert (tmp_path / "given").read_text().splitlines() == ["--conf", "spark.a=x y", "pyspark-shell", "e"]
+    first, _file, *rest = (tmp_path / "given").read_text().splitlines()
+    assert (first, rest) == ("--properties-file", ["--load-spark-defaults", "pyspark-shell", "e"])
+    assert "s3cret" not in (tmp_path / "given").read_text()
+    assert sorted((tmp_path / "settings").read_text().splitlines()) == [
+        "spark.a=x\\ y",
+        "spark.authenticate.secret=s3cret",
+    ]
+
+
+@given(st.dictionaries(st.text("abz.:=#! \\é", min_size=1), st.text("ab:=#! \\\n\r\t\fé€"), max_size=4))
+def test_settings_are_read_as_they_were_written(wanted: dict[str, str]) -> None:
+    found = dict(map(_property, properties(wanted).splitlines()))
+    assert found == wanted
+
+
+def _property(line: str) -> tuple[str, str]:
+    """As java.util.Properties reads a line: the name ends at the first of `=`, `:` and white space that no backslash
+    precedes; behind it white space is passed over."""
+    found = re.fullmatch(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*((?:\\.|[^\\])*)", line)
+    assert found is not None and line[:1] not in ("#", "!"), line
+    named = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+    name, value = (re.sub(r"\\(.)", lambda one: named.get(one[1], one[1]), part) for part in found.groups())
+    return name, value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import stat
+import tempfile
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
@@ -14,7 +15,7 @@ import pytest
 
 from drainer.pumps.mark import PumpRange
 from drainer.spark.line import PlannerGone, PlannerLine, Tasks
-from drainer.spark.planner import PlannerServer, QuestionUnreadable, question_of
+from drainer.spark.planner import SOCKET_FOLDER_BYTES_MAX, PlannerServer, QuestionUnreadable, question_of
 
 RANGE = PumpRange("a", "h:1", True, 5, 9)
 
@@ -126,3 +127,19 @@ def test_what_is_no_question(asked: bytes) -> None:
 
 def test_a_question() -> None:
     assert question_of(ASKED) == ("tasks", 5, 9)
+
+
+def test_a_long_folder_for_temporary_files_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a socket holds 107 bytes, and TMPDIR may be longer alone."""
+    for bytes_more in (SOCKET_FOLDER_BYTES_MAX - len(str(tmp_path)) - 1, 100):
+        if bytes_more < 1:
+            continue
+        folder = tmp_path / ("x" * bytes_more)
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        running = PlannerServer(Answers(), print)
+        line = PlannerLine(running.address, running.key)
+        assert line.next_until(5) == 9
+        line.close()
+        running.close()
+        assert not Path(running.address).parent.exists()

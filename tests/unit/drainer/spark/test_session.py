@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from drainer.spark.java import check_java
 from drainer.spark.session import quiet_py4j
-from drainer.spark.settings import with_retries
+from drainer.spark.settings import python_of, with_retries
 from drainer.spark.unavailable import SparkUnavailable
 
 
@@ -40,6 +41,14 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(SparkUnavailable, match=r"is Java 11\.0\.2"):
         check_java()
+
+
+def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert python_of({}) == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
+    assert python_of({}) == "/of/the/environment"
+    assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
 
 
 def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,277 @@
+"""How the drainer's planning grows with the number of pumps, and a batch of Spark with the number of its tasks.
+
+    python -m bench.planner [--pumps 1,10,30,100] [--tasks 4,40,100,400] [--connections 1,2,4,16,64]
+
+Pumps are stubs in a process of their own that answer with ready bytes: what is measured is the driver's event loop. The
+floor is as many bare calls with the same answers, taken in the same run. A plan of a backlog asks every pump how far it
+is, and every pump but one how much lies in the range that the one has cut. A plan of nothing is what an idle drainer
+does twenty times a second.
+
+Of Spark: a job of two stages whose tasks do next to nothing, as a spread batch goes; executors of this machine. Of the
+destination: the plain loader over more and more connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc.aio
+from binlog.etcd import connect_etcd
+from binlog.node import NodeStatus, State
+from binlog.pb import pump_ext_pb2 as ext
+from binlog.registry import ROOT, Registry
+from binlog.security import Security
+
+from bench.report import Report
+from bench.sbtest import ceiling
+from drainer.coordinator import Mode, Plan, Sizes
+from drainer.pipeline import Pipeline
+from drainer.pumps.client import aio_channel
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.scheduler import Scheduler
+from tests.support import running_etcd, running_mariadb
+
+CLUSTER = 1
+BEGIN_TS, RESOLVED_TS = 1 << 60, (1 << 60) + (1 << 40)
+BATCH_BYTES = 64 << 20
+PARALLELISM = 4
+_PREFIX = "/binlog.ext.PumpExt/"
+
+
+async def serve(pumps: int, backlog: bool) -> None:
+    """Stub pumps until standard input ends; prints their addresses. Each cuts its batch elsewhere."""
+    servers = []
+    for number in range(pumps):
+        answers = {_PREFIX + "Watermark": _mark(number, pumps, backlog), _PREFIX + "Count": _count(pumps)}
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((_Ready(answers),))
+        print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
+        await server.start()
+        servers.append(server)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await asyncio.gather(*(server.stop(None) for server in servers))
+
+
+class _Ready(grpc.GenericRpcHandler):
+    """Answers each method with the same bytes."""
+
+    def __init__(self, answers: dict[str, bytes]) -> None:
+        self._answers = answers
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        answer = self._answers.get(details.method)
+        if answer is None:
+            return None
+
+        async def handler(_request: bytes, _context: object) -> bytes:
+            return answer
+
+        return grpc.unary_unary_rpc_method_handler(cast("Callable[..., bytes]", handler))
+
+
+def _mark(number: int, pumps: int, backlog: bool) -> bytes:
+    """A share of a full batch, cut in four; or nothing."""
+    answer = ext.WatermarkResp(resolved_ts=RESOLVED_TS, state="online", ends_pulls=True, bytes_exact=True)
+    if not backlog:
+        answer.batch_end_ts = RESOLVED_TS
+        return answer.SerializeToString()
+    share = BATCH_BYTES // pumps
+    answer.batch_end_ts = BEGIN_TS + (1 << 30) + number
+    answer.batch_bytes, answer.batch_count, answer.stop = share, share // 256, ext.WatermarkResp.LIMIT
+    answer.last_ts = answer.batch_end_ts
+    for quarter in (1, 2, 3):
+        answer.split_ts.append(BEGIN_TS + quarter * (1 << 28))
+        answer.split_count.append(answer.batch_count * quarter // 4)
+        answer.split_bytes.append(share * quarter // 4)
+    return answer.SerializeToString()
+
+
+def _count(pumps: int) -> bytes:
+    share = BATCH_BYTES // pumps
+    return ext.CountResp(count=share // 256, bytes=share, bytes_exact=True).SerializeToString()
+
+
+@contextmanager
+def stub_pumps(pumps: int, *, backlog: bool) -> Iterator[list[str]]:
+    """Their addresses."""
+    argv = [sys.executable, "-m", "bench.planner", "--serve", str(pumps), *(["--backlog"] if backlog else [])]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        hosts = []
+        while (line := process.stdout.readline().strip()) != "ready":
+            if not line:
+                raise SystemExit("the stub pumps did not start")
+            hosts.append(line)
+        try:
+            yield hosts
+        finally:
+            process.stdin.close()
+            process.wait(30)
+
+
+@dataclass
+class StandingPipeline:
+    """What the scheduler asks of one that applies nothing."""
+
+    position_ts: int = BEGIN_TS
+    schema_version: int = 1
+    open_intent: None = None
+    loose_from: None = None
+
+    def fold_order(self, _plan: Plan) -> None:
+        return None
+
+    def advance(self, _ts: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Milliseconds of one round: on the clock, and of this process's CPU."""
+
+    wall_ms: float
+    cpu_ms: float
+
+
+async def cost_of(rounds: int, work: Callable[[], Awaitable[Any]]) -> Cost:
+    """Of one call; the first two, which connect, do not count."""
+    for _ in range(2):
+        await work()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(rounds):
+        await work()
+    return Cost((time.perf_counter() - wall) * 1e3 / rounds, (time.process_time() - cpu) * 1e3 / rounds)
+
+
+async def floor(hosts: Sequence[str], rounds: int, calls_each: int) -> Cost:
+    """Bare calls: bytes in, bytes out, all at once, `calls_each` times over."""
+    channels = [aio_channel(host, Security()) for host in hosts]
+    calls: list[Callable[[bytes], Awaitable[bytes]]] = [
+        channel.unary_unary(_PREFIX + "Watermark") for channel in channels
+    ]
+    request = ext.WatermarkReq(cluster_id=CLUSTER, after_ts=BEGIN_TS).SerializeToString()
+
+    async def once() -> None:
+        for _ in range(calls_each):
+            await asyncio.gather(*(call(request) for call in calls))
+
+    try:
+        return await cost_of(rounds, once)
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cost, Plan | None]:
+    """What the scheduler does for one question of the stream reader, and the plan that comes of it."""
+    etcd = connect_etcd([endpoint])
+    for number, host in enumerate(hosts):
+        record = NodeStatus(f"p{number:03}", host, State.ONLINE)
+        await etcd.put(f"{ROOT}/pumps/p{number:03}", record.to_json())
+    pumps = PumpSet(Registry(etcd), dial_with(CLUSTER, Security()))
+    pipeline = cast(Pipeline, StandingPipeline())
+    sizes = Sizes(spread_bytes_max=BATCH_BYTES, parallelism=PARALLELISM)
+    scheduler = Scheduler(pumps, pipeline, sizes, loop=asyncio.get_running_loop())
+    scheduler.outlook.pumps = len(hosts)
+    try:
+        cost = await cost_of(rounds, scheduler._look)
+        return cost, await scheduler._look()
+    finally:
+        await pumps.close()
+        await etcd.close()
+
+
+def measure_pumps(numbers: Sequence[int], rounds: int) -> None:
+    for backlog in (True, False):
+        report = Report(f"planning {'a full batch' if backlog else 'nothing'}, by number of pumps, driver's event loop")
+        for number in numbers:
+            with running_etcd() as etcd, stub_pumps(number, backlog=backlog) as hosts:
+                low = asyncio.run(floor(hosts, rounds, 2 if backlog else 1))
+                cost, plan = asyncio.run(planned(etcd.endpoint, hosts, rounds))
+            bare, whole = f"{number} pumps: bare calls", f"{number} pumps: the plan"
+            report.add(bare, low.cpu_ms, f"ms of CPU, {low.wall_ms:.1f} ms on the clock")
+            report.add(whole, cost.cpu_ms, f"ms of CPU, {cost.wall_ms:.1f} ms on the clock")
+            report.ratio(whole, bare)
+            if plan is not None:
+                assert plan.mode is Mode.SPREAD
+                ranges = sum(map(len, plan.tasks))
+                size = len(pickle.dumps(plan.tasks, pickle.HIGHEST_PROTOCOL))
+                report.note(f"{len(plan.tasks)} tasks of {ranges} ranges, {size:,} bytes for the stream reader")
+
+
+def measure_connections(numbers: Sequence[int], rows: int) -> None:
+    """What a destination takes from more executors than it has processors for."""
+    report = Report("plain REPLACE into MariaDB, statements of 500 rows, by number of connections")
+    with running_mariadb("--innodb-log-file-size=512M") as mariadb:
+        for number in numbers:
+            rate = ceiling(mariadb, rows, connections=number, rows_a_statement=500)
+            report.add(f"{number} connections", rate, "rows/s")
+            report.ratio(f"{number} connections", f"{min(numbers)} connections")
+
+
+def measure_tasks(numbers: Sequence[int], rounds: int) -> None:
+    from drainer.spark.session import start_session, stop_session
+    from drainer.spark.warm import RESULT_DDL, _packed, _results
+
+    report = Report("a batch of two stages whose tasks do nothing, by number of tasks, 2 cores")
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        session = start_session(master="local[2]", output=Path(folder) / "spark.log", conf={})
+
+        def batch(tasks: int, slots: int) -> None:
+            rows = session.range(0, 8 * tasks, numPartitions=tasks).mapInArrow(
+                _packed, "pump string, seq int, blob binary"
+            )
+            slotted = rows.selectExpr("seq AS slot", "blob").repartitionById(slots, "slot")
+            slotted.mapInArrow(_results, RESULT_DDL).toArrow()
+
+        try:
+            for tasks in (min(numbers), *numbers):  # the first warms up
+                seconds = []
+                for _ in range(max(3, rounds // 5)):
+                    begin = time.perf_counter()
+                    batch(tasks, tasks)
+                    seconds.append(time.perf_counter() - begin)
+                name = f"{tasks} reading tasks and as many slots"
+                report.add(name, sorted(seconds)[len(seconds) // 2] * 1e3, "ms")
+                report.ratio(name, f"{min(numbers)} reading tasks and as many slots")
+        finally:
+            stop_session(session)
+
+
+def numbers_of(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench.planner", description=__doc__)
+    parser.add_argument("--pumps", type=numbers_of, default=[1, 10, 30, 100])
+    parser.add_argument("--tasks", type=numbers_of, default=[4, 40, 100, 400], help="of each of two stages")
+    parser.add_argument("--connections", type=numbers_of, default=[1, 2, 4, 16, 64])
+    parser.add_argument("--rows", type=int, default=100_000, help="to each number of connections")
+    parser.add_argument("--no-servers", action="store_true", help="neither Spark nor MariaDB")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--backlog", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        asyncio.run(serve(args.serve, args.backlog))
+        return
+    measure_pumps(args.pumps, args.rounds)
+    if not args.no_servers:
+        measure_tasks(args.tasks, args.rounds)
+        measure_connections(args.connections, args.rows)
+
+
+if __name__ == "__main__":
+    main()

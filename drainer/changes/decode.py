@@ -1,0 +1,202 @@
+"""Rows to Arrow columns: every row of one table, schema_version and kind becomes one element of each column.
+
+Without the drainer's service:
+
+    decoder = ColumnDecoder(view)                        # a SchemaView of the tables
+    for changes in decoder.decode(scan_all(payloads).rows):
+        changes.shape, changes.kind, changes.commit_ts, changes.old, changes.new
+
+`SchemaView` is drainer.schema.view's; of a single TableInfo `view_of_table` makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from binlog.tidb.table import TableInfo
+
+from drainer.changes.reading import RowReader
+from drainer.changes.scan import Rows
+from drainer.changes.vector import Ints, Mask, Words
+from drainer.plan import Kind, TableShape
+from drainer.row.codec import Codec
+from drainer.row.decode import Decoder
+from drainer.row.form import Form
+from drainer.schema.view import SchemaView, TableVersions
+
+# Fewer rows of one kind than this are read one by one: reading in step costs the same for 1 and for 1,000.
+VECTOR_ROWS_MIN: Final = 16
+
+Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None where a column was not wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows of one kind, written under one TableInfo. All arrays have one length. `forms`: the types that the carriers
+    have (row/carrier.py), parallel to `shape.columns`; `order`: as of scan.Rows. `old` is None for inserts, `new` for
+    deletes."""
+
+    codec: Codec
+    kind: Kind
+    commit_ts: Words
+    start_ts: Words
+    sequence: Ints
+    order: Ints
+    old: Columns | None
+    new: Columns | None
+
+    @property
+    def shape(self) -> TableShape:
+        return self.codec.shape
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        return tuple(target.form for target in self.codec.layout.targets)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def take(self, chosen: Ints | Mask) -> Changes:
+        """Some of them."""
+
+        def some(columns: Columns | None) -> Columns | None:
+            if columns is None:
+                return None
+            of = pa.array(np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen)
+            return tuple(None if column is None else column.take(of) for column in columns)
+
+        return Changes(
+            self.codec,
+            self.kind,
+            self.commit_ts[chosen],
+            self.start_ts[chosen],
+            self.sequence[chosen],
+            self.order[chosen],
+            some(self.old),
+            some(self.new),
+        )
+
+
+def view_of_table(info: TableInfo, schema: str) -> SchemaView:
+    """A view that knows one table, which has been so from schema version 1 on."""
+    return SchemaView({info.id: TableVersions(schema, 1, (1,), (info,))}, {}, 0, 1 << 62, None)
+
+
+class ColumnDecoder:
+    """Decodes under one view. Keeps what it has made for each table and schema_version; not for several threads."""
+
+    def __init__(
+        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, beside: Decoder | None = None
+    ) -> None:
+        """`beside`: as of Decoder."""
+        self.decoder = Decoder(view, "carrier", beside=beside)
+        self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
+        self._vector_rows_min = vector_rows_min
+
+    @property
+    def view(self) -> SchemaView:
+        return self.decoder.view
+
+    def decode(self, rows: Rows, *, whole: bool = True) -> Iterator[Changes]:
+        """Every row but those that are left out (schema.view.Gone). Not `whole`: of old images only what the fold's key
+        needs, where a table has one.
+
+        Raises DecodeError, TableUnknown, UnknownColumn or ColumnGoing, naming table and commit_ts, of any bad row, not
+        always the first one. `decoder.check_verified` says what must be asked for before the rows are used."""
+        for group in self.groups(rows):
+            found = self.codec(group)
+            if found is not None:
+                yield from self.decode_group(found, group, whole=whole)
+
+    def groups(self, rows: Rows) -> Iterator[Rows]:
+        """The rows of each table and schema_version, first those whose first row comes first."""
+        if not len(rows):
+            return
+        if bool((rows.table_id == rows.table_id[0]).all() and (rows.version == rows.version[0]).all()):
+            yield rows
+            return
+        tables, table = np.unique(rows.table_id, return_inverse=True)
+        versions, version = np.unique(rows.version, return_inverse=True)
+        of = table * len(versions) + version
+        first = np.full(len(tables) * len(versions), np.iinfo(np.int64).max)
+        np.minimum.at(first, of, rows.order)
+        for number in np.argsort(first, kind="stable")[: len(np.unique(of))].tolist():
+            yield rows.take(of == number)
+
+    def codec(self, group: Rows) -> Codec | None:
+        """Of a group; None where its rows are left out, or must be asked one by one (Decoder.codec_of_row)."""
+        commit_ts = int(group.commit_ts[np.argmin(group.order)])
+        return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
+
+    def decode_group(self, codec: Codec, group: Rows, *, whole: bool = True) -> Iterator[Changes]:
+        """Rows of one codec, kind by kind."""
+        every = tuple(range(len(codec.layout.targets)))
+        key = codec.layout.key.columns
+        wanted_old = every if whole or not key else key
+        for kind in Kind:
+            of_kind = group.kind == int(kind)
+            rows = group if of_kind.all() else group.take(of_kind)
+            if not len(rows):
+                continue
+            reader = self._reader(codec) if len(rows) >= self._vector_rows_min else None
+            if reader is None:
+                yield _one_by_one(codec, kind, rows, wanted_old)
+                continue
+            good, old, new = _in_step(reader, kind, rows, wanted_old, every)
+            if good.all():
+                yield _changes(codec, kind, rows, old, new)
+                continue
+            yield _changes(codec, kind, rows.take(good), old, new)
+            yield _one_by_one(codec, kind, rows.take(~good), wanted_old)
+
+    def _reader(self, codec: Codec) -> RowReader | None:
+        found = self._readers.get(id(codec))
+        if found is None:
+            found = self._readers[id(codec)] = codec, RowReader.of(codec.layout)  # the codec, so that its id stays its
+        return found[1]
+
+
+def _in_step(
+    reader: RowReader, kind: Kind, rows: Rows, wanted_old: Sequence[int], every: Sequence[int]
+) -> tuple[Mask, Columns | None, Columns | None]:
+    """(rows that were read, old image, new image)."""
+    buffer, count = rows.buffer, len(every)
+    if kind is Kind.UPDATE:
+        good, old, new = reader.update(buffer, rows.begin, rows.end, wanted_old, every)
+        return good, _spread(old, wanted_old, count), tuple(new)
+    if kind is Kind.INSERT:
+        good, new = reader.insert(buffer, rows.begin, rows.end, every)
+        return good, None, tuple(new)
+    good, old = reader.delete(buffer, rows.begin, rows.end, wanted_old)
+    return good, _spread(old, wanted_old, count), None
+
+
+def _spread(arrays: Sequence[Any], wanted: Sequence[int], count: int) -> Columns:
+    found: list[Any] = [None] * count
+    for target, array in zip(wanted, arrays, strict=True):
+        found[target] = array
+    return tuple(found)
+
+
+def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Columns | None) -> Changes:
+    return Changes(codec, kind, rows.commit_ts, rows.start_ts, rows.sequence, rows.order, old, new)
+
+
+def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int]) -> Changes:
+    """The general way, in the rows' own order, so that its error is that of the first of them."""
+    images: list[tuple[tuple[object, ...], ...]] = [()] * len(rows)
+    for number in np.argsort(rows.order, kind="stable").tolist():
+        images[number] = codec.cells(kind, rows.row(number), int(rows.commit_ts[number]))
+    targets = codec.layout.targets
+
+    def columns(image: int, wanted: Sequence[int]) -> Columns:
+        arrays = [pa.array([one[image][at] for one in images], targets[at].carrier_type) for at in wanted]
+        return _spread(arrays, wanted, len(targets))
+
+    old = None if kind is Kind.INSERT else columns(0, wanted_old)
+    new = None if kind is Kind.DELETE else columns(-1, range(len(targets)))
+    return _changes(codec, kind, rows, old, new)

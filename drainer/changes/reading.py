@@ -1,0 +1,219 @@
+"""How the rows of one layout are read in step: made once, used for every batch. Pure.
+
+A row is accepted only if its columns, in the table's order and with the usual flags, end exactly where it does; every
+other row is left to the general decoder (row/general.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.changes.fields import Raw, Reader, duration_reader, reader_of
+from drainer.changes.vector import Buffer, Ints, Mask, zigzag
+from drainer.row.family import Family
+from drainer.row.layout import HandlePart, Layout, Stored
+
+_ROWID = b"\x08\x01"
+_WORD = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One stored column: `name` and NULL, or `prefix` and a payload."""
+
+    stored: Stored
+    reader: Reader
+    name: bytes
+    prefix: bytes
+
+
+@dataclass
+class _Found:
+    """What one image of the rows holds in a column: raw carriers, where they are NULL, where the row lacks it."""
+
+    raw: Raw
+    null: Mask
+    missing: Mask
+
+
+@dataclass
+class _Image:
+    """The columns of one image of the rows, by target."""
+
+    columns: dict[int, _Found]
+
+
+class RowReader:
+    """Reads inserted, updated and deleted rows of a layout whose dialect is "carrier"."""
+
+    def __init__(self, layout: Layout, columns: list[_Column], handle: list[Reader | None]) -> None:
+        self._layout = layout
+        self._columns = columns
+        self._handle = handle
+        self._not_null = frozenset(layout.key.columns)
+
+    @classmethod
+    def of(cls, layout: Layout) -> RowReader | None:
+        """None where rows cannot be read in step: values of another column's type, a DECIMAL of unknown digits."""
+        if any(target.heir_of for target in layout.targets):
+            return None
+        columns = []
+        for stored in layout.stored:
+            reader = reader_of(stored.kind, stored.family)
+            if reader is None:
+                return None
+            prefix = reader.named(stored.id)
+            name = prefix[: len(prefix) - len(reader.prefix)]
+            if max(len(prefix), len(name) + 1) > _WORD:
+                return None
+            columns.append(_Column(stored, reader, name + b"\x00", prefix))
+        handle = [_handle_reader(part) for part in layout.handle]
+        return None if None in handle else cls(layout, columns, handle)
+
+    def insert(self, buffer: Buffer, at: Ints, end: Ints, wanted: Sequence[int]) -> tuple[Mask, list[Any]]:
+        """(rows that were read, the wanted targets' columns for these rows)."""
+        at, good, given = self._read_handle(buffer, at)
+        good &= at < end
+        at = _skip_empty(buffer, at, end)
+        image, at, good = self._image(buffer, at, good, wanted, insert=True, strict=False)
+        for target, found in given.items():
+            if target in wanted:
+                own = image.columns.get(target)
+                image.columns[target] = found if own is None or self._layout.handle[0].kind is None else _or(own, found)
+        good &= at == end
+        return good, self._arrays(buffer, image, good, wanted)
+
+    def update(
+        self, buffer: Buffer, at: Ints, end: Ints, wanted_old: Sequence[int], wanted: Sequence[int]
+    ) -> tuple[Mask, list[Any], list[Any]]:
+        """(rows that were read, columns of the old image, columns of the new one)."""
+        good = np.ones(len(at), np.bool_)
+        old, at, good = self._image(buffer, at, good, wanted_old, insert=True, strict=True)
+        new, at, good = self._image(buffer, at, good, wanted, insert=True, strict=True)
+        good &= at == end
+        return good, self._arrays(buffer, old, good, wanted_old), self._arrays(buffer, new, good, wanted)
+
+    def delete(self, buffer: Buffer, at: Ints, end: Ints, wanted: Sequence[int]) -> tuple[Mask, list[Any]]:
+        """As `insert`."""
+        good = at < end
+        at = _skip_empty(buffer, at, end)
+        image, at, good = self._image(buffer, at, good, wanted, insert=False, strict=True)
+        good &= at == end
+        return good, self._arrays(buffer, image, good, wanted)
+
+    def _read_handle(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask, dict[int, _Found]]:
+        """The datums before an inserted row, and what they fill, by target."""
+        good = np.ones(len(at), np.bool_)
+        given: dict[int, _Found] = {}
+        none = np.zeros(len(at), np.bool_)
+        for part, reader in zip(self._layout.handle, self._handle, strict=True):
+            assert reader is not None
+            good &= buffer.starts_with(at, reader.prefix)
+            at = buffer.clip(at + len(reader.prefix))
+            raw, size = reader.read(buffer, at)
+            good &= size > 0
+            at = buffer.clip(at + size)
+            if part.target >= 0:
+                # A whole number is signed in a handle, also of an unsigned column.
+                raw = (raw[0].view(np.uint64),) if part.kind is None and part.unsigned else raw
+                given[part.target] = _Found(raw, none, none)
+        return at, good, given
+
+    def _image(
+        self, buffer: Buffer, at: Ints, good: Mask, wanted: Sequence[int], *, insert: bool, strict: bool
+    ) -> tuple[_Image, Ints, Mask]:
+        """All columns of one image, from `at` on. `strict`: those that are wanted must all be there."""
+        found: dict[int, _Found] = {}
+        for column in self._columns:
+            stored = column.stored
+            if insert and not stored.in_insert:
+                continue
+            is_wanted = stored.target in wanted and stored.target >= 0
+            there = buffer.starts_with(at, column.prefix)
+            raw, size = column.reader.read(buffer, np.minimum(at + len(column.prefix), buffer.limit))
+            step = np.where(size > 0, size + len(column.prefix), -1)
+            if there.all():
+                null = missing = ~there
+                good = good & (step > 0)
+                moved = step
+            else:
+                null = buffer.starts_with(at, column.name)
+                missing = ~(there | null)
+                if is_wanted and (stored.not_null or stored.target in self._not_null):
+                    good = good & ~null
+                if is_wanted and strict:
+                    good = good & ~missing
+                good = good & (~there | (step > 0))
+                moved = np.where(there, step, np.where(null, len(column.name), 0))
+            if is_wanted:
+                found[stored.target] = _Found(raw, null, missing)
+            at = np.clip(at + moved, 0, buffer.limit)
+        if self._layout.has_rowid:
+            at = _skip_rowid(buffer, at)
+        return _Image(found), at, good
+
+    def _arrays(self, buffer: Buffer, image: _Image, good: Mask, wanted: Sequence[int]) -> list[Any]:
+        """Arrow arrays of the wanted targets, for the good rows."""
+        whole = bool(good.all())
+        count = len(good) if whole else int(good.sum())
+        arrays = []
+        readers = {c.stored.target: c.reader for c in self._columns}
+        for target in wanted:
+            kind = self._layout.targets[target].carrier_type
+            default = pa.scalar(self._layout.targets[target].default, kind)
+            found = image.columns.get(target)
+            if found is None:
+                arrays.append(pa.repeat(default, count))
+                continue
+            raw = found.raw if whole else tuple(part[good] for part in found.raw)
+            null, missing = (found.null, found.missing) if whole else (found.null[good], found.missing[good])
+            array = readers[target].arrow(buffer, raw, null | missing)
+            if default.is_valid and missing.any():
+                array = pc.if_else(pa.array(missing), default, array)
+            arrays.append(array)
+        return arrays
+
+
+def _or(own: _Found, given: _Found) -> _Found:
+    """The row's own value, and the handle's where the row lacks it: under a collation a handle holds a sort key."""
+    if not own.missing.any():
+        return own
+    raw = tuple(np.where(own.missing, b, a) for a, b in zip(own.raw, given.raw, strict=True))
+    return _Found(raw, own.null, np.zeros(len(own.null), np.bool_))
+
+
+def _skip_empty(buffer: Buffer, at: Ints, end: Ints) -> Ints:
+    """A row without columns is one 00."""
+    return np.where((at + 1 == end) & (buffer.octets[at] == 0), end, at)
+
+
+def _skip_rowid(buffer: Buffer, at: Ints) -> Ints:
+    """Rows without a clustered key end with their rowid."""
+    there = buffer.starts_with(at, _ROWID)
+    if not there.any():
+        return at
+    size = buffer.uvarint(buffer.clip(at + len(_ROWID) + 1))[1]
+    return buffer.clip(np.where(there & (size > 0), at + len(_ROWID) + 1 + size, at))
+
+
+def _handle_reader(part: HandlePart) -> Reader | None:
+    if part.kind is None:
+        return Reader(b"\x08", _int_handle, _no_column)
+    if part.family is Family.TIME:
+        return duration_reader()
+    return reader_of(part.kind, part.family)
+
+
+def _int_handle(buffer: Buffer, at: Ints) -> tuple[Raw, Ints]:
+    raw, size = buffer.uvarint(at)
+    return (zigzag(raw),), size
+
+
+def _no_column(buffer: Buffer, raw: Raw, null: Mask) -> Any:
+    raise NotImplementedError("a handle's number is read by its column")

@@ -1,0 +1,269 @@
+"""The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
+
+Tables without a key that may fold, with secondary unique keys, or of which rows must be placed one by one are left to
+order.fold.FoldBuilder, and so is what is too little to be worth arrays. The parts of a spread batch decide that each
+for itself: states that were made either way are merged (changes.slots).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from binlog.errors import DecodeError
+
+from drainer.changes.decode import Changes, ColumnDecoder
+from drainer.changes.net import States, merge, net_of
+from drainer.changes.netrows import NetColumns
+from drainer.changes.scan import Rows, Scanned, scan_all
+from drainer.changes.slots import pack
+from drainer.order.fold import FoldBuilder, Parts
+from drainer.plan import Folded, SegmentWork, TableShape
+from drainer.row.codec import Codec
+from drainer.row.decode import Decoder
+from drainer.row.form import Dialect
+from drainer.row.key import FoldKey, choose_key
+from drainer.schema.errors import SchemaError
+from drainer.schema.view import SchemaView
+
+# Fewer bytes of binlogs than this (some 400 rows) are folded one after another: arrays cost about two milliseconds for
+# each table, however few rows there are.
+COLUMNS_BYTES_MIN: Final = 128 << 10
+# So many rows must a table have: else its rows go one by one, too.
+COLUMNS_ROWS_MIN: Final = 400
+# Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
+SHARE_BYTES_MAX: Final = 64 << 20
+# So much of what comes in order is held before it is folded.
+FLUSH_BYTES: Final = 4 << 20
+
+
+class SegmentDecoder:
+    """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
+    threads."""
+
+    def __init__(
+        self,
+        view: SchemaView,
+        dialect: Dialect,
+        *,
+        columns_bytes_min: int = COLUMNS_BYTES_MIN,
+        columns_rows_min: int = COLUMNS_ROWS_MIN,
+    ) -> None:
+        self.view = view
+        self.dialect = dialect
+        self.rows = Decoder(view, dialect)
+        self.columns = ColumnDecoder(view, beside=self.rows)
+        self.columns_bytes_min = columns_bytes_min
+        self.columns_rows_min = columns_rows_min
+        self._covered: dict[int, bool] = {}
+
+    def covers(self, table_id: int) -> bool:
+        """Whether rows that carry this id can become columns."""
+        found = self._covered.get(table_id)
+        if found is None:
+            found = self._covered[table_id] = self._covers(table_id)
+        return found
+
+    def _covers(self, table_id: int) -> bool:
+        view = self.view
+        versions = view.tables.get(table_id)
+        if versions is None or self.dialect != "mysql" or table_id in view.strays or table_id in view.homes.values():
+            return False
+        key = choose_key(versions.current)
+        return bool(key.columns) and not key.others
+
+
+@dataclass
+class _Table:
+    shape: TableShape
+    key: FoldKey
+    changes: list[Changes] = field(default_factory=list)
+    states: list[States] = field(default_factory=list)
+
+    def fold(self) -> None:
+        """The changes so far become states."""
+        found = net_of(self.key, self.changes)
+        self.changes = []
+        if found is not None:
+            self.states.append(found)
+
+
+class SegmentBuilder:
+    """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
+
+    Binlogs may come in any order; the result does not depend on it (rule 16). What is known to come in order
+    (`add_in_order`) is folded when a few MiB of it are there, and not kept. Of two rows under one key the later one
+    stays (rule 21), as if a batch had ended between them.
+    """
+
+    def __init__(self, decoder: SegmentDecoder, *, follows_values: bool = True) -> None:
+        """`follows_values`: as of FoldBuilder."""
+        self._decoder = decoder
+        self._follows_values = follows_values
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+        # Of each table id that rows carry, which way they go: what is met first decides.
+        self._ways: dict[int, bool] = {}
+        self._rest = FoldBuilder(
+            decoder.rows,
+            follows_values=follows_values,
+            leaves_out=lambda table_id: self._ways.get(table_id, False),
+        )
+        self._tables: dict[int, _Table] = {}
+        self._change_count = 0
+        self._source_bytes = 0
+        self._folded_ts = 0
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """Served binlogs in any order."""
+        self._payloads.extend(payloads)
+
+    def add_in_order(self, payloads: Iterable[bytes]) -> None:
+        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone. Raises as
+        `finish`, and ValueError where they do not lie behind.
+
+        All but the last commit_ts, which may have more, is folded at once. What a message holds is then free for the
+        next one: fresh memory from the kernel costs as much as decoding."""
+        before = len(self._payloads)
+        self._payloads.extend(payloads)
+        self._bytes += sum(map(len, self._payloads[before:]))
+        if self._bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Fold what was added in order, but for the binlogs of the last commit_ts."""
+        payloads = self._payloads
+        scanned = self._scan(payloads)
+        last_ts = int(scanned.commit_ts.max())
+        if int(scanned.commit_ts.min()) <= self._folded_ts:
+            raise ValueError(f"binlog of commit_ts {int(scanned.commit_ts.min())} after that of {self._folded_ts}")
+        earlier = scanned.before(last_ts)
+        self._payloads = [payloads[at] for at in np.flatnonzero(scanned.commit_ts == last_ts).tolist()]
+        self._bytes = sum(map(len, self._payloads))
+        if len(earlier.commit_ts):
+            self._folded_ts = int(earlier.commit_ts.max())
+            self._fold(earlier, payloads, in_order=True)
+
+    def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
+        """Net rows by (table id, identity).
+
+        Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
+        first row that has one."""
+        assert not self._folded_ts, "what was added in order can only be cut into slots"
+        if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
+            self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
+            self._rest.add_all(self._payloads)
+            return self._rest.finish(after_ts, until_ts)
+        commit_ts = []
+        for payloads in _shares(self._payloads):
+            scanned = self._scan(payloads)
+            self._fold(scanned, payloads, in_order=False)
+            commit_ts.append(scanned.commit_ts)
+        commits = len(np.unique(np.concatenate(commit_ts)))
+        rest = self._rest.finish(after_ts, until_ts)
+        folded = [*rest.folded]
+        for table in self._tables.values():
+            if table.states:
+                folded.append(Folded(table.shape, NetColumns.of(merge(table.states))))
+        folded.sort(key=lambda one: one.shape.table_id)
+        count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
+        return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
+
+    def hides_conflict(self) -> bool:
+        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        return self._rest.hides_conflict()
+
+    def slots(self, count: int) -> dict[int, bytes]:
+        """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
+        be any part of a segment."""
+        return self.parts(count, goes_ahead=lambda table_id: False).slots
+
+    def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
+        """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
+        must be known of unique values before anything is applied (rule 21)."""
+        for payloads in _shares(self._payloads):
+            self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
+        rest = self._rest.parts(count, goes_ahead=goes_ahead)
+        first: dict[int, tuple[TableShape, States]] = {}
+        others: dict[int, tuple[TableShape, States]] = {}
+        for table_id, table in self._tables.items():
+            if table.states:
+                (first if goes_ahead(table_id) else others)[table_id] = table.shape, merge(table.states)
+        ahead = pack({0: rest.ahead} if rest.ahead else {}, first, 1, 0, 0)
+        slots = pack(rest.slots, others, count, self._change_count, self._source_bytes)
+        return Parts(slots, rest.claims, ahead.get(0, b""))
+
+    def _scan(self, payloads: list[bytes]) -> Scanned:
+        try:
+            return scan_all(payloads)
+        except DecodeError as error:
+            self._raise_first(payloads, error)
+            raise
+
+    def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool) -> None:
+        """Take in binlogs that lie behind those taken in before."""
+        try:
+            covered = self._columns(scanned.rows)
+            others = np.unique(scanned.rows.binlog[~covered])
+            if len(others):
+                rest = [payloads[at] for at in others.tolist()]
+                self._source_bytes -= sum(map(len, rest))
+                if in_order:
+                    self._rest.add_in_order(rest)
+                else:
+                    self._rest.add_all(rest)
+            self._decoder.rows.check_verified()
+        except (DecodeError, SchemaError) as error:
+            self._raise_first(payloads, error)
+            raise
+        self._source_bytes += scanned.source_bytes
+
+    def _columns(self, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Fold what has columns; which rows these are."""
+        ids, counts = np.unique(rows.table_id, return_counts=True)
+        for table_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            if table_id not in self._ways:
+                enough = count >= self._decoder.columns_rows_min
+                self._ways[table_id] = enough and self._decoder.covers(table_id)
+        covered = np.isin(rows.table_id, [one for one in ids.tolist() if self._ways[one]])
+        mine = rows if covered.all() else rows.take(covered)
+        decoder = self._decoder.columns
+        groups = [(decoder.codec(group), group) for group in decoder.groups(mine)]
+        for codec, group in groups:
+            if codec is not None:
+                self._change_count += len(group)
+                table = self._table(codec)
+                table.changes += decoder.decode_group(codec, group, whole=False)
+        for table in self._tables.values():
+            table.fold()
+        return covered
+
+    def _table(self, codec: Codec) -> _Table:
+        found = self._tables.get(codec.shape.table_id)
+        if found is None:
+            found = self._tables[codec.shape.table_id] = _Table(codec.shape, codec.layout.key)
+        return found
+
+    def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
+        """Raise what stops the first row that is stopped by anything, which going row by row tells."""
+        builder = FoldBuilder(Decoder(self._decoder.view, self._decoder.dialect))
+        builder.add_all(payloads)
+        try:
+            builder.finish(0, 0)
+        except (DecodeError, SchemaError) as first:
+            raise first from error
+
+
+def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:
+    """At most SHARE_BYTES_MAX of them at a time, or one that has more. What is in two shares is folded twice, which
+    changes nothing but the counts."""
+    begin = size = 0
+    for at, payload in enumerate(payloads):
+        if size and size + len(payload) > SHARE_BYTES_MAX:
+            yield payloads[begin:at]
+            begin, size = at, 0
+        size += len(payload)
+    if begin < len(payloads):
+        yield payloads[begin:]

@@ -1,0 +1,169 @@
+"""Columns of carriers as columns of text: what stands between the quotes of a literal, and in a key. Pure.
+
+Every function takes and gives arrays of one length, NULL for NULL; what it gives is `binary`. DecodeError, which names
+no row, for a value that no column of its type holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.tidb.json import decode_text as json_text
+from binlog.tidb.time import date_text, datetime_text, duration_text
+from binlog.tidb.types import Tp
+
+from drainer.changes.vector import Words
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import double_text, float_text, set_bits
+
+Octets = npt.NDArray[np.uint8]
+_U64 = np.uint64
+_TWO: Final[Octets] = np.frombuffer(b"".join(b"%02d" % n for n in range(100)), np.uint8).reshape(100, 2)
+_HEX: Final = np.frombuffer(b"".join(b"%02x" % n for n in range(256)), np.uint16)
+_YMD_MAX: Final = _U64(4_160_000)  # 10000 * 13 << 5
+
+
+def data_of(column: Any) -> Octets:
+    """The bytes of a binary or string array's values, one after another."""
+    _, places, data = column.buffers()
+    if data is None:
+        return np.zeros(0, np.uint8)
+    offsets = np.frombuffer(places, np.int32)[column.offset : column.offset + len(column) + 1]
+    found: Octets = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return found
+
+
+def fixed_width(chars: Octets, like: Any) -> Any:
+    """A matrix of characters, one row a value, as a binary array that is NULL where `like` is."""
+    count, width = chars.shape
+    places = np.arange(0, (count + 1) * width, width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    found = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(places), pa.py_buffer(chars.tobytes())])
+    return pc.if_else(like.is_valid(), found, None) if like.null_count else found
+
+
+def as_string(column: Any) -> Any:
+    """The same bytes called string, unchecked: for kernels that know no binary."""
+    return pa.Array.from_buffers(pa.string(), len(column), column.buffers(), column.null_count, column.offset)
+
+
+def as_binary(column: Any) -> Any:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def text_of(form: Form, column: Any) -> Any:
+    """As a literal has it between its quotes; of ENUM, SET and BIT the number, of BYTES hexadecimal digits."""
+    return _TEXTS[form.family](form, column)
+
+
+def numbers_of(form: Form, column: Any) -> Any:
+    """Of ENUM, SET and BIT: the number as it is written."""
+    if form.family is Family.ENUM:
+        beyond = pc.greater(column, pa.scalar(len(form.kind.elems), pa.uint64()))
+        if pc.any(beyond).as_py():
+            return pc.if_else(beyond, pa.scalar(0, pa.uint64()), column)
+    if form.family is Family.SET and len(form.kind.elems) < 64 and len(column):
+        most = pc.max(column).as_py()
+        set_bits(most or 0, len(form.kind.elems))
+    return column
+
+
+def _whole(form: Form, column: Any) -> Any:
+    return as_binary(pc.cast(column, pa.string()))
+
+
+def _number(form: Form, column: Any) -> Any:
+    return _whole(form, numbers_of(form, column))
+
+
+def _as_it_is(form: Form, column: Any) -> Any:
+    return as_binary(column)
+
+
+def _one_by_one(show: Callable[[Any], str]) -> Callable[[Any], Any]:
+    def shown(column: Any) -> Any:
+        return pa.array([None if v is None else show(v).encode() for v in column.to_pylist()], pa.binary())
+
+    return shown
+
+
+def _float(form: Form, column: Any) -> Any:
+    return _one_by_one(float_text if form.kind.tp is Tp.FLOAT else double_text)(column)
+
+
+def _json(form: Form, column: Any) -> Any:
+    return _one_by_one(lambda value: json_text(value)[0])(column)
+
+
+def _duration(form: Form, column: Any) -> Any:
+    """Few different ones as a rule."""
+    fsp = form.kind.fsp
+    coded = column.dictionary_encode()
+    shown = _one_by_one(lambda value: duration_text(value, fsp))(coded.dictionary)
+    return shown.take(coded.indices)
+
+
+def _hex(form: Form, column: Any) -> Any:
+    shown = _HEX[data_of(column)].tobytes()
+    offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    places = ((offsets - offsets[:1]) * 2).astype(np.int32)
+    found = pa.Array.from_buffers(pa.binary(), len(column), [None, pa.py_buffer(places), pa.py_buffer(shown)])
+    return pc.if_else(column.is_valid(), found, None) if column.null_count else found
+
+
+def _date(form: Form, column: Any) -> Any:
+    packed: Words = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    ymd = packed >> _U64(41)
+    for bad in packed[ymd >= _YMD_MAX][:1].tolist():
+        date_text(bad)
+    return fixed_width(_days(ymd, 10), column)
+
+
+def _days(ymd: Words, width: int) -> Octets:
+    """`YYYY-MM-DD`, and room up to `width` characters."""
+    chars = np.empty((len(ymd), width), np.uint8)
+    month = (ymd >> _U64(5)).astype(np.int64)
+    year = month // 13
+    chars[:, 0:2], chars[:, 2:4] = _TWO[year // 100], _TWO[year % 100]
+    chars[:, 5:7], chars[:, 8:10] = _TWO[month % 13], _TWO[(ymd & _U64(31)).astype(np.int64)]
+    chars[:, 4] = chars[:, 7] = ord("-")
+    return chars
+
+
+def _datetime(form: Form, column: Any) -> Any:
+    fsp = form.kind.fsp
+    packed: Words = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    bits = (packed >> _U64(24)).astype(np.int64)
+    hour, minute, second = bits >> 12 & 31, bits >> 6 & 63, bits & 63
+    ymd, micros = packed >> _U64(41), (packed & _U64(0xFFFFFF)).astype(np.int64)
+    wrong = (ymd >= _YMD_MAX) | (hour > 23) | (minute > 59) | (second > 59)
+    for bad in packed[wrong | (micros > 999_999 if fsp else False)][:1].tolist():
+        datetime_text(bad, fsp)
+    chars = _days(ymd, 26)
+    for at, part in ((11, hour), (14, minute), (17, second)):
+        chars[:, at : at + 2] = _TWO[part]
+    chars[:, 10], chars[:, 13], chars[:, 16], chars[:, 19] = ord(" "), ord(":"), ord(":"), ord(".")
+    for at, part in ((20, micros // 10_000), (22, micros // 100 % 100), (24, micros % 100)) if fsp else ():
+        chars[:, at : at + 2] = _TWO[part]
+    return fixed_width(np.ascontiguousarray(chars[:, : 20 + fsp if fsp else 19]), column)
+
+
+_TEXTS: Final[dict[Family, Callable[[Form, Any], Any]]] = {
+    Family.INT: _whole,
+    Family.DECIMAL: _as_it_is,
+    Family.FLOAT: _float,
+    Family.TEXT: _as_it_is,
+    Family.BYTES: _hex,
+    Family.DATE: _date,
+    Family.DATETIME: _datetime,
+    Family.TIME: _duration,
+    Family.ENUM: _number,
+    Family.SET: _number,
+    Family.BIT: _number,
+    Family.JSON: _json,
+}

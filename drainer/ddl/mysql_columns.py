@@ -1,0 +1,140 @@
+"""MySQL's and MariaDB's definition of a column, from its ColumnInfo. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.errors import BinlogError
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.document import Json
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.lexer import quoted
+
+INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?")
+_OFFSET: Final = re.compile(r"([+-])(\d\d):(\d\d)")
+_PLAIN: Final = frozenset({Tp.YEAR, Tp.DATE, Tp.NEWDATE, Tp.JSON})
+_TIMES: Final = frozenset({Tp.DATETIME, Tp.TIMESTAMP, Tp.DURATION})
+_BLOBS: Final = frozenset({Tp.TINY_BLOB, Tp.MEDIUM_BLOB, Tp.LONG_BLOB, Tp.BLOB})
+_INTEGERS: Final = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG})
+
+
+class UnsupportedType(BinlogError):
+    """MySQL has no such type."""
+
+
+def literal(value: str) -> str:
+    """A string literal, for a session without NO_BACKSLASH_ESCAPES."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def type_sql(kind: FieldType, dialect: Dialect) -> str:
+    """`INT UNSIGNED`, `VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin`. Raises UnsupportedType."""
+    tp, name = kind.tp, kind.mysql_name.upper()
+    if tp in _INTEGERS:
+        width = f"({kind.flen})" if kind.flen > 0 and (kind.flag & Flag.ZEROFILL or kind.flen == 1) else ""
+        return name + width + _sign(kind)
+    if tp in (Tp.FLOAT, Tp.DOUBLE):
+        sizes = f"({kind.flen},{kind.decimal})" if kind.decimal >= 0 and kind.flen > 0 else ""
+        return name + sizes + _sign(kind)
+    if tp is Tp.NEWDECIMAL:
+        return f"{name}({kind.flen},{max(kind.decimal, 0)})" + _sign(kind)
+    if tp is Tp.BIT:
+        return f"BIT({max(kind.flen, 1)})"
+    if tp in _TIMES:
+        return name + (f"({kind.fsp})" if kind.fsp else "")
+    if tp in _PLAIN:
+        return name
+    if tp in (Tp.ENUM, Tp.SET):
+        return f"{name}({','.join(literal(e) for e in kind.elems)})" + _charset(kind, dialect)
+    if tp in _BLOBS:
+        return name + _charset(kind, dialect)
+    if tp in (Tp.VARCHAR, Tp.VAR_STRING, Tp.STRING):
+        name = {Tp.VAR_STRING: "VARBINARY" if kind.is_binary else "VARCHAR"}.get(tp, name)
+        return f"{name}({kind.flen})" + _charset(kind, dialect)
+    raise UnsupportedType(f"no column type for {tp.name}")
+
+
+def _sign(kind: FieldType) -> str:
+    return " UNSIGNED" * kind.is_unsigned + " ZEROFILL" * bool(kind.flag & Flag.ZEROFILL)
+
+
+def _charset(kind: FieldType, dialect: Dialect) -> str:
+    said = dialect.charset(kind.charset, kind.collate)
+    return f" {said}" if said else ""
+
+
+def column_sql(column: ColumnInfo, dialect: Dialect, *, counted: bool = True) -> str:
+    """A column's definition. `counted`: AUTO_INCREMENT may be said, there is a key for it. Raises UnsupportedType."""
+    kind = column.type
+    words = [quoted(column.name), type_sql(kind, dialect)]
+    if column.is_generated:
+        stored = "STORED" if column.generated_stored else "VIRTUAL"
+        words.append(f"GENERATED ALWAYS AS ({column.generated_expr}) {stored}")
+        if column.is_not_null and dialect.generated_keys:
+            words.append("NOT NULL")
+    else:
+        if column.is_not_null:
+            words.append("NOT NULL")
+        elif kind.tp is Tp.TIMESTAMP:
+            words.append("NULL")
+        default = default_sql(column, dialect)
+        if default:
+            words.append(f"DEFAULT {default}")
+        if kind.flag & Flag.ON_UPDATE_NOW:
+            words.append("ON UPDATE CURRENT_TIMESTAMP" + (f"({kind.fsp})" if kind.fsp else ""))
+        if counted and kind.flag & Flag.AUTO_INCREMENT:
+            words.append("AUTO_INCREMENT")
+    if column.comment:
+        words.append("COMMENT " + literal(column.comment))
+    return " ".join(words)
+
+
+def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
+    """What stands behind DEFAULT, '' where there is none. TiDB keeps a TIMESTAMP's in UTC."""
+    kind, value = column.type, column.default
+    if column.default_bit is not None and (kind.tp is Tp.BIT or kind.is_binary):
+        return f"x'{column.default_bit.hex()}'"
+    if value is None:
+        return ""
+    if column.default_is_expr:
+        return "" if dialect.bare else f"({value})"
+    text = str(value)
+    if kind.tp in _TIMES and text.upper().startswith("CURRENT_TIMESTAMP"):
+        return text
+    if kind.is_binary and kind.tp not in _BLOBS:
+        return f"x'{text.encode().hex()}'" if text else "''"
+    if dialect.time_zone and has_instant(column):
+        return literal(at_clock(text, dialect.time_zone))
+    return literal(text)
+
+
+def has_instant(column: ColumnInfo) -> bool:
+    """Whether the default is a moment, which a text gives in its session's time zone."""
+    return column.type.tp is Tp.TIMESTAMP and _is_instant(column.default)
+
+
+def _is_instant(value: Json) -> bool:
+    return isinstance(value, str) and INSTANT.fullmatch(value) is not None and not value.startswith("0000")
+
+
+def at_clock(utc: str, zone: str) -> str:
+    """What a clock in `zone` (a name or +05:30) shows at a moment given in UTC. Raises UnsupportedType for a name that
+    is not known here."""
+    offset = _OFFSET.fullmatch(zone)
+    there: timezone | ZoneInfo
+    if offset:
+        minutes = int(offset[2]) * 60 + int(offset[3])
+        there = timezone(timedelta(minutes=-minutes if offset[1] == "-" else minutes))
+    else:
+        try:
+            there = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError) as error:
+            raise UnsupportedType(f"time zone {zone} is not known here") from error
+    whole, dot, fraction = utc.partition(".")
+    moment = datetime.fromisoformat(whole).replace(tzinfo=UTC).astimezone(there)
+    return moment.strftime("%Y-%m-%d %H:%M:%S") + dot + fraction

@@ -1,0 +1,161 @@
+"""CREATE TABLE and ALTER TABLE for MySQL and MariaDB, from TableInfos. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.table import TableInfo
+
+from drainer.ddl.constraints import checks, foreign_keys
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_columns import column_sql, default_sql, literal
+from drainer.ddl.mysql_keys import (
+    check_sql,
+    drop_check_sql,
+    drop_foreign_key_sql,
+    drop_index_sql,
+    foreign_key_sql,
+    index_sql,
+)
+from drainer.ddl.mysql_partitions import partition_change_sql, partitioning_sql
+from drainer.ddl.table_diff import (
+    ColumnChange,
+    TableDiff,
+    all_indexes,
+    has_no_default,
+    is_counted,
+    same_default,
+    same_definition,
+    same_type,
+    shown_columns,
+)
+
+
+def create_table(schema: str, info: TableInfo, dialect: Dialect) -> str:
+    """CREATE TABLE with all the server can have. Raises UnsupportedType."""
+    items = [_column(info, column, dialect) for column in shown_columns(info)]
+    items += [text for index in all_indexes(info) if (text := index_sql(info, index, dialect))]
+    if not dialect.bare:
+        items += [foreign_key_sql(schema, info.id, key) for key in foreign_keys(info)]
+        items += [text for check in checks(info) if (text := check_sql(check, dialect))]
+    text = f"CREATE TABLE {quoted(schema, info.name)} ({', '.join(items)})"
+    options = [_charset(info, dialect), _auto_increment(info.auto_inc_id if _counts(info) else 0)]
+    options += [f"COMMENT = {literal(info.comment)}" if info.comment else "", partitioning_sql(info)]
+    return " ".join([text, *filter(None, options)])
+
+
+def alter_table(schema: str, before: TableInfo, after: TableInfo, diff: TableDiff, dialect: Dialect) -> list[str]:
+    """The statements that make `after` of `before`: at most one for the table, and one for each change of its
+    partitions; none where there is nothing to change. Raises UnsupportedType."""
+    head = f"ALTER TABLE {quoted(schema, after.name)} "
+    clauses = [*_dropped(before, diff, dialect), *_columns(before, after, diff, dialect)]
+    clauses += [*_indexes(after, diff, dialect), *_constraints(schema, after, diff, dialect)]
+    clauses += _options(after, diff, dialect)
+    statements = [head + ", ".join(clauses)] if clauses else []
+    return statements + [head + partition_change_sql(change, after) for change in diff.partitions]
+
+
+def foreign_key_statements(schema: str, info: TableInfo) -> list[str]:
+    """ALTER TABLE … ADD CONSTRAINT for each of the table's foreign keys."""
+    head = f"ALTER TABLE {quoted(schema, info.name)} ADD "
+    return [head + foreign_key_sql(schema, info.id, key) for key in foreign_keys(info)]
+
+
+def _dropped(before: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
+    if not dialect.bare or dialect.if_exists:
+        for key in diff.dropped_foreign_keys:
+            yield from drop_foreign_key_sql(before.id, key, dialect)
+        for check in diff.dropped_checks:
+            yield drop_check_sql(check, dialect)
+    for index in diff.dropped_indexes:
+        text = drop_index_sql(before, index, dialect)
+        if text:
+            yield text
+    for column in diff.dropped_columns:
+        yield f"DROP COLUMN {quoted(column.name)}"
+
+
+def _columns(before: TableInfo, after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
+    for change in diff.columns:
+        place = ""
+        if change.place is not None:
+            place = f" AFTER {quoted(change.place)}" if change.place else " FIRST"
+        if change.was is None:
+            yield f"ADD COLUMN {_column(after, change.now, dialect)}{place}"
+        else:
+            yield _short(before, after, change, dialect) or (
+                f"CHANGE COLUMN {quoted(change.was.name)} {_column(after, change.now, dialect)}{place}"
+            )
+
+
+def _short(before: TableInfo, after: TableInfo, change: ColumnChange, dialect: Dialect) -> str:
+    """A clause that leaves the rest of the definition as it is in the destination; '' where there is none."""
+    was, now = change.was, change.now
+    if dialect.bare or was is None or change.place is not None or is_counted(before, was) != is_counted(after, now):
+        return ""
+    if was.name != now.name:
+        return f"RENAME COLUMN {quoted(was.name)} TO {quoted(now.name)}" if same_definition(was, now) else ""
+    alike = same_type(was.type, now.type) and (was.comment, was.generated_expr, was.generated_stored) == (
+        now.comment, now.generated_expr, now.generated_stored,
+    )  # fmt: skip
+    if not alike or same_default(was, now):
+        return ""
+    default = default_sql(now, dialect) or ("" if has_no_default(now) else "NULL")
+    if default.upper().startswith("CURRENT_TIMESTAMP"):  # MySQL takes it in a definition alone
+        return ""
+    return f"ALTER COLUMN {quoted(now.name)} " + (f"SET DEFAULT {default}" if default else "DROP DEFAULT")
+
+
+def _indexes(after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
+    for was, now in diff.renamed_indexes:
+        text = index_sql(after, now, dialect)
+        if text and dialect.bare:
+            yield from (f"DROP INDEX {quoted(was.name)}", f"ADD {text}")
+        elif text:
+            yield f"RENAME INDEX {quoted(was.name)} TO {quoted(now.name)}"
+    for index in diff.shown_indexes:
+        if index_sql(after, index, dialect) and not dialect.bare:
+            yield f"ALTER INDEX {quoted(index.name)} {dialect.invisible if index.invisible else dialect.visible}"
+    for index in diff.added_indexes:
+        text = index_sql(after, index, dialect)
+        if text:
+            yield f"ADD {text}"
+
+
+def _constraints(schema: str, after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
+    if dialect.bare:
+        return
+    for key in diff.added_foreign_keys:
+        yield f"ADD {foreign_key_sql(schema, after.id, key)}"
+    for check in diff.added_checks:
+        text = check_sql(check, dialect)
+        if text:
+            yield f"ADD {text}"
+
+
+def _options(after: TableInfo, diff: TableDiff, dialect: Dialect) -> Iterator[str]:
+    if diff.charset:
+        yield _charset(after, dialect)
+    if diff.auto_increment:
+        yield _auto_increment(diff.auto_increment)
+    if diff.comment:
+        yield f"COMMENT = {literal(after.comment)}"
+
+
+def _column(info: TableInfo, column: ColumnInfo, dialect: Dialect) -> str:
+    return column_sql(column, dialect, counted=is_counted(info, column))
+
+
+def _counts(info: TableInfo) -> bool:
+    return any(is_counted(info, column) for column in shown_columns(info))
+
+
+def _charset(info: TableInfo, dialect: Dialect) -> str:
+    said = dialect.charset(info.charset, info.collate)
+    return f"DEFAULT {said}" if said else ""
+
+
+def _auto_increment(base: int) -> str:
+    return f"AUTO_INCREMENT = {base}" if base > 0 else ""

@@ -1,0 +1,51 @@
+"""Families of column types: columns of one family are read and written the same way."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from binlog.errors import DecodeError
+from binlog.tidb.types import FLOATS, INTEGERS, STRINGS, TIMES, FieldType, Tp
+
+
+class Family(Enum):
+    """Columns that are read and written the same way."""
+
+    INT = "int"
+    DECIMAL = "decimal"
+    FLOAT = "float"
+    TEXT = "text"
+    BYTES = "bytes"
+    DATE = "date"
+    DATETIME = "datetime"
+    TIME = "time"
+    ENUM = "enum"
+    SET = "set"
+    BIT = "bit"
+    JSON = "json"
+
+
+_SPECIAL_FAMILIES = {
+    Tp.NEWDECIMAL: Family.DECIMAL,
+    Tp.DURATION: Family.TIME,
+    Tp.ENUM: Family.ENUM,
+    Tp.SET: Family.SET,
+    Tp.BIT: Family.BIT,
+    Tp.JSON: Family.JSON,
+}
+
+
+def family_of(kind: FieldType) -> Family:
+    """DecodeError for a type that binlogs never carry (VECTOR, GEOMETRY)."""
+    tp = kind.tp
+    if tp in INTEGERS:
+        return Family.INT
+    if tp in _SPECIAL_FAMILIES:
+        return _SPECIAL_FAMILIES[tp]
+    if tp in FLOATS:
+        return Family.FLOAT
+    if tp in TIMES:
+        return Family.DATE if tp in (Tp.DATE, Tp.NEWDATE) else Family.DATETIME
+    if tp in STRINGS:
+        return Family.BYTES if kind.charset == "binary" else Family.TEXT
+    raise DecodeError(f"column type {int(tp)}", offset=0, detail="not a type that rows carry")

@@ -1,0 +1,111 @@
+"""Frames of a peer that carry no data and no header block."""
+
+from __future__ import annotations
+
+from binlog.http2 import frames
+from binlog.http2.events import Acknowledged, Reset
+from binlog.http2.frames import STREAM_MAX, WINDOW_MAX, WORD, Code, ProtocolError, Setting, StreamError
+from binlog.http2.limits import COST_FRAME, COST_RAPID_RESET, RAPID_S
+from binlog.http2.streams import Streams
+
+
+class ControlFrames(Streams):
+    """Each takes flags, stream, and where its payload lies; all are paid from the budget."""
+
+    def _on_priority(self, _flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
+        self._pay(COST_FRAME)
+        if not stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "PRIORITY without a stream")
+        if end - begin != 5:
+            raise StreamError(stream_id, Code.FRAME_SIZE_ERROR, "PRIORITY has five bytes")
+        if WORD.unpack_from(buffer, begin)[0] & STREAM_MAX == stream_id:
+            raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
+
+    def _on_rst_stream(self, _flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
+        if end - begin != 4:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
+        self._not_idle(stream_id, "RST_STREAM")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._pay(COST_FRAME)
+            return
+        rapid = self._now_s - stream.opened_s < RAPID_S
+        self._drop(stream, cut_off=False)
+        self._events.append(Reset(stream_id, WORD.unpack_from(buffer, begin)[0], "the peer cancelled it"))
+        self._pay(COST_RAPID_RESET if rapid else COST_FRAME)
+
+    def _on_settings(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "SETTINGS of a stream")
+        if flags & frames.ACK:
+            if begin != end:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no payload")
+            self._pay(COST_FRAME)
+            self._decoder.settings_acknowledged()
+            return
+        if (end - begin) % frames.SETTING.size:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "SETTINGS come in six bytes each")
+        values = {}
+        for name, value in frames.SETTING.iter_unpack(memoryview(buffer)[begin:end]):
+            self._pay(COST_FRAME)
+            _check_setting(name, value)
+            values[name] = value
+        self._pay(COST_FRAME)
+        if Setting.INITIAL_WINDOW_SIZE in values:
+            self._outgoing.set_initial_window(values[Setting.INITIAL_WINDOW_SIZE])
+        if Setting.MAX_FRAME_SIZE in values:
+            self._outgoing.frame_size(values[Setting.MAX_FRAME_SIZE])
+        self._settled = True
+        self._outgoing.write(frames.SETTINGS_ACK)
+
+    def _on_push_promise(self, _flags: int, _stream_id: int, _buffer: bytes, _begin: int, _end: int) -> None:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+
+    def _on_ping(self, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "PING of a stream")
+        if end - begin != 8:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "PING has eight bytes")
+        self._pay(COST_FRAME)
+        if flags & frames.ACK:
+            self._events.append(Acknowledged(buffer[begin:end]))
+        else:
+            self._outgoing.write(frames.ping(buffer[begin:end], ack=True))
+
+    def _on_goaway(self, _flags: int, stream_id: int, _buffer: bytes, begin: int, end: int) -> None:
+        """The peer opens no more streams; it says so for servers that push."""
+        self._pay(COST_FRAME)
+        if stream_id:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "GOAWAY of a stream")
+        if end - begin < 8:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "GOAWAY has eight bytes and more")
+
+    def _on_window_update(self, _flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
+        if end - begin != 4:
+            raise ProtocolError(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE has four bytes")
+        self._pay(COST_FRAME)
+        increment = WORD.unpack_from(buffer, begin)[0] & WINDOW_MAX
+        if stream_id == 0:
+            if not increment:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "a WINDOW_UPDATE of nothing")
+            self._outgoing.grow(increment)
+            return
+        self._not_idle(stream_id, "WINDOW_UPDATE")
+        if not increment:
+            raise StreamError(stream_id, Code.PROTOCOL_ERROR, "a WINDOW_UPDATE of nothing")
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._outgoing.grow_stream(stream, increment)
+
+    def _not_idle(self, stream_id: int, what: str) -> None:
+        if stream_id == 0 or stream_id > self._last_id or not stream_id & 1:
+            raise ProtocolError(Code.PROTOCOL_ERROR, f"{what} of stream {stream_id}, which is idle")
+
+
+def _check_setting(name: int, value: int) -> None:
+    if name == Setting.ENABLE_PUSH and value > 1:
+        raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_ENABLE_PUSH is {value}")
+    if name == Setting.INITIAL_WINDOW_SIZE and value > WINDOW_MAX:
+        raise ProtocolError(Code.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE is {value}")
+    if name == Setting.MAX_FRAME_SIZE and not frames.FRAME_SIZE_MIN <= value <= frames.FRAME_SIZE_MAX:
+        raise ProtocolError(Code.PROTOCOL_ERROR, f"SETTINGS_MAX_FRAME_SIZE is {value}")

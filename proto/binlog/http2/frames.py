@@ -1,0 +1,112 @@
+"""Frames: their numbers, and the bytes of those that a server sends (RFC 9113, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_BYTES = 9  # of a frame's header
+FRAME = Struct(">IBI")  # length in 24 bits and type in 8; flags; stream
+WORD = Struct(">I")
+SETTING = Struct(">HI")
+WINDOW_MAX = (1 << 31) - 1
+STREAM_MAX = (1 << 31) - 1
+FRAME_SIZE_MIN, FRAME_SIZE_MAX = 1 << 14, (1 << 24) - 1  # what SETTINGS_MAX_FRAME_SIZE may say
+WINDOW_DEFAULT = (1 << 16) - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+END_STREAM = ACK = 0x01
+END_HEADERS = 0x04
+PADDED = 0x08
+PRIORITIZED = 0x20
+
+
+class Setting(IntEnum):
+    """Parameters of a SETTINGS frame."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+class Code(IntEnum):
+    """Error codes of RST_STREAM and GOAWAY."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+
+
+class ProtocolError(Exception):
+    """What ends a connection."""
+
+    def __init__(self, code: Code, reason: str) -> None:
+        super().__init__(f"{code.name}: {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class StreamError(Exception):
+    """What ends a stream; the connection goes on."""
+
+    def __init__(self, stream_id: int, code: Code, reason: str) -> None:
+        super().__init__(f"stream {stream_id}: {code.name}: {reason}")
+        self.stream_id = stream_id
+        self.code = code
+        self.reason = reason
+
+
+def frame_header(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    return FRAME.pack(length << 8 | kind, flags, stream_id)
+
+
+def settings(values: Mapping[Setting, int]) -> bytes:
+    body = b"".join(SETTING.pack(name, value) for name, value in values.items())
+    return frame_header(len(body), SETTINGS, 0, 0) + body
+
+
+SETTINGS_ACK = frame_header(0, SETTINGS, ACK, 0)
+
+
+def ping(payload: bytes, *, ack: bool) -> bytes:
+    """`payload`: eight bytes."""
+    return frame_header(8, PING, ACK if ack else 0, 0) + payload
+
+
+def rst_stream(stream_id: int, code: int) -> bytes:
+    return frame_header(4, RST_STREAM, 0, stream_id) + WORD.pack(code)
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame_header(4, WINDOW_UPDATE, 0, stream_id) + WORD.pack(increment)
+
+
+def goaway(last_stream_id: int, code: int, reason: str) -> bytes:
+    body = WORD.pack(last_stream_id) + WORD.pack(code) + reason.encode()[:256]
+    return frame_header(len(body), GOAWAY, 0, 0) + body
+
+
+def headers(stream_id: int, block: bytes, *, end: bool) -> bytes:
+    """A header block that fits into one frame of any peer; our answers' do."""
+    assert len(block) <= FRAME_SIZE_MIN, f"a header block of {len(block)} bytes needs a CONTINUATION"
+    return frame_header(len(block), HEADERS, END_HEADERS | (END_STREAM if end else 0), stream_id) + block
+
+
+def data_header(stream_id: int, size: int, *, end: bool) -> bytes:
+    """What stands before `size` bytes of data."""
+    return frame_header(size, DATA, END_STREAM if end else 0, stream_id)

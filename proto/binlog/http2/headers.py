@@ -1,0 +1,223 @@
+"""Header blocks (RFC 7541): those of a peer are decoded and judged, ours are written without any table.
+
+We announce a header table of size zero. From the moment a peer keeps to that (not all do, so nobody is refused for it),
+each of its blocks means the same whatever came before, and blocks are remembered: a caller's are all alike but for the
+value of one field (the time a call has left), which is found in the block by its literal name. Only what the general
+decoder has judged once is remembered; what differs elsewhere goes through it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman
+
+from binlog.http2.frames import Code, ProtocolError
+from binlog.http2.limits import Limits
+
+REMEMBERED_MAX = 64  # blocks of one connection
+KEY_BYTES_MAX = 1024  # of one that is remembered
+VALUES_MAX = 512  # values of the varying field
+SHORT_MAX = 127  # bytes of a string whose length is one byte
+
+_SIZE_UPDATE_0, _SIZE_UPDATE_END = b"\x20", 0x40
+_STATUS_200 = b"\x88"
+_STATUS = b"\x08\x03"  # :status, not indexed, of three digits
+_CONTENT_TYPE = b"\x0f\x10"  # index 31, not indexed
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_BAD_VALUE = re.compile(rb"[\x00\r\n]")
+_OF_CONNECTION = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
+_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+
+
+@dataclass(slots=True, eq=False)
+class Head:
+    """A request's header fields. `fields`: what is not pseudo, as it came, without the varying one. `note` belongs to
+    the layer above, which may keep there what it made of this head: the same object comes again for the same block."""
+
+    method: bytes
+    scheme: bytes
+    path: bytes
+    authority: bytes
+    fields: tuple[tuple[bytes, bytes], ...]
+    content_length: int | None = None
+    note: Any = field(default=None)
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first value of a field."""
+        for key, value in self.fields:
+            if key == name:
+                return value
+        return None
+
+
+class Malformed(Exception):
+    """A block that can be decoded, but is no request's (RFC 9113, 8.1.1): its stream is refused."""
+
+
+def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
+    """Malformed says why it is none."""
+    pseudo: dict[bytes, bytes] = {}
+    others: list[tuple[bytes, bytes]] = []
+    for name, value in fields:
+        if _BAD_VALUE.search(value):
+            raise Malformed(f"the value of {name!r} has a character that is not allowed")
+        if name[:1] == b":":
+            if others or name not in _PSEUDO or name in pseudo:
+                raise Malformed(f"pseudo field {name!r} is unknown, repeated, or not at the beginning")
+            pseudo[name] = value
+            continue
+        _check_field(name, value)
+        others.append((name, value))
+    if not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
+        raise Malformed(":method, :scheme or :path is missing")
+    return Head(
+        pseudo[b":method"],
+        pseudo[b":scheme"],
+        pseudo[b":path"],
+        pseudo.get(b":authority", b""),
+        tuple(others),
+        _content_length(others),
+    )
+
+
+def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
+    """Malformed says why these cannot follow a request's data."""
+    for name, value in fields:
+        if name[:1] == b":":
+            raise Malformed(f"pseudo field {name!r} in trailers")
+        _check_field(name, value)
+
+
+def _check_field(name: bytes, value: bytes) -> None:
+    if not _NAME.fullmatch(name):
+        raise Malformed(f"field name {name!r} has a character that is not allowed")
+    if name in _OF_CONNECTION or (name == b"te" and value != b"trailers"):
+        raise Malformed(f"{name!r} belongs to HTTP/1 connections")
+
+
+def _content_length(fields: list[tuple[bytes, bytes]]) -> int | None:
+    found = {value for name, value in fields if name == b"content-length"}
+    if not found:
+        return None
+    value = found.pop()
+    if found or not (value.isdigit() and len(value) < 20):
+        raise Malformed(f"content-length is {value!r}")
+    return int(value)
+
+
+def huffman(text: bytes) -> bytes:
+    return bytes(HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(text))
+
+
+class HeaderDecoder:
+    """The blocks of one connection, in order. `varying`: the field whose value differs from call to call."""
+
+    def __init__(self, limits: Limits, varying: bytes = b"") -> None:
+        self._decoder = Decoder(limits.header_list_bytes_max)
+        self._varying = varying
+        self._marks = [bytes((0x80 | len(huffman(varying)),)) + huffman(varying), bytes((len(varying),)) + varying]
+        if not varying:
+            self._marks = []
+        self._acknowledged = False
+        self._stateless = False
+        self._remembered: dict[bytes, Head] = {}
+        self._values: dict[bytes, bytes] = {}
+
+    def settings_acknowledged(self) -> None:
+        """The peer knows our table size. It may go on with the table it has, but not choose another."""
+        self._acknowledged = True
+
+    def request(self, block: bytes) -> tuple[Head, bytes | None]:
+        """(head, value of the varying field). Malformed; ProtocolError where the decoder cannot go on."""
+        key, value = self._split(block)
+        if self._stateless and (head := self._remembered.get(key)) is not None:
+            return head, value
+        fields = self.fields(block)
+        varying = [found for name, found in fields if name == self._varying]
+        head = request_head(each for each in fields if each[0] != self._varying)
+        found = varying[0] if varying else None
+        if self._stateless and found == value and len(varying) < 2 and len(key) < KEY_BYTES_MAX:
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[key] = head
+        return head, found
+
+    def fields(self, block: bytes) -> list[tuple[bytes, bytes]]:
+        """All fields of a block. ProtocolError: what the peer's encoder and ours know of each other is lost."""
+        decoder = self._decoder
+        if self._acknowledged and block[:1] > _SIZE_UPDATE_0 and block[0] < _SIZE_UPDATE_END:
+            raise ProtocolError(Code.COMPRESSION_ERROR, "a header table larger than we allow")
+        try:
+            fields: Any = decoder.decode(block, raw=True)
+        except OversizedHeaderListError as error:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"header fields: {error}") from error
+        except (HPACKError, ValueError, IndexError) as error:
+            raise ProtocolError(Code.COMPRESSION_ERROR, f"a header block: {error}") from error
+        self._stateless = decoder.header_table_size == 0  # the peer said so, at the beginning of this block or before
+        return [(bytes(name), bytes(value)) for name, value in fields]
+
+    def _split(self, block: bytes) -> tuple[bytes, bytes | None]:
+        """(the block without the varying value, that value): the whole block and None where it is not there once."""
+        for mark in self._marks:
+            at = block.find(mark)
+            if at <= 0:
+                continue
+            at += len(mark)
+            if at >= len(block) or block.find(mark, at) >= 0:
+                break
+            size = block[at] & SHORT_MAX
+            end = at + 1 + size
+            if size == SHORT_MAX or end > len(block):
+                break
+            value = self._string(block[at:end])
+            return (block, None) if value is None else (block[:at] + b"\x00" + block[end:], value)
+        return block, None
+
+    def _string(self, literal: bytes) -> bytes | None:
+        """A string literal with its length; None where it is none."""
+        found = self._values.get(literal)
+        if found is None:
+            found = literal[1:]
+            if literal[0] & 0x80:
+                try:
+                    found = bytes(decode_huffman(found))
+                except (HPACKError, ValueError):
+                    return None
+            if len(self._values) >= VALUES_MAX:
+                self._values.clear()
+            self._values[literal] = found
+        return found
+
+
+# Ours
+
+
+def _string_literal(text: bytes) -> bytes:
+    if len(text) < SHORT_MAX:
+        return bytes((len(text),)) + text
+    rest = len(text) - SHORT_MAX
+    out = bytearray((SHORT_MAX,))
+    while rest >= 128:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out) + text
+
+
+def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Literal fields, neither indexed nor compressed: they mean the same to any peer at any time."""
+    return b"".join(b"\x00" + _string_literal(name) + _string_literal(value) for name, value in fields)
+
+
+def encode_response(status: int, content_type: bytes, fields: Iterable[tuple[bytes, bytes]] = ()) -> bytes:
+    """A response's first block."""
+    assert 100 <= status <= 999
+    first = _STATUS_200 if status == 200 else _STATUS + str(status).encode()
+    return first + _CONTENT_TYPE + _string_literal(content_type) + encode_fields(fields)

@@ -1,0 +1,237 @@
+"""A call from its first byte to its status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from binlog.log import get_logger
+from binlog.rpc import messages, status
+from binlog.rpc.messages import Buffer, Collector, Message, TooLong
+from binlog.rpc.method import Method, Room
+from binlog.rpc.status import RpcError, Status
+
+SEND_AHEAD_BYTES = 256 << 10  # of a stream's messages that wait for their reader
+GUNZIP_INLINE_BYTES_MAX = 4096
+
+_log = get_logger("rpc")
+
+
+class Link(Protocol):
+    """What a call needs of its connection. For a call that is over all of it does nothing."""
+
+    @property
+    def room(self) -> Room: ...
+    def credit(self, stream_id: int, size: int) -> None: ...
+    def send_answer(self, stream_id: int, message: bytes) -> None: ...
+    def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None: ...
+    def send_message(self, stream_id: int, message: bytes) -> None: ...
+    def send_end(self, stream_id: int, trailers: bytes) -> None: ...
+    def waiting_bytes(self, stream_id: int) -> int: ...
+    def tell_sent(self, call: Call) -> None: ...
+    def wait_for_room(self, retry: Callable[[], None]) -> None: ...
+    def ended(self, call: Call) -> None: ...
+
+
+class Call:
+    """Belongs to the event loop. It is over once its status was sent or the peer went away; its handler may then still
+    run for a moment, and what it holds is given back when that has ended."""
+
+    def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
+        self._link = link
+        self.stream_id = stream_id
+        self._path = path
+        self._method = method
+        self._gzip = gzip
+        self._collector = Collector(method.request_bytes_max, self._announced)
+        self._task: asyncio.Task[None] | None = None
+        self._head_sent = False
+        self._sent = asyncio.Event()
+        self.over = False
+        self.deadline_s: float | None = None
+        self.received_s = 0.0  # when its last bytes came
+
+    # What the connection tells
+
+    def on_data(self, data: bytes, *, end: bool) -> None:
+        if self.over:
+            return
+        try:
+            self._receive(self._collector.feed(data) if data else [], len(data), end)
+        except TooLong as error:
+            self.fail(self._method.too_long(error.size, error.head, self._method.request_bytes_max))
+        except Exception as error:  # noqa: BLE001  what Room raises is the method's to name
+            self.fail(error)
+
+    def on_sent(self) -> None:
+        """Data went out."""
+        self._sent.set()
+
+    def cancel(self) -> None:
+        """Nobody waits for an answer any more."""
+        self.over = True
+        if self._task is None:
+            self._close()
+        else:
+            self._task.cancel()
+
+    def fail(self, error: Exception) -> None:
+        """End the call with an error, whatever its handler does."""
+        if not self.over:
+            self._refuse(error)
+            self.cancel()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the peer owes the rest of a message."""
+        raise NotImplementedError
+
+    # Of the kinds
+
+    def _announced(self, size: int) -> Any:
+        """A message of this size begins. May raise."""
+        raise NotImplementedError
+
+    def _receive(self, found: list[Message], size: int, end: bool) -> None:
+        """Messages that are complete, how many bytes came, and whether they were the last. May raise."""
+        raise NotImplementedError
+
+    def _close(self) -> None:
+        """Nothing runs any more."""
+        self._collector.forget()
+        self._link.ended(self)
+
+    # For the handler
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(work)
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if not self.over:  # somebody else cancelled the task, or a mistake of ours
+            self._refuse(
+                error if isinstance(error, Exception) else RpcError(Status.CANCELLED, "the call was cancelled")
+            )
+        self._close()
+
+    def _refuse(self, error: Exception) -> None:
+        """Send the status of an error."""
+        found = error if isinstance(error, RpcError) else self._method.translate(error)
+        if found is None:
+            _log.error("a call failed", method=self._path.decode(errors="replace"), exc_info=error)
+            found = RpcError(Status.UNKNOWN, f"unexpected {type(error).__name__}; the log of the server says more")
+        self._end(found.status, found.text)
+
+    def _end(self, code: Status, text: str = "") -> None:
+        if self.over:
+            return
+        if self._head_sent:
+            self._link.send_end(self.stream_id, status.trailers(code, text))
+        else:
+            self._link.send_head(self.stream_id, status.refusal(code, text), end=True)
+        self.over = True
+
+    async def _send(self, message: bytes) -> None:
+        """A message of a stream of answers; waits while its reader is behind."""
+        link = self._link
+        if not self._head_sent:
+            self._head_sent = True
+            link.send_head(self.stream_id, status.RESPONSE, end=False)
+        link.send_message(self.stream_id, message)
+        del message
+        while link.waiting_bytes(self.stream_id) > SEND_AHEAD_BYTES and not self.over:
+            self._sent.clear()
+            link.tell_sent(self)
+            await self._sent.wait()
+
+    def _plain_size(self, message: Message) -> int:
+        """What a compressed message has when it is not. May raise."""
+        if not self._gzip:
+            raise RpcError(Status.INTERNAL, "a message is compressed, but the request names no grpc-encoding")
+        size = messages.gzip_size(message.data)
+        if size > self._method.request_bytes_max:
+            raise self._method.too_long(size, b"", self._method.request_bytes_max)
+        return size
+
+
+async def gunzip(message: Message, size: int) -> Buffer:
+    """A large one is uncompressed in a thread."""
+    if len(message.data) <= GUNZIP_INLINE_BYTES_MAX:
+        return messages.gunzip(message.data, size)
+    return await asyncio.to_thread(messages.gunzip, message.data, size)
+
+
+class SingleCall(Call):
+    """One request, and one answer or a stream of them. What it holds is counted until it is over."""
+
+    def __init__(self, link: Link, stream_id: int, path: bytes, method: Method, *, gzip: bool) -> None:
+        super().__init__(link, stream_id, path, method, gzip=gzip)
+        self._request: Message | None = None
+        self._held = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        return self._task is None
+
+    def _announced(self, size: int) -> None:
+        if self._request is not None:
+            raise RpcError(Status.INTERNAL, "this method takes one message")
+        if self._method.counted:
+            self._link.room.take(size)
+            self._held += size
+
+    def _receive(self, found: list[Message], size: int, end: bool) -> None:
+        self._link.credit(self.stream_id, size)
+        if found:
+            self._request, *more = found
+            if more:
+                raise RpcError(Status.INTERNAL, "this method takes one message")
+        if not end:
+            return
+        request, self._request = self._request, None
+        if request is None or not self._collector.is_between:
+            raise RpcError(Status.INTERNAL, "the request ended without a whole message")
+        self._start(self._answer(request) if self._method.unary is not None else self._stream(request))
+
+    def _close(self) -> None:
+        self._request = None
+        if self._held:
+            self._link.room.give(self._held)
+            self._held = 0
+        super()._close()
+
+    async def _plain(self, message: Message) -> Buffer:
+        if not message.compressed:
+            return message.data
+        size = self._plain_size(message)
+        self._announced(size)
+        return await gunzip(message, size)
+
+    async def _answer(self, request: Message) -> None:
+        assert self._method.unary is not None
+        try:
+            data = request.data if not request.compressed else await self._plain(request)
+            answer = await self._method.unary(data)
+        except Exception as error:  # noqa: BLE001  every error has its status
+            self._refuse(error)
+        else:
+            if not self.over:
+                self._link.send_answer(self.stream_id, answer)
+                self.over = True
+
+    async def _stream(self, request: Message) -> None:
+        assert self._method.streaming is not None
+        try:
+            answers = self._method.streaming(await self._plain(request))
+            del request
+            async with contextlib.aclosing(answers):  # type: ignore[type-var]  # handlers are generators
+                async for answer in answers:
+                    await self._send(answer)
+                    del answer
+        except Exception as error:  # noqa: BLE001  every error has its status
+            self._refuse(error)
+        else:
+            self._end(Status.OK)

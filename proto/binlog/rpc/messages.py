@@ -1,0 +1,163 @@
+"""Messages of gRPC out of the bytes of a stream, each in one buffer.
+
+A large one is collected in memory of its own, which the system gives page by page as bytes come and takes back when
+the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, NamedTuple
+
+from binlog.rpc.status import RpcError, Status
+
+PREFIX = Struct(">BI")
+PREFIX_BYTES = PREFIX.size
+MAPPED_BYTES_MIN = 4 << 20
+HEAD_BYTES = 64  # kept of a message that is too long
+_PIECE_BYTES = 256 << 10
+_GZIP_TRAILER_BYTES, _GZIP_BYTES_MIN = 4, 18
+
+Buffer = bytes | memoryview
+
+
+class Message(NamedTuple):
+    """`data` is bytes, or a read-only view where it is large. `place`: what was said when it was announced."""
+
+    data: Buffer
+    compressed: bool
+    place: Any = None
+
+
+class TooLong(Exception):
+    """A message above the limit. `head`: how it begins, which may say what it is."""
+
+    def __init__(self, size: int, head: bytes) -> None:
+        super().__init__(f"a message of {size} bytes")
+        self.size = size
+        self.head = head
+
+
+def allocate(size: int) -> memoryview:
+    """Memory of so many bytes; where it is much, none of it is touched yet. RpcError where there is none."""
+    if size < MAPPED_BYTES_MIN:
+        return memoryview(bytearray(size))
+    try:
+        return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    except (OSError, ValueError) as error:
+        raise RpcError(Status.UNAVAILABLE, f"no memory for a message of {size} bytes: {error}") from error
+
+
+def _sealed(buffer: memoryview) -> Buffer:
+    return buffer.toreadonly() if len(buffer) >= MAPPED_BYTES_MIN else bytes(buffer)
+
+
+class Collector:
+    """Feed it with what a stream brings. `announced` is called with the length of each message when it is known; what
+    it returns goes with the message, and it may raise. After an exception the collector must not be fed any more."""
+
+    __slots__ = ("_announced", "_buffer", "_bytes_max", "_compressed", "_filled", "_head", "_long", "_place", "_prefix")
+
+    def __init__(self, bytes_max: int, announced: Callable[[int], Any]) -> None:
+        self._bytes_max = bytes_max
+        self._announced = announced
+        self._prefix = b""
+        self._long = 0  # the length of a message above `bytes_max`, of which only the head is kept
+        self._head = b""
+        self._buffer: memoryview | None = None
+        self._filled = 0
+        self._compressed = False
+        self._place: Any = None
+
+    @property
+    def is_between(self) -> bool:
+        """No message has begun and not ended."""
+        return self._buffer is None and not self._prefix and not self._long
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that end in `data`. RpcError for a prefix that is none; TooLong."""
+        if self._buffer is None and not self._prefix and not self._long and len(data) >= PREFIX_BYTES:
+            flag, size = PREFIX.unpack_from(data)
+            if flag <= 1 and size == len(data) - PREFIX_BYTES and size <= self._bytes_max:
+                return [Message(data[PREFIX_BYTES:], flag == 1, self._announced(size))]
+        found: list[Message] = []
+        at = 0
+        while at < len(data) or (self._buffer is not None and self._filled == len(self._buffer)):
+            if self._long:
+                at = self._peek(data, at)
+            elif self._buffer is None:
+                at = self._read_prefix(data, at)
+            else:
+                at = self._fill(self._buffer, data, at)
+                if self._filled == len(self._buffer):
+                    found.append(Message(_sealed(self._buffer), self._compressed, self._place))
+                    self._buffer = self._place = None
+        return found
+
+    def forget(self) -> None:
+        """Give up what has come of a message."""
+        self._buffer = self._place = None
+
+    def _read_prefix(self, data: bytes, at: int) -> int:
+        end = at + PREFIX_BYTES - len(self._prefix)
+        self._prefix += data[at:end]
+        if len(self._prefix) == PREFIX_BYTES:
+            flag, size = PREFIX.unpack(self._prefix)
+            if flag > 1:
+                raise RpcError(Status.INTERNAL, f"a message begins with the unknown flags {flag}")
+            self._prefix = b""
+            if size > self._bytes_max:
+                self._long = size
+            else:
+                self._place = self._announced(size)
+                self._buffer, self._filled, self._compressed = allocate(size), 0, flag == 1
+        return min(end, len(data))
+
+    def _peek(self, data: bytes, at: int) -> int:
+        self._head += data[at : at + HEAD_BYTES - len(self._head)]
+        if len(self._head) >= min(HEAD_BYTES, self._long):
+            raise TooLong(self._long, self._head)
+        return len(data)
+
+    def _fill(self, buffer: memoryview, data: bytes, at: int) -> int:
+        size = min(len(buffer) - self._filled, len(data) - at)
+        if size:
+            buffer[self._filled : self._filled + size] = data[at : at + size]
+            self._filled += size
+        return at + size
+
+
+def gzip_size(data: Buffer) -> int:
+    """How many bytes a gzip stream says it holds. RpcError if it cannot be one."""
+    if len(data) < _GZIP_BYTES_MIN:
+        raise RpcError(Status.INTERNAL, "a compressed message is no gzip")
+    return int.from_bytes(data[len(data) - _GZIP_TRAILER_BYTES :], "little")
+
+
+def gunzip(data: Buffer, size: int) -> Buffer:
+    """A message whose length is known from `gzip_size`. RpcError where it is no gzip or not of that length."""
+    buffer, filled = allocate(size), 0
+    stream = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        rest: Buffer = b""
+        at = 0
+        while not stream.eof:
+            if not rest:
+                if at >= len(data):
+                    raise RpcError(Status.INTERNAL, "a compressed message ends too early")
+                rest = data[at : at + _PIECE_BYTES]
+                at += _PIECE_BYTES
+            piece = stream.decompress(rest, min(_PIECE_BYTES, size - filled) + 1)
+            rest = stream.unconsumed_tail
+            if len(piece) > size - filled:
+                raise RpcError(Status.INTERNAL, "a compressed message is longer than it says")
+            buffer[filled : filled + len(piece)] = piece
+            filled += len(piece)
+    except zlib.error as error:
+        raise RpcError(Status.INTERNAL, f"a compressed message: {error}") from error
+    if filled != size or rest or stream.unused_data or at < len(data):
+        raise RpcError(Status.INTERNAL, "a compressed message is not as long as it says")
+    return _sealed(buffer)

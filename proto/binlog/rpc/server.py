@@ -1,0 +1,148 @@
+"""A gRPC server: where it listens, and all of its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+from socket import AI_PASSIVE, SOCK_STREAM
+
+from binlog.log import get_logger
+from binlog.outage import Outage
+from binlog.rpc.session import Session, Settings
+
+TICK_S = 0.25
+BACKLOG = 1024
+CONNECTIONS_MAX = 4096
+ANYWHERE = ("", "::")
+PORTS_TRIED = 10  # of those the system chooses, until one is free at every address
+NO_SUCH_FAMILY = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # of a machine without IPv6
+TLS_HANDSHAKE_S = 20.0
+CLOSE_S = 1.0  # for the last bytes of each connection
+
+_log = get_logger("rpc")
+
+
+class Server:
+    """Listens from `listen` to `stop`."""
+
+    def __init__(self, settings: Settings, *, connections_max: int = 0) -> None:
+        """`connections_max` 0: CONNECTIONS_MAX, and half of the files this process may open: it needs some itself."""
+        self._settings = settings
+        files_max = getrlimit(RLIMIT_NOFILE)[0]
+        own = CONNECTIONS_MAX if files_max == RLIM_INFINITY else min(CONNECTIONS_MAX, files_max // 2)
+        self._connections_max = connections_max or own
+        self._sessions: set[Session] = set()
+        self._servers: list[asyncio.Server] = []
+        self._unix_path = ""
+        self._ticker: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._full = Outage(_log, "too many connections: new ones are closed", "new connections are taken again")
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """The port. OSError where nobody can listen there. A name is listened at in all of its addresses."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(None if host in ANYWHERE else host, port, type=SOCK_STREAM, flags=AI_PASSIVE)
+        addresses = sorted({str(each[4][0]) for each in found})  # 0.0.0.0 before ::
+        for attempt in range(1, PORTS_TRIED + 1):
+            try:
+                servers = await self._listen_at(addresses, port, tls)
+                break
+            except OSError as error:
+                taken = not port and len(addresses) > 1 and error.errno == errno.EADDRINUSE
+                if not taken or attempt == PORTS_TRIED:
+                    raise
+        self._servers += servers
+        self._begin()
+        return int(servers[0].sockets[0].getsockname()[1])
+
+    async def _listen_at(self, addresses: Sequence[str], port: int, tls: ssl.SSLContext | None) -> list[asyncio.Server]:
+        """At each, one after the other: a port that the system chooses for the first is wanted at the others."""
+        loop = asyncio.get_running_loop()
+        timeout_s = TLS_HANDSHAKE_S if tls is not None else None
+        servers: list[asyncio.Server] = []
+        try:
+            for address in addresses:
+                try:
+                    server = await loop.create_server(
+                        self._session, address, port, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=timeout_s
+                    )
+                except OSError as error:
+                    if servers and error.errno in NO_SUCH_FAMILY:
+                        continue
+                    raise
+                servers.append(server)
+                port = port or server.sockets[0].getsockname()[1]
+        except BaseException:
+            for server in servers:
+                server.close()
+            raise
+        return servers
+
+    async def listen_unix(self, path: str) -> None:
+        """Likewise, without TLS."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._session, path, backlog=BACKLOG))
+        self._unix_path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._ticker is None:
+            self._ticker = asyncio.create_task(self._tick(), name="rpc clock")
+
+    def _session(self) -> Session:
+        return Session(self._settings, self._opened, self._session_changed)
+
+    def _opened(self, session: Session) -> bool:
+        if len(self._sessions) >= self._connections_max:
+            self._full.failed(connections=len(self._sessions))
+            return False
+        self._full.over()
+        self._sessions.add(session)
+        return True
+
+    def _session_changed(self, session: Session) -> None:
+        if session.transport is None:
+            self._sessions.discard(session)
+        self._changed.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = time.monotonic()
+            for session in list(self._sessions):
+                try:
+                    session.tick(now_s)
+                except Exception:  # noqa: BLE001  the clock of all connections goes on
+                    _log.exception("a connection's clock failed", peer=session.peer)
+
+    async def stop(self, grace_s: float) -> None:
+        """No new calls; those under way may end within the grace period, and are then ended."""
+        for server in self._servers:
+            server.close()
+        if self._unix_path:
+            Path(self._unix_path).unlink(missing_ok=True)  # noqa: ASYNC240  no disk is touched
+        for session in list(self._sessions):
+            session.drain()
+        await self._until(lambda: all(session.is_idle for session in self._sessions), grace_s)
+        for session in list(self._sessions):
+            session.stop("the server is stopping")
+        await self._until(lambda: not self._sessions, CLOSE_S)
+        for session in list(self._sessions):
+            if session.transport is not None:
+                session.transport.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+
+    async def _until(self, reached: Callable[[], bool], timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not reached():
+                    self._changed.clear()
+                    await self._changed.wait()

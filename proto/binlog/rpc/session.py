@@ -1,0 +1,345 @@
+"""One connection of a server: the shell around binlog.http2.Connection, and the calls on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from binlog.http2.connection import Connection
+from binlog.http2.events import Data, Failed, Request, Reset
+from binlog.http2.frames import PREFACE
+from binlog.http2.headers import encode_response
+from binlog.http2.limits import Limits
+from binlog.log import get_logger
+from binlog.rpc import status
+from binlog.rpc.bidi import BidiCall
+from binlog.rpc.call import Call, SingleCall
+from binlog.rpc.messages import PREFIX
+from binlog.rpc.method import Method, Room, Unlimited
+from binlog.rpc.request import VARYING, Route, route, timeout_s
+from binlog.rpc.status import RpcError, Status
+
+if TYPE_CHECKING:
+    from binlog.rpc.waiting import Waiting
+
+WRITE_BYTES_MAX = 256 << 10  # data that is given to the transport ahead of the network
+READ_PAUSE_BYTES = 1 << 20  # of answers and control frames that a peer does not read: then we read nothing of it either
+WARN_EVERY_S = 1.0
+JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
+
+_OK = status.trailers(Status.OK)
+_log = get_logger("rpc")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. A peer is asked whether it lives after so long without a byte, and has so long to answer; it has so long
+    for its first frames, and for the next bytes of a message that it has begun."""
+
+    ping_after_s: float = 60.0
+    ping_timeout_s: float = 20.0
+    greeting_s: float = 20.0
+    stall_s: float = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class Settings:
+    """What all connections of a server share. `refuse` says why a peer may call nothing, or None; `http1` makes the
+    protocol that takes over connections that are not HTTP/2."""
+
+    methods: Mapping[bytes, Method]
+    waiting: Waiting
+    room: Room = field(default_factory=Unlimited)
+    limits: Limits = field(default_factory=Limits)
+    timing: Timing = field(default_factory=Timing)
+    refuse: Callable[[asyncio.Transport], str | None] = lambda _transport: None
+    http1: Callable[[], asyncio.Protocol] | None = None
+    told_s: float = 0.0  # when the log said last that a peer broke the protocol
+
+
+class Session(asyncio.Protocol):
+    """See binlog.rpc.call.Link for what calls ask of it."""
+
+    def __init__(
+        self, settings: Settings, opened: Callable[[Session], bool], changed: Callable[[Session], None]
+    ) -> None:
+        """`opened` False: there are too many. `changed`: the connection is gone, or nothing is under way on it."""
+        self._settings = settings
+        self._opened = opened
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._now_s = time.monotonic()
+        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s)
+        self._calls: dict[int, Call] = {}
+        self._timed: dict[int, Call] = {}  # those with a deadline
+        self._senders: set[Call] = set()  # those that wait for their reader
+        self._first = b""  # bytes of a connection of which it is not known yet what it speaks
+        self._greeted = False
+        self._received_s = self._opened_s = self._now_s
+        self._pinged_s: float | None = None
+        self._closing_s: float | None = None
+        self._flushing = False
+        self._paused = self._read_paused = False
+        self._refusal: str | None = None
+        self.transport: asyncio.Transport | None = None
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        if not self._opened(self):
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(WRITE_BYTES_MAX, WRITE_BYTES_MAX // 4)
+        self._refusal = self._settings.refuse(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received_s = self._now_s = time.monotonic()
+        self._pinged_s = None
+        if not self._greeted:
+            data = self._first + data
+            if not PREFACE.startswith(data[: len(PREFACE)]) and self._settings.http1 is not None:
+                self._hand_over(self._settings.http1(), data)
+                return
+            if len(data) < len(PREFACE) and PREFACE.startswith(data):
+                self._first = data
+                return
+            self._greeted, self._first = True, b""
+        self._flushing = True  # at the end of this
+        for event in self._connection.receive(data, self._now_s):
+            kind = type(event)
+            if kind is Data:
+                self._on_data(*cast(Data, event))
+            elif kind is Request:
+                self._on_request(cast(Request, event))
+            elif kind is Reset:
+                self._on_reset(cast(Reset, event))
+            elif kind is Failed:
+                self._on_failed(cast(Failed, event))
+        self._flush()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        for call in list(self._calls.values()):
+            call.cancel()
+        self._changed(self)
+
+    def _hand_over(self, protocol: asyncio.Protocol, data: bytes) -> None:
+        transport, self.transport = self.transport, None
+        assert transport is not None
+        self._changed(self)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
+
+    # Events
+
+    def _on_request(self, event: Request) -> None:
+        stream_id, head = event.stream_id, event.head
+        found = head.note
+        if found is None:
+            found = head.note = route(head, self._settings.methods)
+        if found.method is None or self._refusal is not None:
+            self._turn_away(stream_id, found)
+            return
+        method = found.method
+        kind = SingleCall if method.bidi is None else BidiCall
+        call = self._calls[stream_id] = kind(self, stream_id, head.path, method, gzip=found.gzip)
+        call.received_s = self._now_s
+        if event.varying is not None:
+            try:
+                call.deadline_s = self._now_s + timeout_s(event.varying)
+                self._timed[stream_id] = call
+            except RpcError as error:
+                call.fail(error)
+                return
+        if event.end:
+            call.on_data(b"", end=True)
+
+    def _turn_away(self, stream_id: int, found: Route) -> None:
+        connection = self._connection
+        if found.http_status != 200:
+            connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
+            connection.send_data(stream_id, found.text.encode())
+            connection.send_end(stream_id)
+        else:
+            error = found.error
+            if error is None or self._refusal is not None:
+                error = RpcError(Status.UNAUTHENTICATED, self._refusal or "")
+            connection.send_head(stream_id, status.refusal(error.status, error.text), end=True)
+        connection.finished(stream_id)
+
+    def _on_data(self, stream_id: int, data: bytes, end: bool) -> None:
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.received_s = self._now_s
+            call.on_data(data, end=end)
+        else:
+            self._connection.credit(stream_id, len(data))
+
+    def _on_reset(self, event: Reset) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            call.cancel()
+
+    def _on_failed(self, event: Failed) -> None:
+        settings = self._settings
+        if self._now_s - settings.told_s > WARN_EVERY_S:  # whoever reaches the port must not fill the log
+            settings.told_s = self._now_s
+            _log.warning("a connection was closed", peer=self.peer, error=event.code.name, reason=event.reason)
+        for call in list(self._calls.values()):
+            call.cancel()
+        self._flush()
+        if self.transport is not None:
+            self.transport.close()
+
+    @property
+    def peer(self) -> str:
+        found: Any = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return f"{found[0]}:{found[1]}" if isinstance(found, tuple) else str(found or "a local process")
+
+    # What calls ask
+
+    @property
+    def room(self) -> Room:
+        return self._settings.room
+
+    def credit(self, stream_id: int, size: int) -> None:
+        self._connection.credit(stream_id, size)
+        self._flush_soon()
+
+    def send_answer(self, stream_id: int, message: bytes) -> None:
+        data = PREFIX.pack(0, len(message)) + message
+        self._connection.send_answer(stream_id, status.RESPONSE, data, _OK)
+        self._flush_soon()
+
+    def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None:
+        self._connection.send_head(stream_id, block, end=end)
+        self._flush_soon()
+
+    def send_message(self, stream_id: int, message: bytes) -> None:
+        prefix = PREFIX.pack(0, len(message))
+        if len(message) <= JOIN_BYTES_MAX:
+            self._connection.send_data(stream_id, prefix + message)
+        else:
+            self._connection.send_data(stream_id, prefix)
+            self._connection.send_data(stream_id, message)
+        self._flush_soon()
+
+    def send_end(self, stream_id: int, trailers: bytes) -> None:
+        self._connection.send_end(stream_id, trailers)
+        self._flush_soon()
+
+    def waiting_bytes(self, stream_id: int) -> int:
+        return self._connection.waiting_bytes(stream_id)
+
+    def tell_sent(self, call: Call) -> None:
+        self._senders.add(call)
+        self._flush_soon()
+
+    def wait_for_room(self, retry: Callable[[], None]) -> None:
+        self._settings.waiting.add(retry)
+
+    def ended(self, call: Call) -> None:
+        self._calls.pop(call.stream_id, None)
+        self._timed.pop(call.stream_id, None)
+        self._senders.discard(call)
+        self._connection.finished(call.stream_id)
+        if not self._calls:
+            self._changed(self)
+
+    # Sending
+
+    def _flush_soon(self) -> None:
+        """Once for everything that happens in this turn of the loop."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        connection = self._connection
+        before = transport.get_write_buffer_size()
+        pieces = connection.take_output(0 if self._paused else max(0, WRITE_BYTES_MAX - before))
+        if pieces:
+            transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            senders, self._senders = self._senders, set()
+            for call in senders:
+                call.on_sent()
+        if not self._paused and connection.has_data_ready:
+            self._flush_soon()
+        unread = transport.get_write_buffer_size() > READ_PAUSE_BYTES
+        if unread != self._read_paused:
+            self._read_paused = unread
+            (transport.pause_reading if unread else transport.resume_reading)()
+
+    # Time
+
+    def tick(self, now_s: float) -> None:
+        """What happens because time passes; called a few times a second."""
+        timing = self._settings.timing
+        if self.transport is None or self._is_closing(now_s):
+            return
+        for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
+            call.fail(RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
+        for call in list(self._calls.values()):
+            if call.is_stalled and now_s - call.received_s > timing.stall_s and not self._read_paused:
+                text = f"no byte of the message came for {timing.stall_s:g} s"
+                call.fail(RpcError(Status.UNAVAILABLE, text))
+        if self._pinged_s is not None:
+            if now_s - self._pinged_s > timing.ping_timeout_s:
+                self._give_up("it does not answer")
+        elif not self._greeted:
+            if now_s - self._opened_s > timing.greeting_s:
+                self._give_up("it sends no request")
+        elif now_s - self._received_s > timing.ping_after_s:
+            self._pinged_s = now_s
+            self._connection.ping(b"alive?\0\0")
+            self._flush()
+
+    def _is_closing(self, now_s: float) -> bool:
+        """A peer that does not take the end of a connection is not waited for."""
+        if self.transport is None or not self.transport.is_closing():
+            return False
+        if self._closing_s is None:
+            self._closing_s = now_s
+        elif now_s - self._closing_s > self._settings.timing.ping_timeout_s:
+            self.transport.abort()
+        return True
+
+    def _give_up(self, reason: str) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            _log.info("a connection was given up", peer=self.peer, reason=reason)
+            self.transport.abort()
+
+    # The end
+
+    def drain(self) -> None:
+        """Take no more calls."""
+        self._connection.drain()
+        self._flush()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._calls
+
+    def stop(self, text: str) -> None:
+        """End what is under way, and close."""
+        for call in list(self._calls.values()):
+            call.fail(RpcError(Status.UNAVAILABLE, text))
+        self._flush()
+        if self.transport is not None:
+            self.transport.close()

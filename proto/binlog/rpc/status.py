@@ -1,0 +1,80 @@
+"""Statuses of gRPC, and the header blocks that carry them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import lru_cache
+
+from binlog.http2.headers import encode_fields, encode_response
+
+MESSAGE_BYTES_MAX = 4096  # of a status text; peers refuse header lists above 8 KiB and more
+
+
+class Status(IntEnum):
+    """The codes of gRPC."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RpcError(Exception):
+    """What ends a call with a status of its own."""
+
+    def __init__(self, status: Status, text: str) -> None:
+        super().__init__(f"{status.name}: {text}")
+        self.status = status
+        self.text = text
+
+
+_ACCEPTED = (b"grpc-accept-encoding", b"identity,gzip")
+RESPONSE = encode_response(200, b"application/grpc", [_ACCEPTED])
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x25}
+
+
+def percent_encoded(text: str) -> bytes:
+    """A status text as `grpc-message` has it; cut off, between characters, where it is longer than peers take."""
+    if len(text) <= MESSAGE_BYTES_MAX and text.isascii() and text.isprintable() and "%" not in text:
+        return text.encode()
+    out = bytearray()
+    for char in text:
+        piece = b"".join(
+            bytes((byte,)) if byte in _PLAIN else b"%%%02X" % byte for byte in char.encode("utf-8", "replace")
+        )
+        if len(out) + len(piece) > MESSAGE_BYTES_MAX:
+            break
+        out += piece
+    return bytes(out)
+
+
+def _fields(status: Status, text: str) -> list[tuple[bytes, bytes]]:
+    fields = [(b"grpc-status", str(int(status)).encode())]
+    if text:
+        fields.append((b"grpc-message", percent_encoded(text)))
+    return fields
+
+
+@lru_cache(maxsize=256)
+def trailers(status: Status, text: str = "") -> bytes:
+    """The block that ends a response."""
+    return encode_fields(_fields(status, text))
+
+
+@lru_cache(maxsize=256)
+def refusal(status: Status, text: str) -> bytes:
+    """The only block of a response without a message."""
+    return encode_response(200, b"application/grpc", [_ACCEPTED, *_fields(status, text)])

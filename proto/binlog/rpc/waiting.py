@@ -1,0 +1,30 @@
+"""Calls that wait for room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Waiting:
+    """Each is asked once, in order, on the turn of the loop after something was given back; who finds no room then
+    registers anew."""
+
+    def __init__(self) -> None:
+        self._retries: list[Callable[[], None]] = []
+        self._scheduled = False
+
+    def add(self, retry: Callable[[], None]) -> None:
+        self._retries.append(retry)
+
+    def room_again(self) -> None:
+        """Something was given back."""
+        if self._retries and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._ask)
+
+    def _ask(self) -> None:
+        self._scheduled = False
+        retries, self._retries = self._retries, []
+        for retry in retries:
+            retry()

@@ -1,0 +1,81 @@
+"""Every row of a real TiDB: read in step and one by one it has the same carriers, and folds to the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from binlog import envelope
+
+from drainer.batch import read_batch
+from drainer.changes.decode import ColumnDecoder
+from drainer.changes.scan import scan_all
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import merge_slot
+from drainer.order.fold import FoldBuilder
+from drainer.plan import SegmentWork
+from drainer.row.decode import Decoder
+from drainer.schema.file import parse_jobs
+from drainer.schema.history import JobHistory
+from drainer.schema.policy import Policy
+from drainer.schema.schema import Schema
+from drainer.segment import walk
+from drainer.step import Merged, Rows
+from tests.capture import GOLDEN, CaptureSet, find_sets
+from tests.unit.drainer.changes.cases import images
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "capture" in metafunc.fixturenames:
+        paths: list[Path] = metafunc.config.getoption("--captures") or [GOLDEN]
+        sets = [found for path in paths for found in find_sets(path) if found.has("binlogs.bin")]
+        metafunc.parametrize("capture", sets, ids=[found.name for found in sets])
+
+
+def segments(capture: CaptureSet) -> Iterator[tuple[Rows, list[bytes]]]:
+    """The rows between two DDLs, again and again."""
+    history = JobHistory(parse_jobs(capture.jobs_text.decode(), capture.name))
+    begin_ts = int(capture.meta["scenario_start_ts"])
+    binlogs = []
+    for payload in capture.binlogs:
+        seen = envelope.scan(payload)
+        binlogs.append(Merged(seen.commit_ts, seen.start_ts, "pump1", payload))
+    batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
+    schema = Schema.open(history, position_ts=begin_ts, policy=Policy())
+    for step in walk(batch, schema):
+        if isinstance(step, Rows):
+            yield step, [bytes(binlog.payload) for binlog in step.binlogs]
+
+
+def shown(work: SegmentWork) -> tuple[object, ...]:
+    folded = [(one.shape, [tuple(row) for row in one.rows]) for one in work.folded]
+    return folded, work.ordered, work.change_count
+
+
+def test_both_ways_of_decoding_agree(capture: CaptureSet) -> None:
+    count = 0
+    for step, payloads in segments(capture):
+        rows = scan_all(payloads[::-1]).rows
+        in_step = images(list(ColumnDecoder(step.view, vector_rows_min=1).decode(rows)))
+        assert in_step == images(list(ColumnDecoder(step.view, vector_rows_min=1 << 40).decode(rows)))
+        count += len(in_step)
+    assert count > 50
+
+
+def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
+    folded = 0
+    for step, payloads in segments(capture):
+        expected = FoldBuilder(Decoder(step.view, "mysql"))
+        expected.add_all(payloads)
+        work = expected.finish(step.after_ts, step.until_ts)
+        decoder = SegmentDecoder(step.view, "mysql", columns_bytes_min=0, columns_rows_min=0)
+        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, beside=decoder.rows)
+        builder = SegmentBuilder(decoder)
+        builder.add_all(payloads[::-1])
+        assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(work)
+        builder = SegmentBuilder(decoder)
+        builder.add_all(payloads)
+        assert shown(merge_slot(builder.slots(1).values())) == shown(work)
+        folded += sum(decoder.covers(one.shape.table_id) for one in work.folded)
+    assert folded > 5

@@ -1,0 +1,155 @@
+"""The drainer on a Spark cluster whose nodes see nothing of the driver's files, and die in the middle.
+
+One etcd, two pumps, one MariaDB, one master and two nodes for the whole module. What stands downstream in the end, and
+what triggers counted, must be as if nothing had happened (rules 15, 16, 22).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from pumpclient.sdk import SyncService
+from tests.integration.drainer.large_case import descendants
+from tests.integration.drainer.test_kills import AUDIT, Writer
+from tests.integration.drainer.test_kills import World as Killed
+from tests.integration.pumpclient.conftest import Cluster
+from tests.spark_cluster import CORES, SECRET, SparkCluster, running_cluster
+from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TRANSACTIONS = 300
+WAITS = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+# A path without a scheme is then none of this machine.
+NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
+
+
+@dataclass
+class World(Killed):
+    """As for the drainer that is killed itself, whose tables and checks these are."""
+
+    spark: SparkCluster | None = None
+    driver: Path = Path()
+
+    def drainer(self, *args: str) -> Server:  # type: ignore[override]
+        assert self.spark is not None
+        self.lives += 1
+        folder = self.driver
+        (folder / "tmp").mkdir(exist_ok=True)
+        config = folder / "drainer.toml"
+        config.write_text(
+            f'pd-urls = "{self.cluster.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
+            f'status-addr = ""\ndata-dir = "{folder}/data"\ninitial-commit-ts = 0\n'
+            "inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n"
+            '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\n'
+            f'[syncer.to]\nhost = "{self.mariadb.host}"\nport = {self.mariadb.port}\nuser = "{self.mariadb.user}"\n'
+            f'password = "{self.mariadb.password}"\nallow-triggers = true\n{self.spark.settings(**NO_SHARED_FILES)}'
+        )
+        output = self.directory / f"drainer-{self.lives}.log"
+        env = {"TMPDIR": str(folder / "tmp")}
+        return python_module("drainer", "-config", str(config), *args, output=output, **env).start()
+
+    def reached(self, drainer: Server, sql: str) -> None:
+        """Wait until this finds something downstream."""
+
+        def there() -> bool:
+            if not drainer.alive:
+                pytest.fail(f"the drainer ended\n{self.said(drainer)}")
+            return bool(self.mariadb.query(sql))
+
+        wait_until(there, deadline_s=300, what=f"{sql}\n{self.said(drainer)}")
+
+    def said(self, drainer: Server) -> str:
+        log = self.driver / "data" / "spark.log"
+        spark = log.read_text(errors="replace").splitlines()[-40:] if log.exists() else []
+        return "\n".join([drainer.tail(), "spark.log:", *spark])
+
+
+@pytest.fixture(scope="module")
+def world(mariadb_server: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    require_java()
+    mariadb_server.reset()
+    directory = tmp_path_factory.mktemp("cluster")
+    with running_etcd() as etcd, contextlib.ExitStack() as stack:
+        cluster = Cluster(etcd, directory)
+        for name in ("p1", "p2"):
+            stack.callback(cluster.add(name).server.kill)
+        service = SyncService.connect(cluster.url)
+        stack.callback(service.close)
+        spark = stack.enter_context(running_cluster())
+        for name in ("node-1", "node-2"):
+            spark.add(name)
+        driver = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="driver-")))
+        made = World(cluster, mariadb_server, Writer(service), directory, spark=spark, driver=driver)
+        made.writer.create()
+        made.writer.write(3)
+        yield made
+
+
+@contextlib.contextmanager
+def row_held(mariadb: MariaDB, key: int) -> Iterator[pymysql.connections.Connection[tuple[object, ...]]]:
+    """While inside, whoever writes the row of `key` waits."""
+    with mariadb.connect(autocommit=False) as connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO k.keyed(id, u, note) VALUES (%s, %s, 'held')", (key, -1000 - key))
+        yield connection
+        connection.rollback()
+
+
+def running(world: World) -> Server:
+    """A drainer that has applied what there was, with triggers that count everything from now on."""
+    drainer = world.drainer()
+    writer = world.writer
+    world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
+    for statement in AUDIT:
+        world.mariadb.query(statement)
+    writer.puts.clear()
+    writer.takes.clear()
+    return drainer
+
+
+def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> None:
+    """Each dies while a spread batch is half applied: a row that another session holds keeps it from ending."""
+    assert world.spark is not None
+    writer, nodes, mariadb = world.writer, world.spark.nodes, world.mariadb
+    drainer = running(world)
+    try:
+        first = len(writer.keyed)
+        third, two_thirds = first + TRANSACTIONS // 3, first + 2 * TRANSACTIONS // 3
+        with row_held(mariadb, third) as one, row_held(mariadb, two_thirds):
+            writer.write(TRANSACTIONS)
+            world.reached(drainer, WAITS)
+            assert nodes["node-1"].strangers(world.driver) == nodes["node-2"].strangers(world.driver) == []
+            assert SECRET not in command_lines(drainer, *(node.server for node in nodes.values()))
+            (executor,) = nodes["node-1"].executors()
+            os.kill(executor, signal.SIGKILL)
+            one.rollback()
+            world.reached(drainer, f"SELECT 1 FROM k.keyed WHERE id = {third}")
+            world.reached(drainer, WAITS)
+            nodes["node-2"].kill()
+        world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {first + TRANSACTIONS}")
+        assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
+    finally:
+        drainer.kill()
+    world.check()
+    drainer.wait_for_output('["executors look for this address on their own machines"]')
+    drainer.wait_for_output(f'["tasks that can run at once"] [component=drainer.run] [tasks={2 * CORES}]')
+
+
+def command_lines(*servers: Server | None) -> str:
+    """What everybody on a machine may read of these programs and all that they started."""
+    found = []
+    for server in servers:
+        assert server is not None and server.process is not None
+        for pid in descendants(server.process.pid):
+            with contextlib.suppress(OSError):
+                found.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"))
+    return "\n".join(found)

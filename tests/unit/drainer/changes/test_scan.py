@@ -1,0 +1,145 @@
+"""Rows are found where the general readers find them, whatever else a message holds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from binlog import envelope
+from binlog.envelope import encode_binlog
+from binlog.errors import DecodeError
+from binlog.tidb.mutation import PrewriteValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.changes.scan import Scanned, scan_all
+from drainer.plan import Kind
+from drainer.row.decode import in_order
+from drainer.row.transaction import rows, scan
+from tests.row_case import BEGIN_TS
+
+Row = tuple[int, int, int, int, int, Kind, bytes]
+
+
+def general(payloads: list[bytes]) -> list[Row]:
+    """commit_ts, start_ts, sequence, version, table id, kind, row: one after another."""
+    found = []
+    for one in in_order([scan(payload) for payload in payloads]):
+        start_ts = envelope.scan(one[1]).start_ts
+        found += [
+            (one[0], start_ts, number, version, table_id, kind, row)
+            for number, (version, table_id, kind, row) in enumerate(rows(one))
+        ]
+    return found
+
+
+def in_step(scanned: Scanned) -> list[Row]:
+    found = scanned.rows
+    assert (found.begin[1:] >= found.end[:-1]).all(), "columns are cut from ascending places"
+    listed = [
+        (*of, Kind(kind), found.row(number))
+        for number, (*of, kind) in enumerate(
+            zip(
+                found.commit_ts.tolist(),
+                found.start_ts.tolist(),
+                found.sequence.tolist(),
+                found.version.tolist(),
+                found.table_id.tolist(),
+                found.kind.tolist(),
+                strict=True,
+            )
+        )
+    ]
+    by_order = [row for _, row in sorted(zip(found.order.tolist(), listed, strict=True), key=lambda pair: pair[0])]
+    assert sorted(found.order.tolist()) == found.order.tolist() or len(listed) > 1
+    return by_order  # type: ignore[return-value]
+
+
+def binlog(value: PrewriteValue | None, commit_ts: int, start_ts: int, key: bytes = b"key") -> bytes:
+    body = value.serialize() if value is not None else None
+    return encode_binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=key, prewrite_value=body)
+
+
+NUMBERS = st.integers(0, 2**48) | st.integers(0, 300)
+ROWS = st.lists(
+    st.tuples(st.integers(1, 3) | NUMBERS, st.sampled_from(["insert", "update", "delete"]), st.binary(max_size=300)),
+    max_size=5,
+)
+
+
+@st.composite
+def payloads(draw: st.DrawFn) -> bytes:
+    value = PrewriteValue(draw(NUMBERS))
+    for table_id, kind, row in draw(ROWS):
+        getattr(value, kind)(table_id, row)
+    base = draw(st.sampled_from([BEGIN_TS, BEGIN_TS, 5, 1 << 62]))
+    commit_ts = base + draw(st.integers(0, 6))
+    start_ts = draw(st.sampled_from([commit_ts - 1, commit_ts - 3, commit_ts]))
+    shape = draw(st.integers(0, 8))
+    if shape == 0:
+        return encode_binlog(tp=1, start_ts=start_ts, commit_ts=commit_ts, ddl_query=b"DROP TABLE t", ddl_job_id=7)
+    if shape == 1:
+        return binlog(None, commit_ts, start_ts)
+    whole = binlog(value, commit_ts, start_ts, draw(st.binary(max_size=200)))
+    return whole[2:] + whole[:2] if shape == 2 else whole  # tp may come last
+
+
+@settings(deadline=None, max_examples=150)
+@given(found=st.lists(payloads(), max_size=12), seed=st.integers(0, 99))
+def test_rows_are_those_of_the_general_readers(found: list[bytes], seed: int) -> None:
+    """In any order, some of them twice."""
+    dice = random.Random(seed)
+    found = list({general_place(payload): payload for payload in found}.values())
+    found += dice.sample(found, dice.randint(0, len(found)))
+    dice.shuffle(found)
+    scanned = scan_all(found)
+    assert in_step(scanned) == general(found)
+    transactions = in_order([scan(payload) for payload in found])
+    assert set(scanned.commit_ts.tolist()) == {one[0] for one in transactions}
+    assert scanned.source_bytes == sum(len(one[1]) for one in transactions)
+
+
+def general_place(payload: bytes) -> tuple[int, int]:
+    found = envelope.scan(payload)
+    return found.commit_ts, found.start_ts
+
+
+@settings(deadline=None, max_examples=150)
+@given(whole=payloads(), at=st.integers(0, 10_000), byte=st.integers(0, 255))
+def test_damage_is_told_as_by_the_general_readers(whole: bytes, at: int, byte: int) -> None:
+    value = PrewriteValue(70)
+    value.insert(300, b"r" * 20)
+    neighbour, place = binlog(value, BEGIN_TS + 1000, BEGIN_TS), at % len(whole)
+    for damaged in (whole[:place], whole[:place] + bytes((byte,)) + whole[place + 1 :]):
+        among = [neighbour, damaged, neighbour]
+        try:
+            expected = general(among)
+        except DecodeError:
+            with pytest.raises(DecodeError):
+                scan_all(among)
+        else:
+            assert in_step(scan_all(among)) == expected
+
+
+def test_a_single_row_is_read_in_place() -> None:
+    """The usual transaction costs no call of its own."""
+    value = PrewriteValue(70)
+    value.insert(300, b"r" * 200)
+    found = [binlog(value, BEGIN_TS + n, BEGIN_TS) for n in range(3)]
+    patch = pytest.MonkeyPatch()
+    with patch.context() as context:
+        context.setattr("drainer.changes.scan._Several.add", None)
+        assert [row[6] for row in in_step(scan_all(found))] == [b"r" * 200] * 3
+
+
+def test_a_row_that_follows_its_like_while_partitions_are_reorganized_is_left_out() -> None:
+    row = b"\x08\x02\x08\x02\x08\x01\x08\x0e"  # a column and the rowid
+    value = PrewriteValue(1)
+    for _ in range(2):
+        value.delete(5, row)
+    assert len(scan_all([binlog(value, BEGIN_TS, BEGIN_TS - 1)]).rows) == 1
+
+
+def test_nothing_at_all() -> None:
+    scanned = scan_all([])
+    assert (len(scanned.rows), scanned.source_bytes) == (0, 0)

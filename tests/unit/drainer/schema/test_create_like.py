@@ -1,0 +1,38 @@
+"""CREATE TABLE LIKE from another current database (cases of names: tests/cases/schema/names.txt)."""
+
+from dataclasses import replace
+
+import pytest
+from binlog.tidb.job import ActionType
+
+from drainer.schema.catalog import Catalog
+from drainer.schema.create_like import independent
+from tests.schema_case import job, table
+
+SOURCE = table(10, "s", ("id", "v"))
+
+
+def catalog(*schemas: str) -> Catalog:
+    """A table `s` in each of these."""
+    made = Catalog()
+    for number, schema in enumerate(schemas, start=20):
+        made.put(number, schema, 1, replace(SOURCE, id=number))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("schemas", "text", "wanted"),
+    [
+        (("a",), "CREATE TABLE `b`.`t` LIKE `s`", "CREATE TABLE `b`.`t` LIKE `a`.`s`"),
+        (("a",), "create table if not exists b.t (like s) /* x */", "CREATE TABLE `b`.`t` LIKE `a`.`s`"),
+        (("a", "c"), "CREATE TABLE `b`.`t` LIKE `s`", None),
+        ((), "CREATE TABLE `b`.`t` LIKE `s`", None),
+        (("a",), "CREATE TABLE `t` LIKE `s`", None),
+        (("a",), "CREATE TABLE `b`.`t` LIKE `a`.`s`", None),
+        (("a",), "CREATE TABLE `b`.`t` (`like` INT, `s` INT)", None),
+    ],
+)
+def test_the_source_is_looked_for(schemas: tuple[str, ...], text: str, wanted: str | None) -> None:
+    """The text stays where it says enough, and where more than one table may be meant."""
+    made = job(5, ActionType.CREATE_TABLE, 5, schema_id=30, table_info=replace(SOURCE, id=11, name="t"))
+    assert independent(made, text, catalog(*schemas)) == (wanted or text)

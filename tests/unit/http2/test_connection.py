@@ -1,0 +1,272 @@
+"""Requests and responses, whatever the pieces in which bytes come; and what ends a stream or a connection."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from binlog.http2 import frames
+from binlog.http2.connection import Connection
+from binlog.http2.events import Acknowledged, Data, Event, Failed, Request, Reset
+from binlog.http2.frames import Code, Setting
+from binlog.http2.headers import encode_fields, encode_response
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.http2.peer import GREETING, REQUEST, Talk, block, data, frame, headers, rst, settings, window_update
+
+HEAD = encode_response(200, b"application/grpc")
+TRAILERS = encode_fields([(b"grpc-status", b"0")])
+FLOW = (
+    GREETING
+    + headers(1, (*REQUEST, ("grpc-timeout", "5S")))
+    + data(1, b"first")
+    + data(1, b"second", end=True)
+    + frame(frames.PING, b"01234567")
+    + headers(3, end=True)
+    + headers(5)
+    + data(5, b"x" * 600)
+    + window_update(0, 70000)
+    + frame(250, b"of an extension")
+    + rst(5)
+)
+
+
+def plain(events: list[Event]) -> list[object]:
+    """Events as values that can be compared."""
+    return [
+        (event.stream_id, event.head.path, event.head.fields, event.varying, event.end)
+        if isinstance(event, Request)
+        else tuple(event)
+        for event in events
+    ]
+
+
+def test_it_greets_with_its_limits() -> None:
+    talk = Talk()
+    first, window, ack = talk.first
+    values = dict(frames.SETTING.iter_unpack(first.payload))
+    assert values[Setting.HEADER_TABLE_SIZE] == 0
+    assert values[Setting.MAX_CONCURRENT_STREAMS] == 4096
+    assert values[Setting.INITIAL_WINDOW_SIZE] == 1 << 20
+    assert (window.kind, int.from_bytes(window.payload, "big")) == (frames.WINDOW_UPDATE, (8 << 20) - 65535)
+    assert (ack.kind, ack.flags) == (frames.SETTINGS, frames.ACK)
+
+
+def test_a_call_and_its_answer() -> None:
+    talk = Talk()
+    (request,) = talk.say(headers(1, (*REQUEST, ("grpc-timeout", "99m"))))
+    assert isinstance(request, Request)
+    assert (request.head.method, request.head.path, request.varying) == (b"POST", b"/t.T/M", b"99m")
+    assert request.head.get(b"te") == b"trailers" and not request.end
+    assert talk.say(data(1, b"abc", end=True)) == [Data(1, b"abc", True)]
+    talk.connection.credit(1, 3)
+    talk.connection.send_answer(1, HEAD, b"answer", TRAILERS)
+    head, body, trailers = talk.heard()
+    assert talk.fields(head) == [(":status", "200"), ("content-type", "application/grpc")]
+    assert (body.kind, body.payload, body.flags) == (frames.DATA, b"answer", 0)
+    assert talk.fields(trailers) == [("grpc-status", "0")] and trailers.flags & frames.END_STREAM
+    talk.connection.finished(1)
+    assert talk.connection.under_way == 0
+    talk.connection.send_data(1, b"late")
+    talk.connection.reset(1, Code.CANCEL)
+    assert talk.heard() == []
+
+
+@given(st.lists(st.integers(1, len(FLOW) - 1), max_size=40))
+def test_the_pieces_in_which_bytes_come_do_not_matter(cuts: list[int]) -> None:
+    whole, cut = Connection(varying=b"grpc-timeout"), Connection(varying=b"grpc-timeout")
+    expected = plain(whole.receive(FLOW, 0.0))
+    places = [0, *sorted(cuts), len(FLOW)]
+    found: list[Event] = []
+    for begin, end in itertools.pairwise(places):
+        found += cut.receive(FLOW[begin:end], 0.0)
+    assert plain(found) == expected
+    assert b"".join(cut.take_output(0)) == b"".join(whole.take_output(0))
+    assert len(expected) == 7 and isinstance(found[-1], Reset)
+
+
+def test_byte_by_byte() -> None:
+    connection = Connection(varying=b"grpc-timeout")
+    found = [event for byte in FLOW for event in connection.receive(bytes((byte,)), 0.0)]
+    assert plain(found) == plain(Connection(varying=b"grpc-timeout").receive(FLOW, 0.0))
+
+
+def test_a_header_block_in_many_frames() -> None:
+    talk = Talk()
+    found = block()
+    pieces = [found[at : at + 9] for at in range(0, len(found), 9)]
+    talk.say(frame(frames.HEADERS, pieces[0], flags=frames.END_STREAM, stream_id=1))
+    for piece in pieces[1:-1]:
+        assert talk.say(frame(frames.CONTINUATION, piece, stream_id=1)) == []
+    (request,) = talk.say(frame(frames.CONTINUATION, pieces[-1], flags=frames.END_HEADERS, stream_id=1))
+    assert isinstance(request, Request) and request.end and request.head.path == b"/t.T/M"
+
+
+def test_padding_and_priority_are_taken_off() -> None:
+    talk = Talk()
+    padded = b"\x03" + b"\x00\x00\x00\x00\x10" + block() + bytes(3)
+    flags = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
+    (request,) = talk.say(frame(frames.HEADERS, padded, flags=flags, stream_id=1))
+    assert isinstance(request, Request)
+    assert talk.say(frame(frames.DATA, b"\x04data" + bytes(4), flags=frames.PADDED, stream_id=1)) == [
+        Data(1, b"data", False)
+    ]
+
+
+def test_trailers_of_a_request_end_it() -> None:
+    talk = Talk()
+    talk.say(headers(1))
+    assert talk.say(headers(1, (("x", "y"),), end=True)) == [Data(1, b"", True)]
+
+
+def test_a_ping_is_answered_and_ours_is_told() -> None:
+    talk = Talk()
+    assert talk.say(frame(frames.PING, b"01234567")) == []
+    assert talk.heard() == [(frames.PING, frames.ACK, 0, b"01234567")]
+    talk.connection.ping(b"from us.")
+    assert talk.heard() == [(frames.PING, 0, 0, b"from us.")]
+    assert talk.say(frame(frames.PING, b"from us.", flags=frames.ACK)) == [Acknowledged(b"from us.")]
+
+
+def test_an_answer_before_the_request_has_ended() -> None:
+    """The peer is told to send no more, and what it had sent by then does no harm; its bytes are given back."""
+    talk = Talk()
+    talk.say(headers(1))
+    talk.connection.send_head(1, HEAD, end=True)
+    assert [(f.kind, f.payload) for f in talk.heard()][1:] == [(frames.RST_STREAM, bytes(4))]
+    window = talk.connection._window + talk.connection._credit
+    assert talk.say(data(1, b"late"), headers(1, (("x", "y"),), end=True), window_update(1, 5), rst(1)) == []
+    assert talk.connection._window + talk.connection._credit == window
+    assert talk.heard() == []
+
+
+def test_a_reset_by_the_peer() -> None:
+    talk = Talk()
+    talk.say(headers(1), data(1, b"abc"))
+    assert talk.say(rst(1, 8)) == [Reset(1, 8, "the peer cancelled it")]
+    assert talk.connection.under_way == 1, "until its handler has ended"
+    talk.connection.send_answer(1, HEAD, b"late", TRAILERS)
+    assert talk.heard() == []
+
+
+def test_draining() -> None:
+    """What is under way goes on; what comes later may be sent elsewhere."""
+    talk = Talk()
+    talk.say(headers(1))
+    talk.connection.drain()
+    talk.connection.drain()
+    (goaway,) = talk.heard()
+    assert (goaway.kind, goaway.payload[:8]) == (frames.GOAWAY, b"\0\0\0\1\0\0\0\0")
+    assert talk.say(headers(3, end=True)) == []
+    assert [(f.kind, f.stream_id, f.payload[3]) for f in talk.heard()] == [(frames.RST_STREAM, 3, Code.REFUSED_STREAM)]
+    assert talk.say(data(1, b"x", end=True)) == [Data(1, b"x", True)]
+    talk.connection.send_answer(1, HEAD, b"answer", TRAILERS)
+    assert len(talk.heard()) == 3
+
+
+STREAM_ERRORS = {
+    "a second header block that does not end it": (headers(1) + headers(1), Code.PROTOCOL_ERROR),
+    "data after its end": (headers(1, end=True) + data(1, b"x"), Code.STREAM_CLOSED),
+    "a header block after its end": (headers(1, end=True) + headers(1, end=True), Code.STREAM_CLOSED),
+    "a window update of nothing": (headers(1) + window_update(1, 0), Code.PROTOCOL_ERROR),
+    "a window above 2^31-1": (headers(1) + window_update(1, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "content-length says more": (
+        headers(1, (*REQUEST, ("content-length", "5"))) + data(1, b"four", end=True),
+        Code.PROTOCOL_ERROR,
+    ),
+    "content-length without data": (headers(1, (*REQUEST, ("content-length", "5")), end=True), Code.PROTOCOL_ERROR),
+    "pseudo fields in trailers": (headers(1) + headers(1, ((":path", "x"),), end=True), Code.PROTOCOL_ERROR),
+    "no path": (headers(1, REQUEST[:2]), Code.PROTOCOL_ERROR),
+    "an empty path": (headers(1, (*REQUEST[:2], (":path", ""))), Code.PROTOCOL_ERROR),
+    "upper case": (headers(1, (*REQUEST, ("Big", "x"))), Code.PROTOCOL_ERROR),
+    "a field of HTTP/1": (headers(1, (*REQUEST, ("connection", "close"))), Code.PROTOCOL_ERROR),
+    "te with more than trailers": (headers(1, (*REQUEST[:4], ("te", "gzip"))), Code.PROTOCOL_ERROR),
+    "a pseudo field twice": (headers(1, (REQUEST[0], *REQUEST)), Code.PROTOCOL_ERROR),
+    "a pseudo field behind others": (headers(1, (*REQUEST, (":status", "1"))), Code.PROTOCOL_ERROR),
+    "a newline in a value": (headers(1, (*REQUEST, ("a", "b\nc"))), Code.PROTOCOL_ERROR),
+    "it depends on itself": (headers(1) + frame(frames.PRIORITY, b"\0\0\0\1\0", stream_id=1), Code.PROTOCOL_ERROR),
+    "PRIORITY of four bytes": (headers(1) + frame(frames.PRIORITY, bytes(4), stream_id=1), Code.FRAME_SIZE_ERROR),
+}
+
+
+@pytest.mark.parametrize("name", STREAM_ERRORS)
+def test_what_ends_a_stream(name: str) -> None:
+    sent, code = STREAM_ERRORS[name]
+    talk = Talk()
+    talk.say(sent)
+    resets = [(f.stream_id, int.from_bytes(f.payload, "big")) for f in talk.heard() if f.kind == frames.RST_STREAM]
+    assert resets == [(1, code)]
+    assert not any(isinstance(event, Failed) for event in talk.events)
+    (request,) = talk.say(headers(3, end=True))
+    assert isinstance(request, Request), "the connection goes on"
+
+
+CONNECTION_ERRORS = {
+    "data of stream 0": (data(0, b"x"), Code.PROTOCOL_ERROR),
+    "data of an idle stream": (data(1, b"x"), Code.PROTOCOL_ERROR),
+    "a header block of an even stream": (headers(2), Code.PROTOCOL_ERROR),
+    "a header block of a stream passed over": (headers(5, end=True) + headers(3), Code.PROTOCOL_ERROR),
+    "a window update of an idle stream": (window_update(1, 5), Code.PROTOCOL_ERROR),
+    "a window update of nothing": (window_update(0, 0), Code.PROTOCOL_ERROR),
+    "a window above 2^31-1": (window_update(0, 2**31 - 1), Code.FLOW_CONTROL_ERROR),
+    "a window update of five bytes": (frame(frames.WINDOW_UPDATE, bytes(5)), Code.FRAME_SIZE_ERROR),
+    "a reset of an idle stream": (rst(1), Code.PROTOCOL_ERROR),
+    "a reset of three bytes": (headers(1) + frame(frames.RST_STREAM, bytes(3), stream_id=1), Code.FRAME_SIZE_ERROR),
+    "a promise": (frame(frames.PUSH_PROMISE, bytes(4), stream_id=1), Code.PROTOCOL_ERROR),
+    "a frame above the limit": (frame(frames.DATA, bytes(16385), stream_id=1), Code.FRAME_SIZE_ERROR),
+    "an unknown frame above the limit": (frame(99, bytes(16385)), Code.FRAME_SIZE_ERROR),
+    "SETTINGS of a stream": (frame(frames.SETTINGS, stream_id=1), Code.PROTOCOL_ERROR),
+    "SETTINGS of five bytes": (frame(frames.SETTINGS, bytes(5)), Code.FRAME_SIZE_ERROR),
+    "an acknowledgement that says something": (
+        frame(frames.SETTINGS, bytes(6), flags=frames.ACK),
+        Code.FRAME_SIZE_ERROR,
+    ),
+    "a window in SETTINGS": (settings(INITIAL_WINDOW_SIZE=2**31), Code.FLOW_CONTROL_ERROR),
+    "a frame size in SETTINGS": (settings(MAX_FRAME_SIZE=16383), Code.PROTOCOL_ERROR),
+    "push in SETTINGS": (settings(ENABLE_PUSH=2), Code.PROTOCOL_ERROR),
+    "a ping of a stream": (frame(frames.PING, bytes(8), stream_id=1), Code.PROTOCOL_ERROR),
+    "a ping of seven bytes": (frame(frames.PING, bytes(7)), Code.FRAME_SIZE_ERROR),
+    "GOAWAY of a stream": (frame(frames.GOAWAY, bytes(8), stream_id=1), Code.PROTOCOL_ERROR),
+    "PRIORITY of stream 0": (frame(frames.PRIORITY, bytes(5)), Code.PROTOCOL_ERROR),
+    "CONTINUATION of nothing": (frame(frames.CONTINUATION, b"", stream_id=1), Code.PROTOCOL_ERROR),
+    "a header block interrupted": (
+        frame(frames.HEADERS, block(), stream_id=1) + frame(frames.PING, bytes(8)),
+        Code.PROTOCOL_ERROR,
+    ),
+    "a header block continued elsewhere": (
+        frame(frames.HEADERS, block(), stream_id=1) + frame(frames.CONTINUATION, b"", flags=4, stream_id=3),
+        Code.PROTOCOL_ERROR,
+    ),
+    "more padding than frame": (
+        headers(1) + frame(frames.DATA, b"\x05abc", flags=frames.PADDED, stream_id=1),
+        Code.PROTOCOL_ERROR,
+    ),
+    "no padding length": (headers(1) + frame(frames.DATA, b"", flags=frames.PADDED, stream_id=1), Code.PROTOCOL_ERROR),
+    "a header block that is none": (frame(frames.HEADERS, b"\xff\xff", flags=4, stream_id=1), Code.COMPRESSION_ERROR),
+    "a header table that we do not allow": (
+        frame(frames.HEADERS, b"\x21" + block(size_update=False), flags=4, stream_id=1),
+        Code.COMPRESSION_ERROR,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONNECTION_ERRORS)
+def test_what_ends_a_connection(name: str) -> None:
+    sent, code = CONNECTION_ERRORS[name]
+    talk = Talk()
+    talk.say(sent)
+    failed = talk.events[-1]
+    assert isinstance(failed, Failed) and failed.code is code
+    last = talk.heard()[-1]
+    assert (last.kind, int.from_bytes(last.payload[4:8], "big")) == (frames.GOAWAY, code)
+    assert talk.say(GREETING, headers(99)) == [] and talk.heard() == []
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSX\r\n\r\n", GREETING[:24] + headers(1)]
+)
+def test_who_does_not_speak_http2(greeting: bytes) -> None:
+    talk = Talk(greeting=greeting)
+    (failed,) = talk.greeted
+    assert isinstance(failed, Failed) and failed.code is Code.PROTOCOL_ERROR

@@ -1,0 +1,154 @@
+"""Header blocks: what is remembered means what the decoder would say."""
+
+from __future__ import annotations
+
+import pytest
+from binlog.http2.frames import ProtocolError
+from binlog.http2.headers import HeaderDecoder, Malformed, encode_fields, encode_response, huffman
+from binlog.http2.limits import Limits
+from hpack import Decoder, Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.http2.peer import REQUEST
+
+NAMES = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).filter(lambda n: n not in ("te", "connection"))
+VALUES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=200)
+
+
+def encoder(*, table: bool = False) -> Encoder:
+    found = Encoder()
+    if not table:
+        found.header_table_size = 0
+    return found
+
+
+def decoder() -> HeaderDecoder:
+    return HeaderDecoder(Limits(), b"grpc-timeout")
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("table", [True, False])
+def test_blocks_that_differ_by_the_timeout_alone(compressed: bool, table: bool) -> None:
+    theirs, ours = encoder(table=table), decoder()
+    heads = []
+    for number in range(300):
+        fields = [*REQUEST, ("content-type", "application/grpc"), ("grpc-timeout", f"{number}m"), ("last", "x")]
+        head, varying = ours.request(theirs.encode(fields, huffman=compressed))
+        assert varying == f"{number}m".encode()
+        assert head.fields == ((b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"last", b"x"))
+        assert head.path == b"/t.T/M"
+        heads.append(head)
+    if not table:
+        assert all(head is heads[1] for head in heads[2:]), "the short way"
+
+
+def test_a_field_that_only_looks_like_the_timeout() -> None:
+    """Its name may stand in a value, or twice."""
+    theirs, ours = encoder(), decoder()
+    mark = huffman(b"grpc-timeout")
+    looks = (bytes((0x80 | len(mark),)) + mark).decode("latin-1")
+    for value in ("1m", "2m", "2m"):
+        fields = [*REQUEST, ("x", f"{looks}{value}"), ("grpc-timeout", value)]
+        head, varying = ours.request(
+            theirs.encode([(n.encode(), v.encode("latin-1")) for n, v in fields], huffman=False)
+        )
+        assert varying == value.encode()
+        assert head.get(b"x") == f"{looks}{value}".encode("latin-1")
+    for first, second in (("1m", "2m"), ("3m", "2m"), ("4m", "5m")):
+        _, varying = ours.request(theirs.encode([*REQUEST, ("grpc-timeout", first), ("grpc-timeout", second)]))
+        assert varying == first.encode()
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=6), st.lists(VALUES, min_size=1, max_size=6), st.booleans())
+def test_any_fields_come_out_as_they_went_in(
+    fields: list[tuple[str, str]], timeouts: list[str], compressed: bool
+) -> None:
+    theirs, ours = encoder(), decoder()
+    for timeout in [*timeouts, timeouts[0]]:
+        sent = [*REQUEST, *fields, ("grpc-timeout", timeout)]
+        head, varying = ours.request(theirs.encode(sent, huffman=compressed))
+        wanted = [(n.encode(), v.encode()) for n, v in [*REQUEST[4:], *fields] if n != "grpc-timeout"]
+        assert head.fields == tuple(wanted)
+        assert varying == next(v for n, v in sent if n == "grpc-timeout").encode()
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    theirs, ours = encoder(), decoder()
+    for number in range(1000):
+        ours.request(theirs.encode([*REQUEST, ("x", str(number)), ("grpc-timeout", f"{number}u")]))
+    assert len(ours._remembered) <= 64 and len(ours._values) <= 512
+    ours.request(theirs.encode([*REQUEST, ("x", "y" * 5000)]))
+    assert all(len(key) < 1024 for key in ours._remembered)
+
+
+def test_a_peer_with_a_table_is_never_answered_from_memory() -> None:
+    """The same bytes mean something else once the table has changed."""
+    theirs, ours = encoder(table=True), decoder()
+    first = [*REQUEST, ("a", "1")]
+    ours.request(theirs.encode(first))
+    again = theirs.encode(first)
+    assert ours.request(again)[0].get(b"a") == b"1"
+    ours.request(theirs.encode([*REQUEST, ("b", "2")]))
+    with pytest.raises(Malformed):  # the numbers of its fields have moved
+        ours.request(again)
+
+
+def test_a_value_that_holds_the_name_and_a_value_of_the_timeout() -> None:
+    """The same bytes twice: which of them is the field is for the decoder to say."""
+    theirs, ours = encoder(), decoder()
+    ours.request(theirs.encode(REQUEST))
+    for hidden, real in ((b"5m", b"5m"), (b"7m", b"5m"), (b"5m", b"7m")):
+        value = b"\x0cgrpc-timeout\x02" + hidden
+        fields = [(n.encode(), v.encode()) for n, v in REQUEST] + [(b"x", value), (b"grpc-timeout", real)]
+        head, varying = ours.request(theirs.encode(fields, huffman=False))
+        assert (head.get(b"x"), varying) == (value, real)
+
+
+def test_a_peer_that_begins_to_keep_no_table() -> None:
+    """What it sent before means nothing any more."""
+    theirs, ours = encoder(table=True), decoder()
+    fields = [*REQUEST, ("a", "1")]
+    theirs.encode(fields)
+    ours.request(Encoder().encode(fields))
+    block = theirs.encode(fields)
+    assert ours.request(block)[0].get(b"a") == b"1"
+    ours.request(b"\x20" + encoder().encode(REQUEST).removeprefix(b"\x20"))
+    with pytest.raises(ProtocolError, match="COMPRESSION_ERROR"):
+        ours.request(block)
+
+
+def test_a_peer_that_begins_to_keep_a_table_before_it_knows_better() -> None:
+    """A block that was remembered must be decoded again: it fills the table."""
+    theirs, ours = encoder(), decoder()
+    theirs.encode(REQUEST)
+    ours.request(encoder().encode(REQUEST))
+    block = theirs.encode([*REQUEST, ("a", "1")])
+    for _ in range(3):
+        ours.request(block)
+    other = encoder().encode([*REQUEST, ("b", "2")]).removeprefix(b"\x20")
+    ours.request(b"\x3f\xe1\x1f" + other)
+    ours.request(block)
+    head, _ = ours.request(b"\x83\x86\x84" + b"\xbe")
+    assert head.fields == ((b"a", b"1"),), "the newest entry of the table"
+
+
+def test_malformed_is_not_remembered() -> None:
+    theirs, ours = encoder(), decoder()
+    block = theirs.encode([*REQUEST, ("connection", "x")]).removeprefix(b"\x20")
+    ours.request(encoder().encode(REQUEST))
+    for _ in range(3):
+        with pytest.raises(Malformed, match="connection"):
+            ours.request(block)
+
+
+@given(st.lists(st.tuples(NAMES, VALUES.map(lambda value: value * 3)), max_size=6), st.integers(200, 599))
+def test_what_we_send_can_be_read(fields: list[tuple[str, str]], status: int) -> None:
+    sent = [(name.encode(), value.encode()) for name, value in fields]
+    found = Decoder().decode(encode_response(status, b"text/plain", sent), raw=True)
+    assert [tuple(each) for each in found] == [
+        (b":status", str(status).encode()),
+        (b"content-type", b"text/plain"),
+        *sent,
+    ]
+    assert [tuple(each) for each in Decoder().decode(encode_fields(sent), raw=True)] == sent

@@ -1,0 +1,114 @@
+"""Single writes that go to the store together: each gets its own answer, and nobody waits for another's trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from binlog.errors import BinlogError
+
+from pump.errors import InvalidBinlog, Stopping
+from pump.turn import GROUP_MAX, GROUPED_BYTES_MAX, TurnWriter
+from tests.unit.pump.build import SetClock, commit, opened, prewrite
+
+FAR_TS = 1 << 61
+
+
+class Recorder:
+    """Refuses what begins with "bad", leaves what begins with "far", and raises what it was told to."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[bytes]] = []
+        self.error: BaseException | None = None
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
+        self.groups.append(list(payloads))
+        if far is not None:
+            far += [place for place, payload in enumerate(payloads) if payload.startswith(b"far")]
+        elif payloads[0].startswith(b"far"):
+            await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return [InvalidBinlog(payload.decode()) if payload[:3] == b"bad" else None for payload in payloads]
+
+
+async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
+    store = Recorder()
+    turn = TurnWriter(store.write)
+    payloads = [b"%d" % number for number in range(GROUP_MAX + 10)]
+    payloads[5], payloads[GROUP_MAX] = b"bad 1", b"bad 2"
+    answers = await asyncio.gather(*(turn.write(payload) for payload in payloads))
+    assert store.groups == [payloads[:GROUP_MAX], payloads[GROUP_MAX:]]
+    assert [(place, str(error)) for place, error in enumerate(answers) if error is not None] == [
+        (5, "bad 1"),
+        (GROUP_MAX, "bad 2"),
+    ]
+    assert await turn.write(b"alone") is None and store.groups[-1] == [b"alone"]
+
+
+async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
+    store = Recorder()
+    store.go_on.clear()
+    turn = TurnWriter(store.write)
+    far = asyncio.create_task(turn.write(b"far"))
+    assert await asyncio.wait_for(asyncio.gather(turn.write(b"a"), turn.write(b"b")), 10) == [None, None]
+    assert not far.done() and store.groups == [[b"far", b"a", b"b"], [b"far"]]
+    store.go_on.set()
+    assert await asyncio.wait_for(far, 10) is None
+
+
+async def test_a_large_one_goes_alone() -> None:
+    store = Recorder()
+    turn = TurnWriter(store.write)
+    large = bytes(GROUPED_BYTES_MAX + 1)
+    await asyncio.gather(turn.write(b"a"), turn.write(large), turn.write(b"b"))
+    assert store.groups == [[large], [b"a", b"b"]]
+
+
+async def test_a_named_error_is_everybodys_answer() -> None:
+    store = Recorder()
+    store.error = Stopping("the pump is stopping")
+    answers = await asyncio.gather(*(TurnWriter(store.write).write(b"a") for _ in range(3)))
+    assert [str(answer) for answer in answers] == ["the pump is stopping"] * 3
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
+    store = Recorder()
+    store.error = ValueError("a mistake")
+    turn = TurnWriter(store.write)
+    answers = await asyncio.wait_for(
+        asyncio.gather(*(turn.write(b"a") for _ in range(count)), return_exceptions=True), 10
+    )
+    assert all(isinstance(answer, ValueError) for answer in answers)
+
+
+async def test_who_is_cancelled_takes_nobody_along() -> None:
+    store = Recorder()
+    turn = TurnWriter(store.write)
+    tasks = [asyncio.create_task(turn.write(payload)) for payload in (b"a", b"b")]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    assert await asyncio.wait_for(tasks[1], 10) is None
+    assert store.groups == [[b"a", b"b"]] and tasks[0].cancelled()
+
+
+async def test_through_a_store(tmp_path: Path) -> None:
+    """Pairs, a refusal, a probe and a ts that nobody gave out, in one turn; the source does not answer."""
+    clock = SetClock(100)
+    async with opened(tmp_path, clock) as store:
+        turn = TurnWriter(lambda payloads, far: store.write(payloads, far=far))
+        clock.down = True
+        written = asyncio.gather(
+            *(
+                turn.write(p)
+                for p in (prewrite(10), commit(10, 11), b"", prewrite(FAR_TS), commit(20, 19), prewrite(30))
+            )
+        )
+        answers = await asyncio.wait_for(written, 20)
+        assert [answer is None for answer in answers] == [True, True, True, False, False, True]
+        assert store.index.complete(11) is not None and store.is_pending(30) and not store.is_pending(FAR_TS)

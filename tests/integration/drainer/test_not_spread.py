@@ -3,7 +3,6 @@ again, the batch goes inline, and the error names the transaction."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Sequence
 
@@ -12,9 +11,9 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo
 
 from tests.integration.drainer.stubs import Stubs
-from tests.integration.drainer.test_daemon import reached, status
+from tests.integration.drainer.test_daemon import reached
 from tests.schema_case import BEGIN_TS, ts
-from tests.support import MariaDB, Server, free_port, wait_until
+from tests.support import MariaDB, Server, free_port
 from tests.unit.drainer.cut_case import BARE, INT_KEY, SECONDARY, Op, beginning, change, gone, jobs, payloads, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -48,7 +47,7 @@ def serve(stubs: Stubs, stream: Sequence[Sequence[Op]]) -> int:
     return end
 
 
-def drainer(stubs: Stubs, db: MariaDB, port: int, *, syncer: str = "", point: str = "") -> Server:
+def drainer(stubs: Stubs, db: MariaDB, port: int, *, syncer: str = "") -> Server:
     config = (
         f'initial-commit-ts = {BEGIN_TS}\nstatus-addr = "127.0.0.1:{port}"\n'
         "inline-bytes-max = 1024\nspread-bytes-min = 1\n"
@@ -56,7 +55,7 @@ def drainer(stubs: Stubs, db: MariaDB, port: int, *, syncer: str = "", point: st
         f'[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n{syncer}\n'
         f'[syncer.to]\nhost = "{db.host}"\nport = {db.port}\nuser = "{db.user}"\npassword = "{db.password}"\n'
     )
-    return stubs.drainer(config, **({"BINLOG_CRASH_POINT": point} if point else {})).start()
+    return stubs.drainer(config).start()
 
 
 def standing(db: MariaDB) -> dict[str, list[tuple[object, ...]]]:
@@ -105,46 +104,4 @@ def test_a_transaction_that_is_refused(stubs: Stubs, mariadb: MariaDB, bad: list
     running = drainer(stubs, mariadb, port, syncer=f"ignore-txn-commit-ts = [{refused}]")
     reached(running, port, end)
     assert running.stop(deadline_s=120) == 0, running.tail()
-    assert standing(mariadb) == after(COUNT)
-
-
-POINTS = ["drainer.before_intent", "drainer.mid_examine:2", "sink.before_commit", "drainer.after_intent"]
-
-
-def gone_or_there(server: Server, port: int, until_ts: int) -> None:
-    """A worker that dies is one that Spark replaces: then the batch arrives all the same."""
-
-    def over() -> bool:
-        with contextlib.suppress(OSError):  # it may be gone in the midst of an answer, or not serve yet
-            last = status(port)["LastTS"]
-            if isinstance(last, int) and last >= until_ts:
-                return True
-        return not server.alive
-
-    wait_until(over, deadline_s=300, what=f"the end of a life\n{server.tail()}")
-    server.kill()
-
-
-def test_killed_around_the_intent(stubs: Stubs, mariadb: MariaDB) -> None:
-    """A stream that keeps its keys is spread, and comes once, through a death of the driver or of workers at each place
-    in turn, one batch each."""
-    mariadb.reset()
-    end = serve(stubs, GOOD)
-    share = COUNT // len(POINTS)
-    spark_log = stubs.directory / "data" / "spark.log"  # what workers say
-    for number, point in enumerate(POINTS):
-        until_ts = ts(10 + share * (number + 1)) - 1
-        stubs.resolve(until_ts)
-        port = free_port()
-        dying = drainer(stubs, mariadb, port, point=point)
-        gone_or_there(dying, port, until_ts)
-        said = dying.text() + spark_log.read_text(errors="replace")
-        assert f"crash point {point.partition(':')[0]} reached" in said, dying.tail()
-        assert "a batch is not spread" not in dying.text()
-    stubs.resolve(end)
-    port = free_port()
-    running = drainer(stubs, mariadb, port)
-    reached(running, port, end)
-    assert running.stop(deadline_s=120) == 0, running.tail()
-    assert "a batch is not spread" not in running.text()
     assert standing(mariadb) == after(COUNT)

@@ -73,11 +73,13 @@ def held_meanwhile(claims: Iterable[Claim]) -> bool:
 
 
 def first_holder(claims: Sequence[Claim]) -> object:
-    """The key of the only row that may hold the value before the first of `claims`: the one that loses it there, else
-    the one that has it behind it. `claims` of one value, in order."""
+    """The key of the only row that may hold the value before the first of `claims`: the one that begins with losing it
+    there, else one that loses it for good, else the one that has it behind it. `claims` of one value, in order."""
     own = [claim for claim in claims if claim[0] == claims[0][0]]
-    last = {key: has for _, _, key, has, _ in own}
-    return next((key for _, _, key, has, _ in own if not has and not last[key]), own[0][2])
+    first, last = {key: has for _, _, key, has, _ in reversed(own)}, {key: has for _, _, key, has, _ in own}
+    began = [key for _, _, key, has, _ in own if not has and not first[key]]
+    lost = [key for _, _, key, has, _ in own if not has and not last[key]]
+    return [*began, *lost, own[0][2]][0]
 
 
 class ClaimedFold(TableFold):

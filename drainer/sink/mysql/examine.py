@@ -14,6 +14,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.statements import qualified, quote
+from drainer.sink.mysql.unique import UniqueKey, read
 
 _IDLE_S: Final = 120
 _VALUES_MAX: Final = 200
@@ -57,10 +58,14 @@ class MySQLExaminer:
 def _asked(session: Session, probes: Sequence[Probe]) -> str:
     for (shape, places), group in groupby(probes, key=attrgetter("shape", "places")):
         table = f"{shape.schema}.{shape.table}"
-        columns = ",".join(shape.columns[at] for at in places)
-        for sql in questions(list(group)):
+        names = [shape.columns[at] for at in places]
+        there = read(session, shape.schema, shape.table)
+        if there is not None and not refuses(there[0], names):
+            continue
+        columns = ",".join(names)
+        for question in questions(list(group)):
             try:
-                rows = session.query(sql)
+                rows = session.query(question.quick()) and session.query(question.exact())
             except ServerError as error:  # no such table, no such column: whoever writes the rows says it
                 return f"{table}: {error}"
             if rows:
@@ -69,15 +74,43 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
     return ""
 
 
-def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
-    """SELECTs, bounded in size, of rows that hold one of the values and are not the one that may. `probes`: of one
-    unique key. Pure. The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it
-    longer than to write the rows."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Whether rows hold one of `values` and are not the one that may, which `pairs` name. `head`: up to the values;
+    `both`: the columns of a pair."""
+
+    head: bytes
+    both: bytes
+    values: tuple[bytes, ...]
+    pairs: tuple[bytes, ...]
+
+    def quick(self) -> bytes:
+        """The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it longer than
+        to write the rows. It may find rows that are none: in a list of several pairs MariaDB compares text of another
+        character set than the statement's byte for byte."""
+        return self._asking(b"(" + self.both + b") NOT IN (" + b",".join(self.pairs) + b")")
+
+    def exact(self) -> bytes:
+        equal = b" OR ".join([b"(" + self.both + b")=" + pair for pair in self.pairs])
+        return self._asking(b"NOT (" + equal + b")")
+
+    def _asking(self, other: bytes) -> bytes:
+        return self.head + b",".join(self.values) + b") AND " + other + b" LIMIT 1"
+
+
+def refuses(keys: Sequence[UniqueKey], columns: Sequence[str]) -> bool:
+    """Whether a table with these unique keys refuses a second row of one value in these columns. Where it does not,
+    nothing stands in the way, and without a key the server would read the whole table for every question. Pure."""
+    within = {name.lower() for name in columns}
+    return any({part.column.lower() for part in key.parts} <= within for key in keys)
+
+
+def questions(probes: Sequence[Probe]) -> Iterator[Question]:
+    """Bounded in size. `probes`: of one unique key. Pure."""
     shape, places = probes[0].shape, probes[0].places
     value = b",".join(quote(shape.columns[at]) for at in places)
     both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))
     head = b"SELECT " + value + b" FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + value + b") IN ("
-    between = b") AND (" + both + b") NOT IN ("
     values: list[bytes] = []
     pairs: list[bytes] = []
     size = 0
@@ -88,10 +121,10 @@ def questions(probes: Sequence[Probe]) -> Iterator[bytes]:
             pairs.append(one[:-1] + b"," + key[1:])
             size += len(one) + len(pairs[-1])
             if len(values) >= _VALUES_MAX or size >= _BYTES_MAX:
-                yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+                yield Question(head, both, tuple(values), tuple(pairs))
                 values, pairs, size = [], [], 0
     if values:
-        yield head + b",".join(values) + between + b",".join(pairs) + b") LIMIT 1"
+        yield Question(head, both, tuple(values), tuple(pairs))
 
 
 def _tuple(row: object) -> bytes:

@@ -157,11 +157,15 @@ def test_an_unfinished_batch_goes_on_with_its_own_cut() -> None:
     assert (store.intent, store.rows) == (None, WHOLE.rows)
 
 
-def test_an_unfinished_batch_of_other_filters_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("version", "digest"), [(HASH_VERSION, "other filters"), (HASH_VERSION - 1, "d"), (HASH_VERSION + 1, "d")]
+)
+def test_an_unfinished_batch_of_another_cut_is_refused(version: int, digest: str) -> None:
+    """One of an earlier version has rows in its slots that this one takes for gone ahead: they would be lost."""
     store = Store()
     run = start(store)
-    intent = Intent(BEGIN, END, 2, 7, HASH_VERSION, "other filters")
-    with pytest.raises(BatchRefused, match="other filters"):
+    intent = Intent(BEGIN, END, 2, 7, version, digest)
+    with pytest.raises(BatchRefused, match="other filters or by another version"):
         run.pipeline.run(plan(BEGIN, END, Mode.SPREAD, intent), feed(BEGIN, END))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.coordinator import Mode, Plan
+from drainer.pipeline import Pipeline
 from drainer.plan import SegmentWork
-from drainer.sink.errors import UniqueConflict
-from drainer.sink.protocol import Applied
-from drainer.spreading import NotSpread
+from drainer.schema.history import JobHistory
+from drainer.schema.schema import Schema
+from drainer.sink.errors import CommitRefused, UniqueConflict
+from drainer.sink.protocol import Applied, Intent, SpreadTarget
+from drainer.sink.sqlite.layout import quote, table_name
+from drainer.spreading import Cut, NotSpread
 from tests.local_feed import LocalFeed
+from tests.row_case import INT, TEXT, table
 from tests.schema_case import ts
 from tests.unit.drainer.cut_case import (
     BARE,
@@ -38,11 +45,13 @@ from tests.unit.drainer.cut_case import (
     drain,
     gone,
     into_sqlite,
+    jobs,
     opened,
     put,
     stream_of,
     streams,
 )
+from tests.unit.drainer.test_pipeline import Supply
 
 EXAMPLES = settings(
     max_examples=int(os.environ.get("CUT_EXAMPLES", "12")),
@@ -180,9 +189,12 @@ def test_streams_of_tidb_that_break_the_rules(
             assert f"put {at} into syncer.ignore-txn-commit-ts" in found.text
 
 
+@pytest.mark.parametrize("value", [1, 2], ids=["that is refused", "that is not"])
 @pytest.mark.parametrize("spread", [False, True])
-def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(tmp_path: Path, spread: bool) -> None:
-    drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, 1), put(SECONDARY, 3, 3)]
+def test_the_setting_passes_over_a_transaction_however_the_batch_is_applied(
+    tmp_path: Path, spread: bool, value: int
+) -> None:
+    drawn = [put(SECONDARY, 1, 1), put(SECONDARY, 2, value), put(SECONDARY, 3, 3)]
     stream = replace(stream_of([SECONDARY], drawn, upserts=False), ignored=ts(11))
     for behind in (frozenset[int](), frozenset({0}), frozenset({0, 1})):
         found = into_sqlite(tmp_path / "down.sqlite", stream, Cuts(behind, (spread,)))
@@ -237,6 +249,82 @@ def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> N
         pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalFeed([stream.binlogs], ts(10), ts(11)))
     pipeline.advance(until_ts)
     assert pipeline.loose_from is None
+
+
+class DeadAfterBegin(SQLiteSpread):
+    """The intent is recorded with what goes ahead, and then the process ends."""
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        super().begin(intent, ahead)
+        raise KeyboardInterrupt
+
+
+def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Path) -> None:
+    """Rows that came with the intent would come twice, and nothing is looked at again: own rows may be there by now."""
+    drawn = [put(SECONDARY, 1, 1), put(BARE, 1, 1), put(SECONDARY, 2, 2), put(BARE, 1, 1), gone(BARE, 1, 1)]
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    until_ts, path = ts(10 + len(drawn) - 1), tmp_path / "down.sqlite"
+    first = DeadAfterBegin(path)
+    pipeline = opened(first, stream)
+    feed = LocalFeed([stream.binlogs], BEGUN, until_ts)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(Plan(BEGUN, until_ts, Mode.SPREAD, (), 1), feed)
+    first.close(clean=False)
+    second = SQLiteSpread(path)
+    pipeline = opened(second, stream)
+    assert pipeline.position_ts == BEGUN
+    plan = Plan(BEGUN, until_ts, Mode.SPREAD, (), 1, first.begun[0])
+    fold = pipeline.fold_order(plan)
+    assert fold is not None and fold.ahead == {BARE.id} and not fold.examined
+    pipeline.run(plan, feed)
+    second.close(clean=False)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall() == [(1, 1, 1)]
+        found = connection.execute(f"SELECT k, u FROM {quote(table_name('d', 'secondary'))} ORDER BY k").fetchall()
+    assert found == [(1, 1), (2, 2)]
+
+
+class RefusesCommit(SQLiteSpread):
+    """As a server whose limit for a transaction shows at its end."""
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        raise CommitRefused(f"{intent}: COMMIT is refused, nothing of it is written: transaction too large")
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_batch_that_is_too_large_to_go_ahead_goes_inline(tmp_path: Path, folded: bool) -> None:
+    """Nothing of it is written, no intent is open, and the inline way writes smaller transactions."""
+    drawn = [put(BARE, 1, 1), put(SECONDARY, 2, 2), put(BARE, 1, 1)]
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    destination = RefusesCommit(tmp_path / "down.sqlite")
+    pipeline = opened(destination, stream)
+    plan, feed = Plan(BEGUN, ts(12), Mode.SPREAD, (), 1), LocalFeed([stream.binlogs], BEGUN, ts(12))
+    if folded:
+        with pytest.raises(NotSpread, match="COMMIT is refused"):
+            pipeline.run(replace(plan, fold=pipeline.fold_order(plan)), feed)
+        assert (pipeline.position_ts, pipeline.open_intent, pipeline.loose_from) == (BEGUN, None, BEGUN)
+        plan = replace(plan, mode=Mode.INLINE)
+    pipeline.run(plan, feed)
+    destination.close(clean=False)
+    with contextlib.closing(sqlite3.connect(tmp_path / "down.sqlite")) as connection:
+        found = connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall()
+    assert (pipeline.position_ts, found) == (ts(12), [(1, 1, 1), (1, 1, 1)])
+
+
+def test_tables_whose_keys_cannot_be_compared_go_ahead(tmp_path: Path) -> None:
+    """What a key on a prefix or on a generated column holds is not followed: such a table is tried with the intent."""
+    words = table([("k", INT), ("u", TEXT), ("v", INT)], unique={"uu": ["u"]}, handle="k", table_id=108, name="words")
+    (key,) = words.indexes
+    prefix = replace(words, indexes=(replace(key, columns=(replace(key.columns[0], length=3),)),))
+    made = replace(words.columns[1], generated_expr="upper(v)")
+    generated = replace(words, id=109, name="made", columns=(words.columns[0], made, words.columns[2]))
+    whole = replace(words, id=110, name="whole")
+    stream = stream_of([prefix, generated, whole, INT_KEY], [put(INT_KEY, 1, 1)], upserts=False)
+    known = Schema.open(JobHistory(jobs(stream.tables, upserts=False)), position_ts=BEGUN, schema_version=99)
+    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    pipeline = Pipeline(destination, Supply(known), Cut(3, 2, "d"), position_ts=BEGUN)
+    fold = pipeline.fold_order(Plan(BEGUN, ts(12), Mode.SPREAD, (), 1))
+    assert fold is not None and fold.examined and fold.ahead == {108, 109}
 
 
 def test_streams_of_services_are_not_looked_at(tmp_path: Path) -> None:

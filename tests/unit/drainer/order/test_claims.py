@@ -11,6 +11,7 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.order.blob import merge_slot
 from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder, Parts
@@ -143,6 +144,41 @@ def test_what_is_asked_of_the_destination() -> None:
     assert {(probe.places, probe.shape.table) for probe in found.probes} == {((1,), "t")}
 
 
+FIRST = [
+    pytest.param([[put(2, 5), gone(1, 5)]], 1, id="lost behind the gain, in one transaction"),
+    pytest.param([[gone(1, 5), put(2, 5)]], 1, id="lost before the gain"),
+    pytest.param([[gone(1, 5), put(2, 5), gone(2, 5)]], 1, id="given on and lost"),
+    pytest.param([[change(1, 5, 6), change(2, 7, 5), change(2, 5, 7), change(1, 6, 5)]], 1, id="lent and taken back"),
+    pytest.param([[put(2, 5), gone(2, 5), put(3, 5)]], 2, id="there for a moment"),
+    pytest.param([[put(2, 5), change(1, 5, 5), gone(1, 5)]], 1, id="kept, then lost, behind the gain"),
+    pytest.param([[change(1, 5, 5)], [gone(1, 5)], [put(2, 5)]], 1, id="kept"),
+    pytest.param([[change(1, 5, 5, to=2)]], 1, id="its row moves"),
+]
+
+
+@pytest.mark.parametrize(("transactions", "holder"), FIRST)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_whose_a_value_may_be_before_the_batch(transactions: list[list[Step]], holder: int, parts: int) -> None:
+    """Where it is asked for, that row is no conflict, whatever the transaction does with its value."""
+    (found,) = asked(payloads(transactions), parts, 1)
+    assert not found.conflict
+    assert [probe.key for probe in found.probes if probe.values == (b"(5)",)] == [b"(%d)" % holder]
+
+
+def test_a_table_that_goes_ahead_is_not_in_slots_nor_followed() -> None:
+    """Its rows would come twice, and its values are tried, not asked for."""
+    other = replace(SHOP, id=SHOP.id + 1, name="other")
+    builder = FoldBuilder(decoder_of(SHOP, other))
+    builder.add_all([transaction([(SHOP, put(n, n)), (other, put(n, n))], commit_ts=100 + n) for n in range(9)])
+    parts = builder.parts(2, goes_ahead=lambda table_id: table_id == other.id)
+    first = merge_slot([parts.ahead])
+    assert [(folded.shape.table, len(folded.rows)) for folded in first.folded] == [("other", 9)]
+    rest = [folded for blob in parts.slots.values() for folded in merge_slot([blob]).folded]
+    assert {folded.shape.table for folded in rest} == {"t"} and sum(len(folded.rows) for folded in rest) == 9
+    probes = [probe for blob in parts.claims.values() for probe in merge_claims([blob]).probes]
+    assert {probe.shape.table for probe in probes} == {"t"} and len(probes) == 9
+
+
 few = st.integers(1, 3)
 values = st.one_of(st.none(), few)
 steps = st.one_of(
@@ -197,6 +233,18 @@ def test_values_as_they_are_compared(dialect: Dialect) -> None:
     assert found is not None and found[3] == expected == claimed.insert(raw, 0, len(raw), 10)[3]
     shown = claimed.value_row(1, text("Ré"))
     assert shown == ("('Ré')".encode() if dialect == "mysql" else ("Ré",))
+
+
+def test_a_value_is_asked_for_as_it_is() -> None:
+    """Not as it is compared here, where that is coarser than any collation."""
+    row: dict[int, Datum] = {1: 1, 2: 4, 3: b"x  ", 4: "Ré".encode(), 5: None}
+    builder = FoldBuilder(decoder_of(MANY))
+    builder.add_all([transaction([(MANY, ("insert", {}, row))], commit_ts=10)])
+    (blob,) = builder.parts(1, goes_ahead=lambda _: False).claims.values()
+    assert {probe.places: probe.values for probe in merge_claims([blob]).probes} == {
+        (1, 2): (b"(4,'x')",),
+        (3,): ("('Ré')".encode(),),
+    }
 
 
 def test_keys_that_are_not_followed() -> None:

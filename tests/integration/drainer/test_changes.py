@@ -82,7 +82,7 @@ def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None
     assert sum(row["count"] for row in minutes) == len(rows)
 
     found: list[Any] = []
-    stream = read(spark.readStream, busy, batch_bytes_max=4096).writeStream.trigger(availableNow=True)
+    stream = read(spark.readStream, busy, batch_bytes_max=8192).writeStream.trigger(availableNow=True)
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     batches: list[int] = []
 
@@ -90,7 +90,7 @@ def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None
         found.extend(batch.collect())
         batches.append(number)
 
-    assert stream.foreachBatch(keep).start().awaitTermination(200)
+    assert stream.foreachBatch(keep).start().awaitTermination(400)
     assert len(batches) > 2
     assert sorted(found, key=lambda row: (row.commit_ts, row.seq)) == rows
 
@@ -121,7 +121,7 @@ def test_a_ddl_during_a_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None
         pump.put(*(inserted(NEW, number, 5) for number in range(7, 10)))
         stubs.resolve(ts(10))
         with pytest.raises(PySparkException) as caught:
-            failing.awaitTermination(200)
+            failing.awaitTermination(400)
         assert "SchemaChanged: table shop.orders: column more was added since" in str(caught.value)
         collecting.processAllAvailable()
     finally:

@@ -7,24 +7,27 @@ for itself: states that were made either way are merged (changes.slots).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 from binlog.errors import DecodeError
+from binlog.log import get_logger
 
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.net import States, merge, net_of
 from drainer.changes.netrows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
+from drainer.changes.vector import Mask
 from drainer.order.fold import FoldBuilder, Parts
 from drainer.plan import Folded, SegmentWork, TableShape
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.form import Dialect
-from drainer.row.key import FoldKey, choose_key
+from drainer.row.key import choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
@@ -37,6 +40,13 @@ COLUMNS_ROWS_MIN: Final = 400
 SHARE_BYTES_MAX: Final = 64 << 20
 # So much of what comes in order is held before it is folded.
 FLUSH_BYTES: Final = 4 << 20
+
+_log = get_logger(__name__)
+
+
+class _NoColumns(Exception):
+    """Rows that going row by row takes and columns do not: a number beyond its column's type, an old value that nobody
+    asks for, more text than an array may hold."""
 
 
 class SegmentDecoder:
@@ -78,16 +88,7 @@ class SegmentDecoder:
 @dataclass
 class _Table:
     shape: TableShape
-    key: FoldKey
-    changes: list[Changes] = field(default_factory=list)
     states: list[States] = field(default_factory=list)
-
-    def fold(self) -> None:
-        """The changes so far become states."""
-        found = net_of(self.key, self.changes)
-        self.changes = []
-        if found is not None:
-            self.states.append(found)
 
 
 class SegmentBuilder:
@@ -153,20 +154,30 @@ class SegmentBuilder:
         first row that has one."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
         if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
-            self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
-            self._rest.add_all(self._payloads)
-            return self._rest.finish(after_ts, until_ts)
+            return self._finish_rows(after_ts, until_ts)
+        try:
+            return self._finish(after_ts, until_ts)
+        except _NoColumns:
+            return self._finish_rows(after_ts, until_ts)
+
+    def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
+        """Row by row."""
+        self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
+        self._rest.add_all(self._payloads)
+        return self._rest.finish(after_ts, until_ts)
+
+    def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         commit_ts = []
         for payloads in _shares(self._payloads):
             scanned = self._scan(payloads)
-            self._fold(scanned, payloads, in_order=False)
+            self._fold(scanned, payloads, in_order=False, for_slots=False)
             commit_ts.append(scanned.commit_ts)
         commits = len(np.unique(np.concatenate(commit_ts)))
         rest = self._rest.finish(after_ts, until_ts)
         folded = [*rest.folded]
         for table in self._tables.values():
             if table.states:
-                folded.append(Folded(table.shape, NetColumns.of(merge(table.states))))
+                folded.append(Folded(table.shape, NetColumns.of(_merged(table.states))))
         folded.sort(key=lambda one: one.shape.table_id)
         count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
@@ -202,10 +213,19 @@ class SegmentBuilder:
             self._raise_first(payloads, error)
             raise
 
-    def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool) -> None:
-        """Take in binlogs that lie behind those taken in before."""
+    def _fold(
+        self, scanned: Scanned, payloads: list[bytes], *, in_order: bool, for_slots: bool = True
+    ) -> None:
+        """Take in binlogs that lie behind those taken in before. _NoColumns unless `for_slots`."""
         try:
-            covered = self._columns(scanned.rows)
+            try:
+                covered = self._columns(scanned.rows)
+            except (DecodeError, SchemaError, pa.ArrowException) as error:
+                self._raise_first(payloads, error)
+                _log.warning("rows are folded one by one, for they fit no columns", why=str(error))
+                if not for_slots:
+                    raise _NoColumns from error
+                covered = self._no_columns(scanned.rows)
             others = np.unique(scanned.rows.binlog[~covered])
             if len(others):
                 rest = [payloads[at] for at in others.tolist()]
@@ -220,8 +240,13 @@ class SegmentBuilder:
             raise
         self._source_bytes += scanned.source_bytes
 
-    def _columns(self, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Fold what has columns; which rows these are."""
+    def _no_columns(self, rows: Rows) -> Mask:
+        """From here on every table goes row by row; what has become states is merged with them (changes.slots)."""
+        self._ways = dict.fromkeys([*self._ways, *np.unique(rows.table_id).tolist()], False)
+        return np.zeros(len(rows), np.bool_)
+
+    def _columns(self, rows: Rows) -> Mask:
+        """Fold what has columns, all of it or, where it raises, nothing; which rows these are."""
         ids, counts = np.unique(rows.table_id, return_counts=True)
         for table_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
             if table_id not in self._ways:
@@ -231,19 +256,26 @@ class SegmentBuilder:
         mine = rows if covered.all() else rows.take(covered)
         decoder = self._decoder.columns
         groups = [(decoder.codec(group), group) for group in decoder.groups(mine)]
+        changes: dict[int, list[Changes]] = {}
+        codecs: dict[int, Codec] = {}
+        count = 0
         for codec, group in groups:
             if codec is not None:
-                self._change_count += len(group)
-                table = self._table(codec)
-                table.changes += decoder.decode_group(codec, group, whole=False)
-        for table in self._tables.values():
-            table.fold()
+                count += len(group)
+                codecs.setdefault(codec.shape.table_id, codec)
+                some = changes.setdefault(codec.shape.table_id, [])
+                some += decoder.decode_group(codec, group, whole=False)
+        found = [(codec, net_of(codec.layout.key, changes[table_id])) for table_id, codec in codecs.items()]
+        for codec, states in found:
+            if states is not None:
+                self._table(codec).states.append(states)
+        self._change_count += count
         return covered
 
     def _table(self, codec: Codec) -> _Table:
         found = self._tables.get(codec.shape.table_id)
         if found is None:
-            found = self._tables[codec.shape.table_id] = _Table(codec.shape, codec.layout.key)
+            found = self._tables[codec.shape.table_id] = _Table(codec.shape)
         return found
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
@@ -254,6 +286,14 @@ class SegmentBuilder:
             builder.finish(0, 0)
         except (DecodeError, SchemaError) as first:
             raise first from error
+
+
+def _merged(states: Sequence[States]) -> States:
+    """_NoColumns where they are too much for one array."""
+    try:
+        return merge(states)
+    except pa.ArrowException as error:
+        raise _NoColumns from error
 
 
 def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:

@@ -171,6 +171,8 @@ class Writer:
     def _default(self, v: str, target: int) -> str:
         """For a column that an older row lacks."""
         cell = self.layout.targets[target].default
+        if cell is None and target in self.key:
+            return "return None"  # a NULL names no row
         return self._null(v, target) if cell is None else f"{v} = {self.source.bind('default', cell)}"
 
     def _handle(self) -> dict[int, str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Uint
+from binlog.tidb.decimal import Decimal
 from binlog.tidb.flatten import flatten
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -160,6 +162,74 @@ def test_a_change_of_type_within_a_segment() -> None:
         found = by_columns(view, payloads)
         assert listed(found) == listed(one_by_one(view, payloads))
         assert len(found.folded[0].rows) == 2
+
+
+def test_a_decimal_of_other_digits_than_its_column_keeps_the_zeros_before_its_point() -> None:
+    """A row says itself how many digits it has: 100 of no fraction is not 1, and is 100.00."""
+    kind = FieldType(Tp.NEWDECIMAL, 0, 10, 2)
+    info = table([("k", not_null(kind)), ("v", INT)], unique={"PRIMARY": ["k"]})
+    stored = [Decimal("100", 3, 0), Decimal("1.00", 10, 2), Decimal("100.00", 10, 2), Decimal("0", 1, 0)]
+    payloads = [
+        transaction([(info, ("insert", {}, {1: value, 2: n}))], commit_ts=BEGIN_TS + n)
+        for n, value in enumerate(stored)
+    ]
+    expected = one_by_one(view_of(info), payloads)
+    assert [row.identity for row in expected.folded[0].rows] == [b"0", b"1", b"100"]
+    assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+
+
+@pytest.mark.parametrize("flush", [1, 4 << 20])
+def test_rows_that_fit_no_columns_are_folded_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a batch becomes must not depend on how large it is: a negative number in an unsigned column, and an old
+    value that nobody asks for."""
+    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
+    unsigned = table([("id", INT), ("v", FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0))], handle="id", table_id=1)
+    flags = FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y"))
+    other = table([("id", INT), ("f", flags)], handle="id", table_id=2, name="t2")
+    payloads = []
+    for n in range(40):
+        old: Values = {1: n % 7, 2: Uint(1 << 9 if n == 25 else 1)}
+        value = -5 if n == 20 else Uint(n)
+        steps: list[tuple[TableInfo, Step]] = [
+            (unsigned, ("insert", {}, {1: n % 9, 2: value})),
+            (other, ("update", old, {1: n % 7, 2: Uint(n % 4)})),
+        ]
+        payloads.append(transaction(steps, commit_ts=BEGIN_TS + n))
+    view = view_of(unsigned, other)
+    for some in (payloads, payloads[:20], payloads[21:]):
+        expected = one_by_one(view, some)
+        assert listed(by_columns(view, some)) == listed(expected)
+        for in_order in (False, True):
+            work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0])
+            assert merged(work) == merged(expected)
+            assert work.source_bytes == expected.source_bytes
+
+
+def test_what_is_too_much_for_one_array_is_folded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's own refusal is no reason to stop."""
+
+    def refuse(*_: object) -> None:
+        raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    payloads = [transaction([(info, ("insert", {}, {1: n % 9, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(30)]
+    expected = one_by_one(view_of(info), payloads)
+    for name in ("net_of", "merge"):
+        with monkeypatch.context() as patch:
+            patch.setattr("drainer.changes.segment." + name, refuse)
+            assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+
+
+def test_a_row_without_its_key_is_refused_either_way() -> None:
+    """TiDB leaves a NULL out of an insert; under an old TableInfo a primary key's column may lack NOT NULL."""
+    info = table([("a", INT), ("k", TEXT), ("v", INT)], unique={"PRIMARY": ["k"]})
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n, 2: b"k" if n else None, 3: 1}))], commit_ts=BEGIN_TS + n)
+        for n in range(20)
+    ]
+    for way in (one_by_one, by_columns):
+        with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS}\): key: PRIMARY has a NULL"):
+            way(view_of(info), payloads)
 
 
 def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> None:

@@ -76,10 +76,13 @@ def _compared(form: Form, column: Any, same: Same) -> Any:
             return as_binary(pc.ascii_rtrim(as_string(text), " "))
         return text
     if same is Same.TRIMMED and form.family in _WITH_FRACTION:
-        if form.family is Family.DECIMAL:  # a row says itself how many digits it has
-            if form.kind.decimal < 0 or not pc.all(pc.match_substring(as_string(text), ".")).as_py():
-                return pa.array([trim_fraction(value) for value in text.to_pylist()], pa.binary())
-        if form.kind.decimal > 0:
+        if form.family is not Family.DECIMAL:
+            pointed = form.kind.decimal > 0
+        elif pc.all(pc.match_substring(as_string(text), ".")).as_py():
+            pointed = True
+        else:  # a row says itself how many digits it has
+            return pa.array([trim_fraction(value) for value in text.to_pylist()], pa.binary())
+        if pointed:
             return as_binary(pc.ascii_rtrim(pc.ascii_rtrim(as_string(text), "0"), "."))
     return text
 

@@ -213,9 +213,7 @@ class SegmentBuilder:
             self._raise_first(payloads, error)
             raise
 
-    def _fold(
-        self, scanned: Scanned, payloads: list[bytes], *, in_order: bool, for_slots: bool = True
-    ) -> None:
+    def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool, for_slots: bool = True) -> None:
         """Take in binlogs that lie behind those taken in before. _NoColumns unless `for_slots`."""
         try:
             try:

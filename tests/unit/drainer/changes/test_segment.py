@@ -176,6 +176,10 @@ def test_a_decimal_of_other_digits_than_its_column_keeps_the_zeros_before_its_po
     expected = one_by_one(view_of(info), payloads)
     assert [row.identity for row in expected.folded[0].rows] == [b"0", b"1", b"100"]
     assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+    whole = table([("k", not_null(FieldType(Tp.NEWDECIMAL, 0, 10, 0))), ("v", INT)], unique={"PRIMARY": ["k"]})
+    for some in (payloads[1:3], payloads):  # all with a point, or some
+        expected = one_by_one(altered(whole, info), some)
+        assert listed(by_columns(altered(whole, info), some)) == listed(expected)
 
 
 @pytest.mark.parametrize("flush", [1, 4 << 20])

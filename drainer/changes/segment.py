@@ -159,6 +159,9 @@ class SegmentBuilder:
             return self._finish(after_ts, until_ts)
         except _NoColumns:
             return self._finish_rows(after_ts, until_ts)
+        except (DecodeError, SchemaError) as error:
+            self._raise_first(self._payloads, error)  # of all shares and of both ways
+            raise
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Row by row."""

@@ -346,6 +346,38 @@ def test_errors_are_those_of_the_first_row() -> None:
         assert str(found.value) == str(expected.value)
 
 
+def test_the_first_error_is_told_whichever_share_it_is_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binlogs come in any order, and a later share may hold the earlier one."""
+    monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 400)
+    info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
+    payloads = [
+        transaction(
+            [(info, ("insert", {}, {1: n, 2: Uint((1 << 64) - 1 if n in (3, 30) else 0)}))], commit_ts=BEGIN_TS + n
+        )
+        for n in range(40)
+    ]
+    with pytest.raises(DecodeError, match=f"commit_ts {BEGIN_TS + 3}") as expected:
+        one_by_one(view_of(info), payloads)
+    with pytest.raises(DecodeError) as found:
+        by_columns(view_of(info), payloads[::-1])
+    assert str(found.value) == str(expected.value)
+
+
+def test_the_error_of_a_row_that_a_later_one_replaces_comes_before_that_of_a_table_without_columns() -> None:
+    info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
+    bare = table([("d", FieldType(Tp.DATETIME, 128, 19, 0))], table_id=2, name="bare")
+    bad, good = Uint((1 << 64) - 1), Uint(0)
+    steps: list[tuple[TableInfo, Step]] = [
+        (info, ("insert", {}, {1: 1, 2: bad})),
+        (info, ("insert", {}, {1: 1, 2: good})),
+        (bare, ("insert", {}, {1: bad})),
+    ]
+    payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    for way in (one_by_one, by_columns):
+        with pytest.raises(DecodeError, match=f"commit_ts {BEGIN_TS}\\)"):
+            way(view_of(info, bare), payloads)
+
+
 def test_all_tables_that_must_be_asked_for_are_named_at_once() -> None:
     one = table([("id", INT)], handle="id", table_id=1)
     two = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]}, table_id=2)

@@ -115,6 +115,19 @@ def test_the_first_and_the_last_change_of_a_key_are_found_among_parts() -> None:
     holds(info, [[insert(1, 1)], [*other, delete(1, 1)], [insert(1, 2)], [*other, insert(1, 3)]])
 
 
+def test_the_first_change_is_found_among_parts_that_overlap() -> None:
+    """The part whose last change is the earlier one is not the part that began first."""
+    info = table([("id", INT), ("v", INT)], handle="id")
+    steps = [delete(1, 0), insert(1, 1), update((1, 1), (1, 2))]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    blobs = []
+    for part in (payloads[::2], payloads[1:2]):
+        builder = SegmentBuilder(in_step(view_of(info)))
+        builder.add_all(part)
+        blobs += builder.slots(1).values()
+    assert merged(merge_slot(blobs)) == merged(one_by_one(view_of(info), payloads))
+
+
 def test_a_key_that_lives_again_is_not_deleted() -> None:
     info = table([("id", INT), ("v", INT)], handle="id")
     work = holds(info, [[delete(1, 0), delete(2, 0)], [insert(1, 1)]])

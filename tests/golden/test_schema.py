@@ -181,7 +181,8 @@ def _reopened(recording: Recording, position: int, marks: set[int]) -> Schema:
 
 
 def test_statements_that_are_written_anew(recording: Recording) -> None:
-    """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was."""
+    """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was. An exchange is not
+    validated again: upstream did, and its rows are what counts."""
     if recording.capture.name != "ddl_hard":
         pytest.skip("the statements of ddl_hard")
     schema = Schema.open(recording.history(), position_ts=recording.begin_ts, policy=EVERYTHING)
@@ -191,7 +192,7 @@ def test_statements_that_are_written_anew(recording: Recording) -> None:
         103: "RENAME TABLE `dh1`.`ra2` TO `dh1`.`tmp`, `dh1`.`rc` TO `dh1`.`ra2`, `dh1`.`tmp` TO `dh1`.`rc`",
         104: "RENAME TABLE `dh2`.`rb2` TO `dh2`.`q1`, `dh1`.`rc` TO `dh2`.`q2`",
         107: "RENAME TABLE `dh1`.`rq` TO `dh2`.`rq2`",
-        114: "ALTER TABLE `dh1`.`xp` EXCHANGE PARTITION `p0` WITH TABLE `dh1`.`xn`",
+        114: "ALTER TABLE `dh1`.`xp` EXCHANGE PARTITION `p0` WITH TABLE `dh1`.`xn` WITHOUT VALIDATION",
         117: "ALTER TABLE `dh1`.`xp` EXCHANGE PARTITION `p1` WITH TABLE `dh2`.`xn2` WITHOUT VALIDATION",
         156: "DROP TABLE IF EXISTS `dh1`.`m1`",
         157: "DROP TABLE IF EXISTS `dh1`.`m2`",

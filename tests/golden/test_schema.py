@@ -181,8 +181,8 @@ def _reopened(recording: Recording, position: int, marks: set[int]) -> Schema:
 
 
 def test_statements_that_are_written_anew(recording: Recording) -> None:
-    """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was. An exchange is not
-    validated again: upstream did, and its rows are what counts."""
+    """X-09, X-10, X-17 and DROP of several tables, with full names whatever the writer's database was. An exchange is
+    not validated again: upstream did, and its rows are what counts."""
     if recording.capture.name != "ddl_hard":
         pytest.skip("the statements of ddl_hard")
     schema = Schema.open(recording.history(), position_ts=recording.begin_ts, policy=EVERYTHING)

@@ -13,10 +13,11 @@ from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
 from drainer.order.probes import Questions, merge_claims
 from drainer.row.codec import Codec
-from drainer.schema.define import column_words, index_list, shown
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.examine import MySQLExaminer
 from tests.integration.sink.case import server_config
@@ -85,9 +86,8 @@ def of_key(name: str) -> TableInfo:
 
 def create(db: MariaDB, info: TableInfo) -> None:
     db.query("CREATE DATABASE IF NOT EXISTS db DEFAULT CHARSET utf8mb4")
-    words = [*map(column_words, shown(info)), *index_list(info).values()]
     db.query(f"DROP TABLE IF EXISTS db.{info.name}")
-    db.query(f"CREATE TABLE db.{info.name} ({', '.join(words)})")
+    db.query(create_table("db", info, Dialect().only_rows()))
 
 
 def insert(db: MariaDB, codec: Codec, rows: list[dict[int, Datum]]) -> None:

@@ -82,7 +82,7 @@ def test_read_stream_and_group(stubs: Stubs, spark: Any, tmp_path: Path) -> None
     assert sum(row["count"] for row in minutes) == len(rows)
 
     found: list[Any] = []
-    stream = read(spark.readStream, busy, batch_bytes_max=65536).writeStream.trigger(availableNow=True)
+    stream = read(spark.readStream, busy, batch_bytes_max=16384).writeStream.trigger(availableNow=True)
     stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
     batches: list[int] = []
 

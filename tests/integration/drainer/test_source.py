@@ -56,7 +56,7 @@ def test_read_and_stream(stubs: Stubs, spark: Any, tmp_path: Path) -> None:
     batches: list[list[Any]] = []
 
     def drain() -> None:
-        stream = reader(spark.readStream, batch_bytes_max=32768).writeStream
+        stream = reader(spark.readStream, batch_bytes_max=4096).writeStream
         stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         assert stream.foreachBatch(lambda frame, _: batches.append(frame.collect())).start().awaitTermination(120)
 

@@ -13,7 +13,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from binlog import tso
@@ -25,7 +24,6 @@ from binlog.http import StatusServer
 from binlog.kv import Etcd
 from binlog.log import get_logger
 from binlog.node import Event
-from binlog.published import PublishedJobs
 from binlog.registry import Registry
 from binlog.security import Security
 from binlog.timestamp import connect_timestamps
@@ -43,11 +41,9 @@ from drainer.pumps.left import Left, scope_of
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.run import SparkRun
 from drainer.scheduler import Scheduler
-from drainer.schema.file import FileSource
+from drainer.schema import sources
 from drainer.schema.history import JobSource
 from drainer.schema.keeper import SchemaKeeper
-from drainer.schema.published import PublishedSource
-from drainer.schema.url import UrlSource, fetcher
 from drainer.server import CisternServer
 from drainer.sink.protocol import Destination, Identity, Position
 from drainer.spark.archiving import make_where_missing
@@ -211,15 +207,10 @@ async def _position(open_: Callable[[], Position], destination: Destination, sto
 
 
 def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
-    """Where DDL jobs come from. An https status port is verified with [security] ssl-ca where that is set, with the
-    system's authorities otherwise."""
-    sources: list[JobSource] = [PublishedSource(PublishedJobs(etcd))]
-    if config.schema_.history_file:
-        sources.append(FileSource(Path(config.schema_.history_file)))
-    if config.schema_.history_url:
-        context = config.security.security().ssl_context(server=False)
-        sources.append(UrlSource(config.schema_.history_url, fetch=fetcher(context)))
-    return sources
+    """Where DDL jobs come from."""
+    schema = config.schema_
+    security = config.security.security()
+    return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
 
 
 async def _drain(

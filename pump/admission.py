@@ -46,11 +46,10 @@ class InFlight:
     @contextlib.contextmanager
     def request(self, size: int) -> Iterator[None]:
         """While a request is being worked on. Overloaded where there is no room."""
-        self.take(size)
-        try:
+        if not self.fits(size):
+            raise self._error(size)
+        with self._taken(size):
             yield
-        finally:
-            self.give(size)
 
     def take(self, size: int) -> None:
         """As `request`, until `give`."""

@@ -20,36 +20,14 @@ from binlog.tidb.types import FieldType
 from binlog.tidb.varint import encode_varint
 
 from drainer.changes.vector import Buffer, Ints, Mask, zigzag
-from drainer.row.carrier import carrier_type, is_signed
-from drainer.row.family import Family
+from drainer.row.carrier import carrier_type
+from drainer.row.family import Family, flag_of, is_signed
 
 Raw: TypeAlias = "tuple[Any, ...]"
 _U64 = np.uint64
 _LENGTH_MAX = _U64(1 << 31)
 _TOP = _U64(1 << 63)
 NUMBER_DIGITS: Final = 18  # as many as fit a 64-bit number whatever they are
-
-# The datum flag a row has for a column of a family (row format 1.9).
-_FLAGS: Final = {
-    Family.DECIMAL: 6,
-    Family.FLOAT: 5,
-    Family.TEXT: 2,
-    Family.BYTES: 2,
-    Family.DATE: 9,
-    Family.DATETIME: 9,
-    Family.TIME: 8,
-    Family.ENUM: 9,
-    Family.SET: 9,
-    Family.BIT: 9,
-    Family.JSON: 10,
-}
-
-
-def flag_of(kind: FieldType, family: Family) -> int:
-    """The flag of a column's datum in a row."""
-    if family is Family.INT:
-        return 8 if is_signed(kind, family) else 9
-    return _FLAGS[family]
 
 
 @dataclass(frozen=True, slots=True)

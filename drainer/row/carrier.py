@@ -21,9 +21,9 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.decimal import Decimal
 from binlog.tidb.json import BinaryJSON
-from binlog.tidb.types import FieldType, Tp
+from binlog.tidb.types import FieldType
 
-from drainer.row.family import Family
+from drainer.row.family import Family, is_signed
 from drainer.row.scalar import set_bits
 
 _TYPES: Final = {
@@ -39,13 +39,6 @@ _TYPES: Final = {
     Family.BIT: pa.uint64(),
     Family.JSON: pa.binary(),
 }
-
-
-def is_signed(kind: FieldType, family: Family) -> bool:
-    """Of the families that are whole numbers."""
-    if family is Family.INT:
-        return not kind.is_unsigned or kind.tp is Tp.YEAR
-    return family is Family.TIME
 
 
 def carrier_type(kind: FieldType, family: Family) -> Any:

@@ -49,3 +49,33 @@ def family_of(kind: FieldType) -> Family:
     if tp in STRINGS:
         return Family.BYTES if kind.charset == "binary" else Family.TEXT
     raise DecodeError(f"column type {int(tp)}", offset=0, detail="not a type that rows carry")
+
+
+# The flag of a column's datum in a row (row format 1.9); INT depends on the sign.
+_FLAGS = {
+    Family.DECIMAL: 6,
+    Family.FLOAT: 5,
+    Family.TEXT: 2,
+    Family.BYTES: 2,
+    Family.DATE: 9,
+    Family.DATETIME: 9,
+    Family.TIME: 8,
+    Family.ENUM: 9,
+    Family.SET: 9,
+    Family.BIT: 9,
+    Family.JSON: 10,
+}
+
+
+def is_signed(kind: FieldType, family: Family) -> bool:
+    """Of the families that are whole numbers: whether a row holds them as signed integers."""
+    if family is Family.INT:
+        return not kind.is_unsigned or kind.tp is Tp.YEAR
+    return family is Family.TIME
+
+
+def flag_of(kind: FieldType, family: Family) -> int:
+    """The flag of the datum in which a row holds such a column."""
+    if family is Family.INT:
+        return 8 if is_signed(kind, family) else 9
+    return _FLAGS[family]

@@ -30,12 +30,12 @@ from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_uvarint, decode_varint, encode_varint
 
 from drainer.plan import Row
-from drainer.row.family import Family
+from drainer.row.family import Family, flag_of
 from drainer.row.form import Cell
 from drainer.row.key import Same, trim_fraction, trim_fraction_text
 from drainer.row.layout import HandlePart, Layout, Stored
 from drainer.row.scalar import is_utf8
-from drainer.row.source import Source, decimal_prefix, flag_of, read_signed, read_value, skip_value
+from drainer.row.source import Source, decimal_prefix, read_signed, read_value, skip_value
 from drainer.row.text import Templates
 
 UNUSUAL = (IndexError, ValueError, DecodeError)

@@ -12,30 +12,9 @@ from dataclasses import dataclass, field
 from binlog.tidb.decimal import BYTES_OF_DIGITS, DIGITS
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.row.family import Family
+from drainer.row.family import Family, is_signed
 from drainer.row.form import Dialect
 from drainer.row.scalar import TimeStrings, TimeTexts, double_text, enum_name, float_text, set_names, small_int
-
-FLAGS = {
-    Family.DECIMAL: 6,
-    Family.FLOAT: 5,
-    Family.TEXT: 2,
-    Family.BYTES: 2,
-    Family.DATE: 9,
-    Family.DATETIME: 9,
-    Family.TIME: 8,
-    Family.ENUM: 9,
-    Family.SET: 9,
-    Family.BIT: 9,
-    Family.JSON: 10,
-}
-
-
-def flag_of(kind: FieldType, family: Family) -> int:
-    """The datum flag a row has for such a column (row format 1.9)."""
-    if family is Family.INT:
-        return 9 if kind.is_unsigned and kind.tp is not Tp.YEAR else 8
-    return FLAGS[family]
 
 
 @dataclass
@@ -112,7 +91,7 @@ def read_value(source: Source, v: str, kind: FieldType, family: Family, dialect:
     """Lines that read a payload at `p` (its flag is behind) into the cell `v`."""
     add = source.add
     mysql = dialect == "mysql"
-    if family is Family.INT and flag_of(kind, family) == 8:
+    if family is Family.INT and is_signed(kind, family):
         read_signed(source, v)
     elif family is Family.INT:
         add(_VARINT.format(v=v))

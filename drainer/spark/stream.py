@@ -35,8 +35,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @one_line_errors
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         after_ts = start["commit_ts"]
-        watermark = self._connected().survey(after_ts, limits_of(limit))
-        return {"commit_ts": max(after_ts, self._end(watermark))}
+        watermark = self._survey(after_ts, _limits(limit))
+        until_ts = min(watermark.ts, watermark.end_ts)
+        if self._target_ts is not None:
+            until_ts = min(until_ts, self._target_ts)
+        return {"commit_ts": max(after_ts, until_ts)}
 
     @one_line_errors
     def prepareForTriggerAvailableNow(self) -> None:
@@ -45,11 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     @one_line_errors
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         after_ts, until_ts = start["commit_ts"], end["commit_ts"]
-        if until_ts <= after_ts:
-            return []
-        pumps = self._connected()
-        watermark = pumps.survey(after_ts, Limits(self._options.batch_bytes_max))
-        return _tasks(watermark, pumps, self._options, after_ts, until_ts)
+        return self._tasks(after_ts, until_ts) if until_ts > after_ts else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -58,10 +57,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if self._pumps is not None:
             self._pumps.close()
 
-    def _end(self, watermark: Watermark) -> int:
-        """Where a micro-batch of this survey ends; with `availableNow` not behind what there was at its start."""
-        until_ts = min(watermark.ts, watermark.end_ts)
-        return until_ts if self._target_ts is None else min(until_ts, self._target_ts)
+    def _survey(self, after_ts: int, limits: Limits) -> Watermark:
+        """How far a micro-batch that begins behind `after_ts` may go."""
+        return self._connected().survey(after_ts, limits)
+
+    def _tasks(self, after_ts: int, until_ts: int) -> list[InputPartition]:
+        """What reads (after_ts, until_ts], which is not empty."""
+        pumps = self._connected()
+        watermark = pumps.survey(after_ts, Limits(self._options.batch_bytes_max))
+        return _tasks(watermark, pumps, self._options, after_ts, until_ts)
 
     def _connected(self) -> Pumps:
         if self._pumps is None:
@@ -97,7 +101,7 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     return read_task(partition) if isinstance(partition, PullTask) else iter(())
 
 
-def limits_of(limit: ReadLimit) -> Limits:
+def _limits(limit: ReadLimit) -> Limits:
     """Rows are binlogs. Other limits do not apply to this source."""
     max_bytes, max_rows = getattr(limit, "max_bytes", 0), getattr(limit, "max_rows", 0)
     return Limits(1 << 40) if isinstance(limit, ReadAllAvailable) else Limits(max_bytes, max_rows)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
-from binlog.log import get_logger
-from binlog.published import PublishedJobs
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryUnavailable
-from drainer.schema.file import FileSource
 from drainer.schema.history import JobHistory, JobSource
 from drainer.schema.keeper import TableSource
-from drainer.schema.published import PublishedSource
-from drainer.schema.url import UrlSource, fetcher
+from drainer.schema.sources import job_sources
 from drainer.schema.watched import Name, Watched, watch
 from drainer.spark.options import SourceOptions
 from drainer.spark.pumps import Pumps
 
 FINISH_WAIT_S = 60.0  # for the job of a column that a status port already shows as public
-
-_log = get_logger(__name__)
 
 
 class TableHistory:
@@ -77,9 +70,7 @@ class TableHistory:
 
 def table_history(options: SourceOptions, pumps: Pumps) -> TableHistory:
     """With the sources that the options name, and the jobs that services publish in etcd."""
-    sources: list[JobSource] = [PublishedSource(PublishedJobs(pumps.etcd))]
-    if options.history_file:
-        sources.append(FileSource(Path(options.history_file)))
-    if options.history_url:
-        sources.append(UrlSource(options.history_url, fetch=fetcher(options.security.ssl_context(server=False))))
+    sources = job_sources(
+        pumps.etcd, options.security, history_file=options.history_file, history_url=options.history_url
+    )
     return TableHistory(sources, options.tables)

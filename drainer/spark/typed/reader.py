@@ -15,7 +15,6 @@ import pyarrow as pa
 from binlog.errors import BinlogError
 from binlog.security import Security
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from drainer.pumps.mark import Limits, PumpRange, Watermark, ranges_of
@@ -24,9 +23,9 @@ from drainer.pumps.pull import pull
 from drainer.row.decode import in_order
 from drainer.row.transaction import Scanned, scan
 from drainer.spark.options import SourceOptions, one_line_errors
-from drainer.spark.planned import UNSEALED, Offset
+from drainer.spark.planned import UNSEALED
 from drainer.spark.pumps import Pumps
-from drainer.spark.stream import StreamReader, limits_of
+from drainer.spark.stream import StreamReader
 from drainer.spark.typed.fields import Fields, change_schema, chosen, fields_of
 from drainer.spark.typed.history import TableHistory, table_history
 from drainer.spark.typed.reading import Reading
@@ -113,7 +112,18 @@ class _Tables:
         cut = ranges_of(largest, after_ts=after_ts, until_ts=until_ts, pieces_max=PIECES)
         for window in cut:
             low, high = window.after_ts, window.until_ts
-            ranges = [PumpRange(m.node_id, m.host, m.extension, low, high, None, m.ends_pulls) for m in watermark.marks]
+            ranges = [
+                PumpRange(
+                    mark.node_id,
+                    mark.host,
+                    mark.extension,
+                    low,
+                    high,
+                    mark.counted(high) if low == after_ts else None,  # a mark counts from where the survey began
+                    mark.ends_pulls,
+                )
+                for mark in watermark.marks
+            ]
             yield tuple(self._pumps.counted(part) for part in ranges)
 
     def _task(self, ranges: tuple[PumpRange, ...]) -> ChangesTask:
@@ -136,20 +146,14 @@ class ChangesStreamReader(StreamReader):
         self._schema = schema
         self._tables: _Tables | None = None
 
-    @one_line_errors
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        after_ts = start["commit_ts"]
-        watermark = self._opened().survey(after_ts, limits_of(limit))
-        return {"commit_ts": max(after_ts, self._end(watermark))}
-
-    @one_line_errors
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        after_ts, until_ts = start["commit_ts"], end["commit_ts"]
-        limits = Limits(self._options.batch_bytes_max)
-        return self._opened().tasks(after_ts, until_ts, limits) if until_ts > after_ts else []
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_changes(partition)
+
+    def _survey(self, after_ts: int, limits: Limits) -> Watermark:
+        return self._opened().survey(after_ts, limits)
+
+    def _tasks(self, after_ts: int, until_ts: int) -> list[InputPartition]:
+        return self._opened().tasks(after_ts, until_ts, Limits(self._options.batch_bytes_max))
 
     def _opened(self) -> _Tables:
         if self._tables is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,3 +16,13 @@ def stubs(etcd: Etcd, java: None) -> Iterator[Stubs]:
     """No pump yet; `add` makes them."""
     with running_stubs(etcd) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A Spark session with two cores, for the tests of one module."""
+    from drainer.spark.session import start_session, stop_session  # pyspark is imported where a test needs it
+
+    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
+    yield session
+    stop_session(session)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import ColumnInfo, TableInfo
 from pyspark.errors import PySparkException
 
-from drainer.spark.session import start_session, stop_session
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
 from tests.row_case import INT, table, transaction
@@ -25,13 +24,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 KEYS = CaptureSet(GOLDEN / "keys")
 DDL = CaptureSet(GOLDEN / "ddl")
 Read = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
-    yield session
-    stop_session(session)
 
 
 def reader(stubs: Stubs, history: Path) -> Read:

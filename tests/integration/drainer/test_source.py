@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +9,14 @@ import pytest
 from binlog import envelope
 from pyspark.errors import PySparkException
 
-from drainer.spark.session import start_session, stop_session
 from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
-from tests.support import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
 END = CAPTURE.meta["scenario_end_ts"]
 SERVED = [(e.commit_ts, e.start_ts, e.ddl_job_id, p) for p in CAPTURE.binlogs if not (e := envelope.scan(p)).is_fake]
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    require_java()
-    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
-    yield session
-    stop_session(session)
 
 
 def served(rows: list[Any]) -> list[tuple[int, int, int, bytes]]:

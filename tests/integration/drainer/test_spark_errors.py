@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import pickle
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,8 @@ from drainer.sink.errors import UniqueConflict
 from drainer.sink.protocol import Intent, Phase, SlotResult
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkFeed
-from drainer.spark.session import start_session, stop_session
 from drainer.spark.source import PACKED_SCHEMA
 from tests.row_case import INT, table, transaction, view_of
-from tests.support import require_java
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -58,14 +55,6 @@ class Refusing:
         if self.name:
             raise UniqueConflict(f"slot {slot}", schema="db", table=self.name, key="k")
         return SlotResult(slot, sum(len(folded.rows) for folded in work.folded), 1 << 20, 0, self.surprise)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    require_java()
-    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
-    yield session
-    stop_session(session)
 
 
 @pytest.fixture

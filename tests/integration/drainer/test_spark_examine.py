@@ -18,7 +18,6 @@ from drainer.reading import FoldOrder, PackedView
 from drainer.sink.protocol import Intent, Phase, SlotResult
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkFeed
-from drainer.spark.session import start_session, stop_session
 from drainer.spark.source import PACKED_SCHEMA
 from drainer.spark.spread import Fold
 from tests.row_case import INT, Step, not_null, table, transaction, view_of
@@ -53,13 +52,6 @@ class Counting:
         rows = sum(len(folded.rows) for folded in work.folded)
         names = {folded.shape.table for folded in work.folded} | {c.shape.table for c in work.ordered.changes}
         return SlotResult(slot, rows, 1, 0, ",".join(sorted(names)))
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
-    yield session
-    stop_session(session)
 
 
 def put(key: int, value: int) -> Step:

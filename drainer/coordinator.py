@@ -17,8 +17,8 @@ from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, ran
 from drainer.pumps.parts import PART_BYTES_MAX
 
 if TYPE_CHECKING:
-    from drainer.reading import FoldOrder
-    from drainer.sink.protocol import Intent
+    from drainer.reading import ReadOrder
+    from drainer.sink.base import Intent
 
 MIB = 1 << 20
 # A pump's share is only known in quarters: a second range for each task that runs at once evens it out.
@@ -62,7 +62,7 @@ class Plan:
     tasks: tuple[tuple[PumpRange, ...], ...]
     batch_bytes: int
     intent: Intent | None = None
-    fold: FoldOrder | None = None
+    fold: ReadOrder | None = None
     large: tuple[PumpRange, ...] = ()
     holders: tuple[str, ...] = ()
 

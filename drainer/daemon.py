@@ -45,7 +45,7 @@ from drainer.schema import sources
 from drainer.schema.history import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.server import CisternServer
-from drainer.sink.protocol import Destination, Identity, Position
+from drainer.sink.base import AnySink, Identity, Position
 from drainer.spark.archiving import make_where_missing
 from drainer.spark.opening import Opening
 from drainer.spreading import Cut
@@ -80,7 +80,7 @@ class Upstream:
 class Opened:
     """The destination, where it stands, and the schema of that moment."""
 
-    destination: Destination
+    destination: AnySink
     position: Position
     supply: Supply
 
@@ -190,7 +190,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _position(open_: Callable[[], Position], destination: Destination, stop: asyncio.Event) -> Position:
+async def _position(open_: Callable[[], Position], destination: AnySink, stop: asyncio.Event) -> Position:
     """Open the destination, which waits for one that is down; a signal ends the waiting."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_))
     stopping = asyncio.ensure_future(stop.wait())
@@ -286,8 +286,8 @@ def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> Pu
     return PumpSet(upstream.registry, dial, books=books)
 
 
-def _sizes(config: Config, destination: Destination) -> Sizes:
-    if config.syncer.spread and destination.spreads:
+def _sizes(config: Config, destination: AnySink) -> Sizes:
+    if config.syncer.spread and destination.parallel is not None:
         return Sizes(
             inline_bytes_max=config.inline_bytes_max,
             spread_bytes_min=config.spread_bytes_min,

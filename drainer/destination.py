@@ -6,12 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from drainer.config import SyncerSection
+from drainer.sink.base import AnySink
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.protocol import Destination
 from drainer.sink.table import DestinationConfig, destination
 
 
-def destination_for(syncer: SyncerSection) -> Destination:
+def destination_for(syncer: SyncerSection) -> AnySink:
     """Not opened yet."""
     to = syncer.to
     keep_ms = syncer.recycle_bin // timedelta(milliseconds=1)

@@ -18,7 +18,7 @@ from binlog.log import get_logger
 from drainer.config import Config
 from drainer.pumps.mark import Limits, Watermark
 from drainer.schema.keeper import Known
-from drainer.sink.protocol import FirstStart, Position
+from drainer.sink.base import FirstStart, Position
 
 BEGINNING_TS = 0
 PURGED_WAIT_S = 5.0

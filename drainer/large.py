@@ -20,13 +20,13 @@ from binlog.crashpoint import crash_point
 from binlog.log import get_logger
 from binlog.security import Security
 
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.coordinator import Plan
-from drainer.plan import SegmentWork
 from drainer.progress import Progress
 from drainer.pumps.parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
 from drainer.row.pieces import PIECE_BYTES_MAX, pieces
+from drainer.segments import RowDecoder
+from drainer.sink.base import Segment
 from drainer.step import Merged, Rows
 
 SAY_EVERY_S = 10.0
@@ -120,16 +120,15 @@ def sections(rows: Rows) -> list[Section]:
 
 
 def works(
-    section: Section, decoder: SegmentDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
-) -> Iterator[SegmentWork]:
+    section: Section, decoder: RowDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
+) -> Iterator[Segment]:
     """The section's work piece by piece, in order. Raises as SegmentBuilder.finish."""
     total = sum(len(one.payload) for one in section.binlogs)
     with Step(progress, "applying", total, section.until_ts) as step:
         for one in section.binlogs:
+            piece = decoder.transaction()
             for payload in _small(one, piece_bytes_max):
-                builder = SegmentBuilder(decoder)
-                builder.add_all([payload])
-                yield builder.finish(section.after_ts, section.until_ts)
+                yield piece(payload, section.after_ts, section.until_ts)
                 step.add(len(payload))
                 if isinstance(one.payload, memoryview):
                     give_back(one.payload)

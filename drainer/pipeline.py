@@ -3,7 +3,7 @@
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► apply with marks ─► finish
+         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► write ─► commit
 
 The destination's position is the truth: a batch that stops half-way goes on from there, and never ends unfinished.
 """
@@ -22,10 +22,10 @@ from drainer.feed import Feed, binlogs
 from drainer.inline import Inline, SchemaSupply
 from drainer.large import PullLarge
 from drainer.progress import Progress, Stopped
-from drainer.reading import FoldOrder
+from drainer.reading import ReadOrder
 from drainer.row.pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
-from drainer.sink.protocol import Destination, Intent
+from drainer.sink.base import AnySink, Intent
 from drainer.spreading import BatchRefused, Cut, Spreading
 from drainer.trouble import TRIES_TOLD, TROUBLES
 
@@ -38,7 +38,7 @@ class Pipeline:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: AnySink,
         schema: SchemaSupply,
         cut: Cut,
         *,
@@ -100,7 +100,7 @@ class Pipeline:
         """No batch begins any more; one that waits for something gives up."""
         self._stop.set()
 
-    def fold_order(self, plan: Plan) -> FoldOrder | None:
+    def fold_order(self, plan: Plan) -> ReadOrder | None:
         """What the tasks that read a batch shall do with it at once."""
         return self._spreading.fold_order(plan)
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from drainer.changes.decode import Changes
 
 Row = bytes | tuple[object, ...]
 Key = bytes | tuple[object, ...]
 Literals = tuple[object, ...]
+S_co = TypeVar("S_co", covariant=True)  # what a sink takes: SegmentWork, or ChangeSegment
 
 
 class Kind(IntEnum):
@@ -150,10 +154,27 @@ class SegmentWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class ChangeSegment:
+    """Every change between two DDLs, as columns, for a sink that wants them all. Covers (after_ts, until_ts].
+
+    `changes`: each of rows of one table, kind and layout; the places of all of them together (`Changes.order`) ascend
+    in upstream's order, by (commit_ts, start_ts, place in the transaction), and none is there twice
+    (drainer.changes.stream.in_order walks them so). The counts are as of SegmentWork.
+    """
+
+    after_ts: int
+    until_ts: int
+    changes: tuple[Changes, ...]
+    change_count: int
+    source_bytes: int
+    commits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces(Generic[S_co]):
     """The work of (after_ts, until_ts] that is too much to be one value, in pieces that are applied in turn in one
     transaction. `works` gives them anew at each call, for a transaction may have to be repeated; it may raise."""
 
     after_ts: int
     until_ts: int
-    works: Callable[[], Iterable[SegmentWork]]
+    works: Callable[[], Iterable[S_co]]

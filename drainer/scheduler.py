@@ -20,7 +20,7 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.mark import Limits, PumpRange, Watermark
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.view import AWAY_WARN_S, HeldBack, held_by_prewrite
-from drainer.reading import FoldOrder
+from drainer.reading import ReadOrder
 
 LONG_POLL_S = 0.2
 PAUSE_S = 0.05
@@ -99,7 +99,7 @@ class Scheduler:
         plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
-    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]:
+    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
         plan = self.current
         if plan is None or plan.until_ts != until_ts:
             planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from drainer.order.upsert import upsert
 from drainer.plan import Change, Kind, Literals, Pieces, Probe, SegmentWork
-from drainer.sink.errors import Fenced, PositionMoved, RowMissing
-from drainer.sink.protocol import (
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
     NO_QUESTION,
     Applied,
     Dialect,
-    Examiner,
+    Examination,
     FirstStart,
     Identity,
     Intent,
-    Phase,
     Position,
-    SlotResult,
-    SpreadTarget,
+    Receipt,
+    SlotWriter,
     TableName,
+    Wants,
 )
+from drainer.sink.errors import Fenced, PositionMoved, RowMissing
+from drainer.sink.examination import strict
 from drainer.step import Ddl
 
 
@@ -104,22 +107,21 @@ def _upsert(bag: list[Literals], change: Change) -> None:
 
 
 @dataclass
-class MemorySpread:
+class MemorySlotWriter:
     """Writes one slot at once; a slot that was written is skipped."""
 
     store: Store
     epoch: int
     intent: Intent
-    phase: Phase = Phase.DIRECT
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
         if self.store.epoch != self.epoch or self.store.intent != self.intent:
             raise Fenced(f"slot {slot} of {self.intent} is not epoch {self.epoch}'s")
         if slot in self.store.slots_done:
-            return SlotResult(slot, 0, 1, 1)
-        rows = self.store.write(work)
+            return Receipt(slot, 0, 1, 1)
+        rows = self.store.write(segment)
         self.store.slots_done.add(slot)
-        return SlotResult(slot, rows, 1, 0)
+        return Receipt(slot, rows, 1, 0)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class NothingInTheWay:
 
 
 class MemoryDestination:
-    """See protocol.Destination."""
+    """See base.NetSink and base.ParallelSink."""
 
     def __init__(self, store: Store | None = None, *, dialect: Dialect = "mysql", spreads: bool = True) -> None:
         self.store = store or Store()
@@ -148,8 +150,12 @@ class MemoryDestination:
         return self._dialect
 
     @property
-    def spreads(self) -> bool:
-        return self._spreads
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> MemoryDestination | None:
+        return self if self._spreads else None
 
     @property
     def commit_ts(self) -> int:
@@ -173,17 +179,17 @@ class MemoryDestination:
         self.store.log.append(("rows", work.after_ts, work.until_ts))
         return Applied(rows, rows)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         self._check(pieces.after_ts)
         rows = self.store.write_all(pieces.works())
         self._move(pieces.after_ts, pieces.until_ts, schema_version)
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
 
-    def examiner(self) -> Examiner:
-        return NothingInTheWay()
+    def examination(self, view: SchemaView) -> Examination | None:
+        return strict(view, NothingInTheWay())
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
         store = self.store
         if store.intent is None:
             self._check(intent.after_ts)
@@ -192,12 +198,9 @@ class MemoryDestination:
             store.intent, store.slots_done = intent, set()
         elif store.intent != intent:
             raise PositionMoved(f"range {store.intent} is open and must be finished as it was cut, not {intent}")
-        return MemorySpread(store, self._epoch, intent)
+        return MemorySlotWriter(store, self._epoch, intent)
 
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        return None
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         self.store.intent = None
         self._move(intent.after_ts, intent.until_ts, schema_version)
         self.store.log.append(("rows", intent.after_ts, intent.until_ts))

@@ -16,7 +16,7 @@ from typing import Final
 
 from binlog import tso
 
-from drainer.sink.protocol import Identity
+from drainer.sink.base import Identity
 
 SCHEMA: Final = "tidb_binlog"  # beside our other tables: a destination has one schema that upstream has not
 KEEP_MS_DEFAULT: Final = 3_600_000

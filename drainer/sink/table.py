@@ -9,10 +9,10 @@ from typing import Final
 
 from binlog.errors import ConfigError
 
+from drainer.sink.base import AnySink
 from drainer.sink.memory import MemoryDestination
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Destination
 from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite.destination import SQLiteDestination
 
@@ -27,12 +27,12 @@ class DestinationConfig:
     recycle_keep_ms: int = KEEP_MS_DEFAULT
 
 
-def _mysql(config: DestinationConfig) -> Destination:
+def _mysql(config: DestinationConfig) -> AnySink:
     return MySQLDestination(config.server)
 
 
 # db-type (upstream's names first) → what makes it.
-DESTINATIONS: Final[Mapping[str, Callable[[DestinationConfig], Destination]]] = {
+DESTINATIONS: Final[Mapping[str, Callable[[DestinationConfig], AnySink]]] = {
     "mysql": _mysql,
     "tidb": _mysql,
     "mariadb": _mysql,
@@ -41,7 +41,7 @@ DESTINATIONS: Final[Mapping[str, Callable[[DestinationConfig], Destination]]] = 
 }
 
 
-def destination(db_type: str, config: DestinationConfig) -> Destination:
+def destination(db_type: str, config: DestinationConfig) -> AnySink:
     """Raises ConfigError naming the kinds there are."""
     make = DESTINATIONS.get(db_type)
     if make is None:

@@ -22,9 +22,9 @@ from typing import cast
 from binlog.errors import BinlogError
 
 from drainer.pumps.mark import PumpRange
-from drainer.reading import FoldOrder
+from drainer.reading import ReadOrder
 
-Tasks = tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]
+Tasks = tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]
 
 
 class PlannerGone(BinlogError):

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.pumps.mark import PumpRange
-from drainer.reading import FoldOrder
+from drainer.reading import ReadOrder
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.line import PlannerLine
 from drainer.spark.options import SourceOptions
@@ -36,7 +36,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
     cluster_id: int
     security: Security
     packed: bool
-    fold: FoldOrder | None = None
+    fold: ReadOrder | None = None
     errors: ErrorSeal = UNSEALED
 
 

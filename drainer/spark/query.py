@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from drainer.feed import Examined, ExamineJob, SpreadJob
-from drainer.reading import FoldOrder
-from drainer.sink.protocol import SlotResult
+from drainer.reading import ReadOrder
+from drainer.sink.base import Receipt
 from drainer.spark import examine, spread
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
@@ -38,7 +38,7 @@ class SparkFeed:
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         spread.check_rows(self._packed, order, self._errors)
 
     def examine(self, job: ExamineJob) -> Examined:
@@ -52,7 +52,7 @@ class SparkFeed:
             with contextlib.suppress(*SPARK_ERRORS):
                 self._packed.unpersist()
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         return spread.spread(self._packed, job, self._errors)
 
 

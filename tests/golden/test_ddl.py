@@ -24,11 +24,11 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
 from drainer.segment import walk
+from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
 from drainer.sink.mysql.server import Server
-from drainer.sink.protocol import Destination, Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.step import Ddl, Merged, Rows, Step
@@ -39,7 +39,7 @@ from tests.support import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
+def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
@@ -64,7 +64,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
     return schema
 
 
-def apply(step: Step, schema: Schema, destination: Destination) -> None:
+def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from binlog.log import get_logger
 
 from drainer.sink import recycled
+from drainer.sink.base import Identity
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Retry, ServerError, Session
 from drainer.sink.mysql.statements import qualified, quote
-from drainer.sink.protocol import Identity
 from drainer.sink.recycled import Kept
 
 _log = get_logger(__name__)

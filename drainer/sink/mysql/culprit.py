@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from drainer.onebyone import shown_row
 from drainer.plan import Folded
+from drainer.shown_rows import shown_row
 from drainer.sink.errors import DataError
 from drainer.sink.mysql.chunks import Chunk
 

@@ -65,7 +65,7 @@ class DdlRunner:
         return bool(rows) and rows[0][0] == "done"
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
-        """Run all statements of a step and move the position. See protocol.Destination.ddl."""
+        """Run all statements of a step and move the position. See base.Sink.ddl."""
         patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.feed.label}")
         lost = False
         while True:

@@ -1,16 +1,31 @@
-"""A MySQL, MariaDB or TiDB server as a destination: reads from top to bottom as drainer/sink/protocol.py does."""
+"""A MySQL, MariaDB or TiDB server as a destination: reads from top to bottom as drainer/sink/base.py does."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from binlog.log import get_logger
 
 from drainer.plan import Pieces, SegmentWork
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
+    NO_QUESTION,
+    Applied,
+    Dialect,
+    Examination,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    Receipt,
+    TableName,
+    Wants,
+)
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.examination import strict
 from drainer.sink.missing import MissingRows
 from drainer.sink.mysql import marks, position, recycle, tls
 from drainer.sink.mysql.bin import RecycleBin
@@ -20,22 +35,11 @@ from drainer.sink.mysql.ddl import DdlRunner
 from drainer.sink.mysql.driver import Driver
 from drainer.sink.mysql.examine import MySQLExaminer
 from drainer.sink.mysql.limits import explained
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Stored
-from drainer.sink.mysql.spread import MySQLSpread
+from drainer.sink.mysql.spread import MySQLSlotWriter
 from drainer.sink.mysql.unique import UniqueKeys
 from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
-from drainer.sink.protocol import (
-    NO_QUESTION,
-    Applied,
-    Dialect,
-    FirstStart,
-    Identity,
-    Intent,
-    Phase,
-    Position,
-    SlotResult,
-    TableName,
-)
 from drainer.step import Ddl
 
 _log = get_logger(__name__)
@@ -44,7 +48,8 @@ _CLOSE_WAIT_S: Final = 5.0
 
 
 class MySQLDestination:
-    """See protocol.Destination. Closed until `open`, then ready; between `begin` and `finish` a range is open."""
+    """See base.NetSink and base.ParallelSink. Closed until `open`, then ready;
+    between `begin` and the last `commit` a range is open."""
 
     def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -69,8 +74,12 @@ class MySQLDestination:
         return "mysql"
 
     @property
-    def spreads(self) -> bool:
-        return self._config.spread
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> MySQLDestination | None:
+        return self if self._config.spread else None
 
     @property
     def commit_ts(self) -> int:
@@ -125,11 +134,11 @@ class MySQLDestination:
         one = Pieces(work.after_ts, work.until_ts, lambda: (work,))
         return self._applied(one, schema_version, alone=work.commits <= 1)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         with explained(self._config.address, pieces.until_ts):
             return self._applied(pieces, schema_version, alone=True)
 
-    def _applied(self, pieces: Pieces, schema_version: int, *, alone: bool) -> Applied:
+    def _applied(self, pieces: Pieces[SegmentWork], schema_version: int, *, alone: bool) -> Applied:
         """`alone`: this is one upstream transaction; of several each may go in one by one, or another be refused
         (rule 21)."""
         try:
@@ -139,7 +148,7 @@ class MySQLDestination:
                 raise
             return self._apply(pieces, schema_version, thorough=True)
 
-    def _apply(self, pieces: Pieces, schema_version: int, *, thorough: bool) -> Applied:
+    def _apply(self, pieces: Pieces[SegmentWork], schema_version: int, *, thorough: bool) -> Applied:
         driver = self._open()
         writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
@@ -187,10 +196,10 @@ class MySQLDestination:
         )
         self._moved(commit_ts, schema_version)
 
-    def examiner(self) -> MySQLExaminer:
-        return MySQLExaminer(self._config)
+    def examination(self, view: SchemaView) -> Examination | None:
+        return strict(view, MySQLExaminer(self._config))
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSpread:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
         driver = self._open()
         stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
         phase = Phase.DIRECT
@@ -203,7 +212,7 @@ class MySQLDestination:
             phase, ahead = stored.phase, None  # an open intent has them
         return self._open_phase(intent, phase, ahead)
 
-    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSpread:
+    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
         driver = self._open()
 
         def body(session: Session) -> None:
@@ -214,17 +223,22 @@ class MySQLDestination:
 
         # Without rows it may be done twice; with them only once, and then the intent is there.
         driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
-        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
+        return MySQLSlotWriter(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
 
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:
+        """A receipt's `detail` names the table and key that stopped the phase DIRECT."""
         driver = self._open()
         stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
         phase = stored.phase if stored else Phase.DIRECT
-        if phase is Phase.DIRECT and any(result.surprise for result in results):
+        if phase is Phase.DIRECT and any(receipt.detail for receipt in receipts):
             return self._open_phase(intent, Phase.DELETE)
-        return self._open_phase(intent, Phase.INSERT) if phase is Phase.DELETE else None
+        if phase is Phase.DELETE:
+            return self._open_phase(intent, Phase.INSERT)
+        self._finish(intent, schema_version)
+        return None
 
-    def finish(self, intent: Intent, schema_version: int) -> None:
+    def _finish(self, intent: Intent, schema_version: int) -> None:
+        """Move the position to intent.until_ts, close the intent and throw its marks away, in one transaction."""
         driver = self._open()
         checkpoint = self._checkpoint_is_due()
 

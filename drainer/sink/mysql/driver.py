@@ -13,13 +13,13 @@ from typing import Final, TypeVar
 
 from binlog.crashpoint import crash_point
 
+from drainer.sink.base import Identity
 from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
 from drainer.sink.mysql.patience import Patience
 from drainer.sink.mysql.position import Feed, Stored
-from drainer.sink.protocol import Identity
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from drainer.sink.base import Intent
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
-from drainer.sink.protocol import Intent, Phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from drainer.plan import SegmentWork
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
 from drainer.sink.missing import MissingRows
 from drainer.sink.mysql import kept, marks
@@ -17,10 +18,10 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.culprit import blame
 from drainer.sink.mysql.driver import run_transaction
 from drainer.sink.mysql.patience import Patience
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
 from drainer.sink.mysql.unique import UniqueKeys
 from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer
-from drainer.sink.protocol import Intent, Phase, SlotResult
 
 # A task never pauses between statements; a stopped one must not keep its locks much longer than that.
 _IDLE_S: Final = 120
@@ -31,8 +32,8 @@ class _NotNext(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class MySQLSpread:
-    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens it."""
+class MySQLSlotWriter:
+    """See base.SlotWriter. Carries no connection: every `write` takes one that its process keeps, or opens it."""
 
     config: ServerConfig
     feed: Feed
@@ -41,15 +42,15 @@ class MySQLSpread:
     phase: Phase
     triggers: frozenset[Name] = frozenset()
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
-        chunks = cut(work, self.phase, self.intent.chunk_rows)
-        return _SlotRun(self, slot, chunks).run() if chunks else SlotResult(slot, 0, 0, 0)
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+        chunks = cut(segment, self.phase, self.intent.chunk_rows)
+        return _SlotRun(self, slot, chunks).run() if chunks else Receipt(slot, 0, 0, 0)
 
 
 class _SlotRun:
     """One attempt at one slot: a session that is replaced when lost, and the number of the next chunk."""
 
-    def __init__(self, target: MySQLSpread, slot: int, chunks: list[Chunk]) -> None:
+    def __init__(self, target: MySQLSlotWriter, slot: int, chunks: list[Chunk]) -> None:
         self._target = target
         self._slot = slot
         self._chunks = chunks
@@ -59,7 +60,7 @@ class _SlotRun:
         self._missing = MissingRows()
         self._keys = UniqueKeys()  # no DDL lies within a range
 
-    def run(self) -> SlotResult:
+    def run(self) -> Receipt:
         patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
         skipped: int | None = None
         try:
@@ -69,10 +70,10 @@ class _SlotRun:
                     skipped = done if skipped is None else skipped
                     self._from(done)
                     self._keep()
-                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped)
+                    return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"
-                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped or 0, place)
+                    return Receipt(self._slot, self._rows, len(self._chunks), skipped or 0, place)
                 except _NotNext:
                     continue
                 except Retry as error:

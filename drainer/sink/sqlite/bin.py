@@ -10,7 +10,7 @@ import sqlite3
 from binlog.log import get_logger
 
 from drainer.sink import recycled
-from drainer.sink.protocol import Identity
+from drainer.sink.base import Identity
 from drainer.sink.recycled import Kept
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.step import Ddl, Located

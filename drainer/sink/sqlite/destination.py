@@ -6,22 +6,21 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from drainer.plan import Pieces, SegmentWork
-from drainer.sink.missing import MissingRows
-from drainer.sink.protocol import (
+from drainer.sink.base import (
     NO_QUESTION,
     Applied,
     Dialect,
-    Examiner,
     FirstStart,
     Identity,
-    Intent,
+    ParallelSink,
     Position,
-    SlotResult,
-    SpreadTarget,
     TableName,
+    Wants,
 )
+from drainer.sink.missing import MissingRows
 from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite import alter, position, rows
 from drainer.sink.sqlite.bin import RecycleBin
@@ -32,7 +31,7 @@ from drainer.step import Ddl
 
 
 class SQLiteDestination:
-    """See protocol.Destination. Closed until `open`."""
+    """See base.NetSink. Closed until `open`."""
 
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
         self._path = path
@@ -53,8 +52,12 @@ class SQLiteDestination:
         return "sqlite"
 
     @property
-    def spreads(self) -> bool:
-        return False
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> ParallelSink[SegmentWork] | None:
+        return None
 
     @property
     def commit_ts(self) -> int:
@@ -79,7 +82,7 @@ class SQLiteDestination:
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
         return self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         with self._opened().transaction() as connection:
             self._move(connection, pieces.after_ts, pieces.until_ts, schema_version)
             written = sum(rows.write(connection, work, self._missing) for work in pieces.works())
@@ -103,18 +106,6 @@ class SQLiteDestination:
 
     def job_done(self, job_id: int) -> bool:
         return position.job_done(self._opened().connection, self._feed, job_id)
-
-    def examiner(self) -> Examiner:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
 
     def interrupt(self) -> None:
         """Nothing here waits."""

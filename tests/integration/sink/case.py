@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.base import Identity
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Identity
 from tests.support import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")

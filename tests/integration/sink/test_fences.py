@@ -13,12 +13,13 @@ from dataclasses import asdict
 
 import pytest
 
+from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved
 from drainer.sink.mysql import marks, position
 from drainer.sink.mysql.connection import Session, connect
 from drainer.sink.mysql.marks import Mark
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
-from drainer.sink.protocol import Identity, Intent, Phase
 from tests.integration.sink.case import server_config
 from tests.support import MariaDB
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from drainer.plan import Folded, Kind, Match
+from drainer.sink.base import FirstStart, Identity
 from drainer.sink.errors import (
     DestinationRefused,
     PositionMoved,
@@ -17,7 +18,6 @@ from drainer.sink.errors import (
     ValueChanged,
 )
 from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import FirstStart, Identity
 from tests.integration.sink.case import IDENTITY, change, gone, limits, opened, put, server_config, shape, work
 from tests.support import MariaDB
 

@@ -16,9 +16,9 @@ from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
+from drainer.sink.base import NetSink
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Destination
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
 from pumpclient.sdk import (
@@ -67,7 +67,7 @@ def merged(payloads: Sequence[bytes]) -> list[bytes]:
     return [payload for _, payload in sorted(served)]
 
 
-def drain(destination: Destination, jobs: Sequence[Job], binlogs: list[bytes], *, batch: int) -> None:
+def drain(destination: NetSink, jobs: Sequence[Job], binlogs: list[bytes], *, batch: int) -> None:
     """`batch`: commits in each batch."""
     position = destination.open(IDENTITY, BEGIN).commit_ts
     supply = Supply(Schema.open(JobHistory(list(jobs)), position_ts=position))

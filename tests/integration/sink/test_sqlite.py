@@ -15,8 +15,8 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.plan import Change, Folded, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
+from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
-from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.step import Ddl
 from tests.integration.sink.case import shape

@@ -19,7 +19,7 @@ from drainer.coordinator import (
     resume,
 )
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark, watermark_of
-from drainer.sink.protocol import Intent
+from drainer.sink.base import Intent
 
 SIZES = Sizes(inline_bytes_max=2000, inline_count_max=50, spread_bytes_min=1000, spread_bytes_max=8000, parallelism=2)
 ASKED = first_limits(SIZES, schema_version=3, pumps=2)

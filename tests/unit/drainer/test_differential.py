@@ -17,7 +17,7 @@ from drainer.coordinator import Mode, Plan
 from drainer.pipeline import Pipeline
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.policy import Policy
-from drainer.sink.protocol import Identity
+from drainer.sink.base import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
 from tests.live_supply import LiveSupply

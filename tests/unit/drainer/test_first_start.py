@@ -15,8 +15,8 @@ from drainer.first_start import first_start, tell
 from drainer.pumps.mark import Limits, PumpMark, Stop, Watermark
 from drainer.pumps.view import HeldBack
 from drainer.schema.keeper import Known
+from drainer.sink.base import FirstStart, Identity
 from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.protocol import FirstStart, Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 
 IDENTITY = Identity(1, "default", "d")

@@ -21,8 +21,8 @@ from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.file import parse_jobs
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
+from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.protocol import Identity, Intent
 from drainer.spreading import SLOTS_MAX, BatchRefused, Cut
 from tests.capture import GOLDEN, CaptureSet
 from tests.local_feed import LocalFeed

@@ -20,8 +20,8 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.loose import lost_keys
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
+from drainer.sink.base import Identity
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.spreading import Cut
 from tests.live_supply import LiveSupply

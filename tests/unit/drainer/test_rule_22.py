@@ -29,10 +29,10 @@ from drainer.pumps.count import Counted, RangeDiffers
 from drainer.pumps.mark import Limits
 from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.reading import FoldOrder
+from drainer.reading import ReadOrder
 from drainer.scheduler import Scheduler
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.memory import Store
-from drainer.sink.protocol import Intent, SlotResult
 from drainer.spark.errors import ErrorInTask, ErrorSeal
 from drainer.spark.planned import PullTask
 from drainer.spark.read import read_task
@@ -66,10 +66,10 @@ class TaskFeed:
         for batch in self._read():
             yield from zip(batch.column("pump").to_pylist(), batch.column("blob").to_pylist(), strict=True)
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         raise AssertionError("the schema is complete")
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         batches = self._read()
         if not job.folded:
             batches = [folded for batch in batches for folded in Fold(job.order)(iter([batch]))]
@@ -78,9 +78,9 @@ class TaskFeed:
             numbers = batch.column("seq" if job.folded else "slot").to_pylist()
             for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
                 slots[slot].append(blob)
-        apply = Apply(job.intent, job.target, job.planned)
+        apply = Apply(job.order, job.intent, job.writer, job.planned)
         results = [list(apply(iter([_slotted(slot, blobs)]))) for slot, blobs in slots.items()]
-        found = [SlotResult(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
+        found = [Receipt(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
         return of_all_slots(found, job.intent, job.planned)
 
     def _read(self) -> list[pa.RecordBatch]:
@@ -277,8 +277,8 @@ async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> 
 
 def test_a_slot_that_no_task_reported_is_missed() -> None:
     intent = Intent(10, 20, 3, 100, HASH_VERSION, "d")
-    some = SlotResult(1, 5, 1, 0)
-    empty = [SlotResult(slot, 0, 0, 0) for slot in (0, 2)]
+    some = Receipt(1, 5, 1, 0)
+    empty = [Receipt(slot, 0, 0, 0) for slot in (0, 2)]
     assert of_all_slots([some, *empty], intent) == [some]
     with pytest.raises(RangeDiffers, match=r"slots \[2\] of the batch \(10, 20\]"):
         of_all_slots([some, empty[0]], intent)

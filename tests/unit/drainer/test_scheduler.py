@@ -17,7 +17,7 @@ from drainer.pumps.cut import Place, cut
 from drainer.pumps.mark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
 from drainer.pumps.view import HeldBack
 from drainer.scheduler import SHARES_TRIED, Scheduler
-from drainer.sink.protocol import Intent
+from drainer.sink.base import Intent
 
 SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
 Answer = Callable[[int, Limits], Watermark]

@@ -14,8 +14,8 @@ from drainer.pipeline import Pipeline
 from drainer.schema.errors import UnknownColumn
 from drainer.schema.history import JobHistory
 from drainer.schema.schema import Schema
+from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.protocol import Identity, Intent
 from drainer.spreading import Cut
 from tests.local_feed import LocalFeed
 from tests.row_case import INT, Step, table, transaction

@@ -12,7 +12,7 @@ from drainer.changes.netrows import NetColumns, live_rows, stale_keys
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.sink.mysql import chunks
 from drainer.sink.mysql.chunks import cut
-from drainer.sink.protocol import Phase
+from drainer.sink.mysql.phase import Phase
 
 
 def shape(table_id: int, unique: tuple[str, ...] = ()) -> TableShape:

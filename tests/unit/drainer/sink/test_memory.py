@@ -10,11 +10,11 @@ from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
 from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.lock import lock_name
-from drainer.sink.protocol import Identity, Intent
 from drainer.sink.table import DESTINATIONS, DestinationConfig, destination
 from drainer.step import Ddl
 
@@ -47,16 +47,15 @@ def test_a_successor_fences_the_one_before() -> None:
     old.open(IDENTITY, 200)
     target = old.begin(INTENT)
     assert new.open(IDENTITY, 1).intent == INTENT
-    for attempt in (lambda: old.advance(500, 1), lambda: target.apply(0, work(200, 300))):
+    for attempt in (lambda: old.advance(500, 1), lambda: target.write(0, work(200, 300))):
         with pytest.raises(Fenced):
             attempt()
     again = new.begin(INTENT)
-    first = again.apply(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
-    assert (first.rows, again.apply(0, work(200, 300)).skipped) == (1, 1)
+    first = again.write(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
+    assert (first.rows, again.write(0, work(200, 300)).skipped) == (1, 1)
     with pytest.raises(PositionMoved):
         new.begin(replace(INTENT, slots=3))
-    assert new.next_phase(INTENT, [first]) is None
-    new.finish(INTENT, 4)
+    new.commit(INTENT, [first], 4)
     assert (new.commit_ts, store.intent) == (300, None)
 
 
@@ -83,10 +82,10 @@ def test_a_slot_of_a_range_that_is_finished_writes_nothing() -> None:
     one = MemoryDestination()
     one.open(IDENTITY, 200)
     late = one.begin(INTENT)
-    one.finish(INTENT, 4)
+    one.commit(INTENT, [], 4)
     one.begin(replace(INTENT, after_ts=300, until_ts=400))
     with pytest.raises(Fenced):
-        late.apply(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
+        late.write(0, work(200, 300, NetRow(b"1", Kind.INSERT, b"(1)", ())))
     assert one.store.rows == {}
 
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from drainer.sink import recycled
-from drainer.sink.protocol import Identity
+from drainer.sink.base import Identity
 
 OWNER = recycled.tag(Identity(7, "main", "n"))
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from drainer.sink.base import Identity
 from drainer.sink.errors import Fenced, PositionMoved
-from drainer.sink.protocol import Identity
 from drainer.sink.sqlite import position
 from drainer.sink.sqlite.position import JOBS, POSITION, Feed, Stored
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from drainer.apply.fold_order import ChangesOrder, FoldOrder, PackedView, ReadOrder
+from drainer.batch.work import ChangeSegment, SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION
-from drainer.plan import ChangeSegment, SegmentWork
-from drainer.reading import ChangesOrder, FoldOrder, PackedView, ReadOrder
 from drainer.schema.view import SchemaView
 from drainer.shown_rows import shown_keys
 from drainer.sink.base import AnySink, Dialect, Examination, Segment, Slotting, Wants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from drainer.plan import SegmentWork
+from drainer.batch.work import SegmentWork
 
 _KEYS_SHOWN_MAX = 3
 _KEY_CHARS_MAX = 200

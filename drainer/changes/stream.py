@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 from binlog.errors import DecodeError
 
+from drainer.batch.work import ChangeSegment, Kind
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.vector import Buffer, Ints
 from drainer.order.errors import BlobError
-from drainer.plan import ChangeSegment, Kind
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.schema.errors import SchemaError

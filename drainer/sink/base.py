@@ -35,13 +35,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from drainer.plan import ChangeSegment, Pieces, Probe, SegmentWork
+from drainer.batch.work import ChangeSegment, Pieces, Probe, SegmentWork
 
 if TYPE_CHECKING:
     from drainer.changes.decode import Changes
     from drainer.changes.vector import Ints
+    from drainer.schema.steps import Ddl
     from drainer.schema.view import SchemaView
-    from drainer.step import Ddl
 
 Dialect = Literal["mysql", "sqlite"]
 TableName = tuple[str, str]  # database, table
@@ -278,7 +278,7 @@ class NetSink(Sink[SegmentWork], Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """The form in which rows must be written for `apply` (drainer/plan.py)."""
+        """The form in which rows must be written for `apply` (drainer/batch/work.py)."""
         ...
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.order.upsert import upsert
-from drainer.plan import Change, Kind, Literals, Pieces, Probe, SegmentWork
+from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
@@ -29,7 +30,6 @@ from drainer.sink.base import (
 )
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.examination import strict
-from drainer.step import Ddl
 
 
 @dataclass

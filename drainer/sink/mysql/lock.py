@@ -11,7 +11,7 @@ import hashlib
 import threading
 from typing import Final
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 from drainer.sink.base import Identity
 from drainer.sink.errors import LockHeld

@@ -17,7 +17,7 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.phase import Phase
-from drainer.sink.mysql.statements import quote
+from drainer.sink.mysql.rows.statements import quote
 
 _TABLES: Final = (
     b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_position ("

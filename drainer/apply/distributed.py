@@ -21,11 +21,11 @@ from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.apply.progress import Progress
+from drainer.apply.segments import segments_for
 from drainer.pumps.range_count import together
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.steps import Merged
 from drainer.schema.view import SchemaView
-from drainer.segments import segments_for
 from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
 from drainer.sink.errors import CommitRefused, DataError
 

@@ -13,6 +13,7 @@ from drainer.apply.batch_planner import Plan
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
 from drainer.apply.per_transaction import each_commit
 from drainer.apply.progress import Progress, Wait
+from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.served import Batch, read_batch
 from drainer.batch.work import Pieces
 from drainer.pumps.range_count import Counted, check
@@ -21,7 +22,6 @@ from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Merged, Rows, Step
 from drainer.schema.view import SchemaView
-from drainer.segments import RowDecoder, segments_for
 from drainer.sink.base import AnySink, Segment
 from drainer.sink.errors import DataError, UniqueConflict
 

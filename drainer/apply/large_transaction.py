@@ -22,11 +22,11 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Plan
 from drainer.apply.progress import Progress
+from drainer.apply.segments import RowDecoder
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces
 from drainer.schema.steps import Merged, Rows
-from drainer.segments import RowDecoder
 from drainer.sink.base import Segment
 
 SAY_EVERY_S = 10.0

@@ -293,4 +293,4 @@ class ChangeSink(Sink[ChangeSegment], Protocol):
 
 
 AnySink = NetSink | ChangeSink
-Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/segments.py makes both
+Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/apply/segments.py makes both

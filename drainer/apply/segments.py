@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from drainer.apply.fold_order import ChangesOrder, FoldOrder, PackedView, ReadOrder
+from drainer.batch.shown_rows import shown_keys
 from drainer.batch.work import ChangeSegment, SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION
 from drainer.schema.view import SchemaView
-from drainer.shown_rows import shown_keys
 from drainer.sink.base import AnySink, Dialect, Examination, Segment, Slotting, Wants
 
 Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_ts and until_ts to its segment

@@ -41,7 +41,6 @@ from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.service.cistern import CisternServer
-from drainer.service.destination import destination_for
 from drainer.service.first_start import first_start, tell
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
@@ -141,7 +140,7 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
-    destination = destination_for(config.syncer)
+    destination = config.syncer.sink()
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
     keeper = SchemaKeeper(job_sources(config, upstream.etcd), config.syncer.policy())

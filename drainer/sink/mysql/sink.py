@@ -41,11 +41,18 @@ from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
+from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.server_limits import explained
+from drainer.sink.settings import SyncerSettings
 
 _log = get_logger(__name__)
 
 _CLOSE_WAIT_S: Final = 5.0
+
+
+def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLDestination:
+    """Not opened yet."""
+    return MySQLDestination(to.server(syncer))
 
 
 class MySQLDestination:

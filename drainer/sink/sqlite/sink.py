@@ -23,11 +23,18 @@ from drainer.sink.base import (
 )
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
+from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, position, rows
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import table_name
 from drainer.sink.sqlite.position import Feed
 from drainer.sink.sqlite.recycle_bin import RecycleBin
+from drainer.sink.sqlite.section import SQLiteSection
+
+
+def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteDestination:
+    """Not opened yet."""
+    return SQLiteDestination(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
 
 
 class SQLiteDestination:

@@ -6,7 +6,6 @@ import pickle
 from dataclasses import replace
 
 import pytest
-from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
 from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
@@ -16,7 +15,6 @@ from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.lock import lock_name
-from drainer.sink.registry import DESTINATIONS, DestinationConfig, destination
 
 IDENTITY = Identity(1, "main", "n")
 SHAPE = TableShape(1, "d", "t", ("id",), (0,), "", (), (Match.PLAIN,))
@@ -107,14 +105,6 @@ def test_jobs_are_remembered() -> None:
     one.ddl(Ddl(job, 150, False, "d", "d", ("x",), "x", 150, ()))
     assert one.job_done(5)
     assert one.store.schema_version == 9
-
-
-def test_the_table_of_destinations() -> None:
-    """Every kind is made without touching anything; an unknown one is named with those there are."""
-    for kind in DESTINATIONS:
-        assert destination(kind, DestinationConfig()).dialect in ("mysql", "sqlite")
-    with pytest.raises(ConfigError, match=r"'oracle'.*mysql"):
-        destination("oracle", DestinationConfig())
 
 
 def test_a_servers_password_is_not_shown_but_travels() -> None:

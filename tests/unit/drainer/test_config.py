@@ -10,7 +10,6 @@ from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
 
-
 SQLITE = '[syncer]\ndb-type = "sqlite"\n[syncer.to]\n'
 
 

@@ -22,9 +22,9 @@ from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.apply.progress import Progress
 from drainer.apply.segments import segments_for
+from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.range_count import together
 from drainer.schema.errors import TableUnverified, UnknownColumn
-from drainer.schema.steps import Merged
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
 from drainer.sink.errors import CommitRefused, DataError
@@ -148,7 +148,7 @@ class Spreading:
         commit_ts = error.commit_ts
         if not commit_ts:
             return
-        merged: list[Merged] = []
+        merged: list[ServedBinlog] = []
         try:
             if plan.fold is None:
                 merged = list(binlogs(feed.messages()))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from drainer.batch.work import ChangeSegment, SegmentWork
+from drainer.batch.work import SegmentWork
+from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Dialect, Segment, Slotting
 

@@ -14,13 +14,14 @@ from drainer.apply.large_transaction import Section, sections, small_payloads, w
 from drainer.apply.per_transaction import each_commit
 from drainer.apply.progress import Progress, Wait
 from drainer.apply.segments import RowDecoder, segments_for
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
 from drainer.batch.work import Pieces
 from drainer.pumps.range_count import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Merged, Rows, Step
+from drainer.schema.steps import Ddl, Fence, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Segment
 from drainer.sink.errors import DataError, UniqueConflict
@@ -46,7 +47,7 @@ class SchemaSupply(Protocol):
     def verify(self, error: TableUnverified) -> bool: ...
 
 
-def _check_arrived(plan: Plan, merged: Sequence[Merged]) -> None:
+def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
     """Rule 22: RangeDiffers where more or less of a pump came here than was planned."""
     found: dict[str, list[int]] = {}
     for binlog in merged:
@@ -79,7 +80,7 @@ class Inline:
         self._segments = segments_for(destination)
         self._decoder: RowDecoder | None = None
 
-    def run(self, plan: Plan, merged: Sequence[Merged]) -> None:
+    def run(self, plan: Plan, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
         merged = list(merged)
         _check_arrived(plan, merged)

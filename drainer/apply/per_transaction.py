@@ -1,4 +1,4 @@
-"""A segment's binlogs cut into its transactions (rule 21). Pure."""
+"""A section of a batch cut into its transactions, for what must be applied one by one (rule 21). Pure."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from drainer.apply.fold_order import ChangesOrder, FoldOrder, PackedView, ReadOrder
-from drainer.batch.shown_rows import shown_keys
-from drainer.batch.work import ChangeSegment, SegmentWork
+from drainer.batch.shown import shown_keys
+from drainer.batch.work import SegmentWork
+from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION

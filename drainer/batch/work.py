@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from drainer.changes.decode import Changes
+from typing import Generic, NamedTuple, TypeVar
 
 Row = bytes | tuple[object, ...]
 Key = bytes | tuple[object, ...]
@@ -148,23 +145,6 @@ class SegmentWork:
     until_ts: int
     folded: tuple[Folded, ...]
     ordered: Ordered
-    change_count: int
-    source_bytes: int
-    commits: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSegment:
-    """Every change between two DDLs, as columns, for a sink that wants them all. Covers (after_ts, until_ts].
-
-    `changes`: each of rows of one table, kind and layout; the places of all of them together (`Changes.order`) ascend
-    in upstream's order, by (commit_ts, start_ts, place in the transaction), and none is there twice
-    (drainer.changes.stream.in_order walks them so). The counts are as of SegmentWork.
-    """
-
-    after_ts: int
-    until_ts: int
-    changes: tuple[Changes, ...]
     change_count: int
     source_bytes: int
     commits: int = 1

@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 from binlog.errors import DecodeError
 
-from drainer.batch.work import ChangeSegment, Kind
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.vector import Buffer, Ints

@@ -35,7 +35,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from drainer.batch.work import ChangeSegment, Pieces, Probe, SegmentWork
+from drainer.batch.work import Pieces, Probe, SegmentWork
+from drainer.changes.change_segment import ChangeSegment
 
 if TYPE_CHECKING:
     from drainer.changes.decode import Changes

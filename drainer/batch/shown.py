@@ -1,4 +1,4 @@
-"""How rows are shown in an error. Pure."""
+"""How rows and keys are shown in an error: the first ones, not at length. Pure."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ from drainer.sink.base import (
     Wants,
 )
 from drainer.sink.missing_rows import MissingRows
+from drainer.sink.position import Stored
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, position, rows
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.layout import table_name
-from drainer.sink.sqlite.position import Feed
 from drainer.sink.sqlite.recycle_bin import RecycleBin
 from drainer.sink.sqlite.section import SQLiteSection
 
@@ -45,7 +45,7 @@ class SQLiteDestination:
         self._keep_ms = recycle_keep_ms
         self._bin: RecycleBin
         self._file: SQLiteFile | None = None
-        self._feed: Feed
+        self._identity: Identity
         self._epoch = 0
         self._commit_ts = 0
         self._missing = MissingRows()
@@ -72,17 +72,19 @@ class SQLiteDestination:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         file = self._file = SQLiteFile(self._path)
-        feed = self._feed = Feed(identity)
+        self._identity = identity
         self._bin = RecycleBin(identity, self._keep_ms)
         with file.transaction() as connection:
             position.create_tables(connection)
-            stored = position.read(connection, feed)
+            store = position.store(connection, identity)
+            stored = store.read()
             fresh = stored is None
             missing: tuple[TableName, ...] = ()
             if stored is None:
                 missing = first.missing(_tables_there(connection, first.tables))
-                stored = position.create(connection, feed, first.begin_ts(initial_ts, missing))
-            self._epoch = position.take_epoch(connection, feed, stored.epoch)
+                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+                store.create(stored.commit_ts)
+            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
         self._commit_ts = stored.commit_ts
         return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing)
 
@@ -99,9 +101,10 @@ class SQLiteDestination:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         with self._opened().transaction() as connection:
             self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
-            if not position.job_done(connection, self._feed, step.job.id):
+            store = position.store(connection, self._identity)
+            if store.job(step.job.id) is None:
                 ddl.run(connection, step, self._bin, may_exist=may_exist)
-                position.mark_job(connection, self._feed, step.job.id, step.commit_ts)
+                position.mark_done(store, step.job.id, step.commit_ts)
         self._commit_ts = step.commit_ts
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -112,7 +115,7 @@ class SQLiteDestination:
         self._commit_ts = commit_ts
 
     def job_done(self, job_id: int) -> bool:
-        return position.job_done(self._opened().connection, self._feed, job_id)
+        return position.store(self._opened().connection, self._identity).job(job_id) is not None
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -127,9 +130,7 @@ class SQLiteDestination:
         return self._file
 
     def _move(self, connection: sqlite3.Connection, after_ts: int, until_ts: int, schema_version: int) -> None:
-        position.move(
-            connection,
-            self._feed,
+        position.store(connection, self._identity).move(
             epoch=self._epoch,
             after_ts=after_ts,
             until_ts=until_ts,

@@ -14,7 +14,7 @@ import pytest
 from drainer.batch.work import Folded, Kind, Match, SegmentWork, TableShape
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
-from drainer.sink.mysql import chunk_progress, position
+from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
@@ -167,13 +167,14 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
     config = server_config(db)
     successor = connect(config, idle_s=60, read_timeout_s=20)
     feed = Feed.of(config, Identity(7, "main", "drainer-1"), successor)
-    held = position.read(successor, feed)
+    store = position.store(successor, feed)
+    held = store.read()
     assert held is not None
-    epoch = position.take_epoch(successor, feed, epoch=held.epoch, node_id="drainer-2")
+    epoch = store.take_epoch(held.epoch, "drainer-2")
     successor.begin()
-    chunk_progress.open_phase(successor, feed, epoch=epoch, intent=intent(), phase=Phase.DIRECT)
+    store.open_chunks(epoch=epoch, intent=intent(), stage=Phase.DIRECT)
     with ThreadPoolExecutor(1) as pool:
-        attempt = pool.submit(asleep.apply, 0, slot)
+        attempt = pool.submit(asleep.write, 0, slot)
         try:
             wait_until(lambda: waits_for_a_row(db), what="the old attempt waits for its mark")
         finally:

@@ -11,17 +11,18 @@ from drainer.batch.work import SegmentWork
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.mysql import chunk_progress, connection_pool
+from drainer.sink.mysql import connection_pool
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.phase import Phase
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Feed, store
 from drainer.sink.mysql.retry import Patience
 from drainer.sink.mysql.rows.chunks import Chunk, cut
 from drainer.sink.mysql.rows.refused_row import blame
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
+from drainer.sink.position import check_cut, expect
 
 # A task never pauses between statements; a stopped one must not keep its locks much longer than that.
 _IDLE_S: Final = 120
@@ -87,10 +88,11 @@ class _SlotRun:
     def _done(self) -> int:
         """Chunks committed so far; after a lost answer this tells what became of the last one."""
         target = self._target
-        mark = chunk_progress.read(self._open(), target.feed, intent=target.intent, phase=target.phase, slot=self._slot)
-        mark = chunk_progress.expect(mark, target.feed, epoch=target.epoch, slot=self._slot, intent=target.intent)
-        chunk_progress.check_cut(mark, len(self._chunks), target.feed, slot=self._slot)
-        return mark.chunks_done
+        marks, label = store(self._open(), target.feed), target.feed.label
+        found = marks.chunk(intent=target.intent, stage=target.phase, slot=self._slot)
+        mark = expect(found, label, epoch=target.epoch, slot=self._slot, intent=target.intent)
+        check_cut(mark, len(self._chunks), label, slot=self._slot)
+        return mark.done
 
     def _from(self, first: int) -> None:
         for number in range(first, len(self._chunks)):
@@ -125,12 +127,10 @@ class _SlotRun:
 
     def _write(self, session: Session, chunk: Chunk, number: int) -> None:
         target = self._target
-        if not chunk_progress.step(
-            session,
-            target.feed,
+        if not store(session, target.feed).step_chunk(
             epoch=target.epoch,
             intent=target.intent,
-            phase=target.phase,
+            stage=target.phase,
             slot=self._slot,
             chunk=number,
             total=len(self._chunks),

@@ -33,6 +33,7 @@ from drainer.pumps.watermark import Limits
 from drainer.service.scheduler import Scheduler
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.memory import Store
+from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
 from drainer.spark.shuffle_apply import Apply, Fold, of_all_slots
 from drainer.spark.source.executor import read_task
@@ -151,7 +152,12 @@ async def run(pipeline: Pipeline, plan: Plan, feed: TaskFeed | None = None) -> N
 
 def moved(store: Store) -> bool:
     """Whether anything was written or the position has moved."""
-    return bool(store.commit_ts != BEGIN_TS or store.rows or store.slots_done or store.log)
+    return bool(
+        store.commit_ts != BEGIN_TS
+        or store.rows
+        or any(mark.done for mark in store.document.chunks.values())
+        or store.log
+    )
 
 
 @BOTH
@@ -214,7 +220,9 @@ async def test_a_late_commit_between_plan_and_pull_is_in_the_next_plan(sizes: Si
             await run(pipeline, plan)
         assert not moved(made.store)
         if sizes is SPREAD:
-            made.store.intent = None  # the life below has begun nothing
+            stored = made.store.position.read()
+            assert stored is not None
+            made.store.document.stored = replace(stored, intent=None)  # the life below has begun nothing
         await made.end()
         plan, pipeline = await made.plan()
         await run(pipeline, plan)
@@ -299,8 +307,8 @@ async def test_an_open_batch_is_counted_anew_and_finished() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, range(1, 90)))
         await made.add("b", row(95))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         plan, pipeline = await made.plan()
         assert plan.intent is not None and plan.until_ts == ts(60)
         assert plan.planned == {"a": Counted(50, sum(len(row(key)) for key in range(1, 51)))}
@@ -326,8 +334,8 @@ async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tu
     """Its chunks would be cut in other places (rule 16): it holds back by name and numbers, until an operator says."""
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = given_up
         if given_up:
             plan, pipeline = await made.plan()
@@ -345,8 +353,8 @@ async def test_one_pump_given_up_says_nothing_of_another() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
         await made.add("b", *map(row, (3, 4)))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = ("a",)
         with pytest.raises(AssertionError, match=r"pump b: it held 3 binlogs of the unfinished batch"):
             await made.plan(looks=1)
@@ -357,8 +365,8 @@ async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
     """An operator forced it offline, for its disk is lost: no task reads, so no slot hears of totals."""
     async with drainer(SPREAD) as made:
         await made.add("b", row(70))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = ("a",)
         plan, pipeline = await made.plan()
         assert plan.intent is not None and plan.tasks == ()

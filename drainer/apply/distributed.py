@@ -75,14 +75,14 @@ class Spreading:
         self._supply = supply
         self._progress = progress
         self._cut = cut
-        self._slots = cut.slots
+        self._slots = self._segments.slots or cut.slots
         self.open_intent = intent
         self.inline_until = 0
         self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
-        if not self._cut.slots:
+        if not self._cut.slots and self._segments.slots is None:
             self._slots = min(2 * tasks, SLOTS_MAX)
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:

@@ -48,6 +48,11 @@ class Segments(Protocol):
     @property
     def cut_version(self) -> int: ...
 
+    @property
+    def slots(self) -> int | None:
+        """How many slots a batch is cut into; None: as many as suit the executors."""
+        ...
+
     def decoder(self, view: SchemaView) -> RowDecoder: ...
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
@@ -93,6 +98,7 @@ class NetSegments:
 
     dialect: Dialect
     cut_version: int = HASH_VERSION
+    slots: int | None = None
 
     def decoder(self, view: SchemaView) -> RowDecoder:
         return _NetDecoder(SegmentDecoder(view, self.dialect))
@@ -114,6 +120,10 @@ class ChangeSegments:
     @property
     def cut_version(self) -> int:
         return self.slotting.version
+
+    @property
+    def slots(self) -> int | None:
+        return self.slotting.count
 
     def decoder(self, view: SchemaView) -> RowDecoder:
         return StreamDecoder(view)

@@ -182,6 +182,11 @@ class Slotting(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def count(self) -> int | None:
+        """How many slots there are; None: as many as suit the executors."""
+        ...
+
     def slots_of(self, changes: Changes, slots: int) -> Ints:
         """The slot of each of them, from 0 to below `slots`. Changes that must keep their order share one."""
         ...

@@ -4,8 +4,8 @@
     binlogs ─► scan ─► decode ─► slots ─► raw rows by slot ─► sort ─► decode ─► ChangeSegment   (spread)
 
 Through a shuffle go the rows as they are in the binlog, which is smaller than their columns, and decoding is cheap.
-Blob of a slot: CHANGES_BLOB (one byte), the changes and the bytes of binlogs that the part holds (`<QQ`, in one of its
-blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
+Blob of a slot: CHANGES_BLOB (one byte), how many rows are in it, the bytes of binlogs that the part holds (`<QQ`, the
+latter in one of its blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
 """
 
 from __future__ import annotations
@@ -172,10 +172,10 @@ class StreamBuilder:
             slot[changes.order] = slots_of(changes, slots)
         of_rows = slot[rows.order]
         blobs: dict[int, bytes] = {}
-        count, size = segment.change_count, segment.source_bytes
+        size = segment.source_bytes
         for number in np.unique(of_rows[of_rows >= 0]).tolist():
-            blobs[number] = _packed(rows.take(of_rows == number), count, size)
-            count = size = 0
+            blobs[number] = _packed(rows.take(of_rows == number), size)
+            size = 0
         return blobs
 
 
@@ -183,7 +183,7 @@ def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_t
     """One slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and as `finish`."""
     tables, size = [], 0
     for blob in blobs:
-        table, _, part_size = _unpacked(blob)
+        table, part_size = _unpacked(blob)
         tables.append(table)
         size += part_size
     if not tables:
@@ -220,7 +220,7 @@ def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
             raise first from error
 
 
-def _packed(rows: Rows, count: int, size: int) -> bytes:
+def _packed(rows: Rows, size: int) -> bytes:
     arrays = [
         pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
         pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
@@ -229,23 +229,23 @@ def _packed(rows: Rows, count: int, size: int) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
-    found: bytes = _HEAD.pack(CHANGES_BLOB, count, size) + sink.getvalue().to_pybytes()
+    found: bytes = _HEAD.pack(CHANGES_BLOB, len(rows), size) + sink.getvalue().to_pybytes()
     return found
 
 
-def _unpacked(blob: bytes) -> tuple[Any, int, int]:
-    """(the rows' table, changes, bytes)."""
+def _unpacked(blob: bytes) -> tuple[Any, int]:
+    """(the rows' table, bytes of binlogs)."""
     try:
         version, count, size = _HEAD.unpack_from(blob)
         if version != CHANGES_BLOB:
             raise BlobError(f"a slot's blob of {len(blob)} bytes has version {version:x}, not {CHANGES_BLOB:x}")
         with pa.ipc.open_stream(pa.py_buffer(memoryview(blob)[_HEAD.size :])) as reader:
             table = reader.read_all()
-        if table.schema != _SCHEMA:
-            raise BlobError(f"a slot's blob of {len(blob)} bytes has other columns: {table.schema.names}")
+        if table.schema != _SCHEMA or table.num_rows != count:
+            raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {table.num_rows} rows of {count}")
     except (StructError, pa.ArrowException, OSError) as error:
         raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
-    return table, count, size
+    return table, size
 
 
 def _shares(table: Any) -> Iterator[Rows]:

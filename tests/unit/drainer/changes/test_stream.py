@@ -1,0 +1,184 @@
+"""Every change, unfolded: what decoding row by row gives, in upstream's order, however it is cut and merged."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.table import TableInfo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.changes import stream
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes
+from drainer.changes.stream import StreamDecoder, in_order, merge
+from drainer.changes.vector import Ints
+from drainer.order.errors import BlobError
+from drainer.row.decode import Decoder
+from drainer.row.transaction_pieces import pieces
+from drainer.schema.errors import TableUnknown, TableUnverified
+from drainer.schema.view import SchemaView, Stray
+from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction, view_of
+from tests.unit.drainer.changes.cases import tables
+from tests.unit.drainer.changes.test_segment import histories
+
+FIRST = table([("id", INT), ("v", INT)], handle="id", table_id=100, name="first")
+SECOND = table([("id", INT)], table_id=101, name="second")  # without a key
+
+Change = tuple[object, ...]
+
+
+def listed(segment: ChangeSegment) -> list[Change]:
+    """The changes in order: table, kind, commit_ts, place, old and new carriers."""
+    columns = [
+        [None if image is None else [column.to_pylist() for column in image] for image in (one.old, one.new)]
+        for one in segment.changes
+    ]
+    found = []
+    for of, row in in_order(segment):
+        one = segment.changes[of]
+        old, new = (None if image is None else tuple(column[row] for column in image) for image in columns[of])
+        found.append((one.shape.table_id, one.kind, int(one.commit_ts[row]), int(one.sequence[row]), old, new))
+    return found
+
+
+def expected(view: SchemaView, payloads: Iterable[bytes]) -> list[Change]:
+    changes = Decoder(view, "carrier").changes(payloads)
+    return [(c.shape.table_id, c.kind, c.commit_ts, c.sequence, c.old, c.new) for c in changes]
+
+
+def whole(view: SchemaView, payloads: Iterable[bytes]) -> ChangeSegment:
+    builder = StreamDecoder(view).builder()
+    builder.add_all(payloads)
+    return builder.finish(0, 1)
+
+
+def by_parity(changes: Changes, slots: int) -> Ints:
+    return (changes.commit_ts.astype(np.int64) + changes.sequence) % slots
+
+
+def put(key: int, value: int = 0) -> Step:
+    return ("insert", {}, {1: key, 2: value})
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), info=tables())
+def test_every_change_comes_once_and_in_order(data: st.DataObject, info: TableInfo) -> None:
+    payloads = data.draw(histories(info))
+    view = view_of(info)
+    wanted = expected(view, payloads)
+    twice = [*payloads, *data.draw(st.lists(st.sampled_from(payloads), max_size=3))]
+    data.draw(st.randoms()).shuffle(twice)
+    found = whole(view, twice)
+    assert listed(found) == wanted
+    assert (found.change_count, found.commits) == (len(wanted), len({one[2] for one in wanted}))
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), info=tables(), parts=st.integers(1, 3), slots=st.integers(1, 3))
+def test_slots_hold_every_change_once_and_in_order(
+    data: st.DataObject, info: TableInfo, parts: int, slots: int
+) -> None:
+    """Rules 16 and 19: parts cut anywhere, some transactions in two of them, blobs in any order."""
+    payloads = data.draw(histories(info))
+    view = view_of(info)
+    dice = random.Random(data.draw(st.integers(0, 999)))
+    shares: list[list[bytes]] = [[] for _ in range(parts)]
+    for payload in payloads:
+        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
+            shares[part].append(payload)
+    blobs: dict[int, list[bytes]] = {}
+    for share in shares:
+        builder = StreamDecoder(view).builder()
+        builder.add_in_order(share)
+        for slot, blob in builder.cut(slots, by_parity).items():
+            blobs.setdefault(slot, []).append(blob)
+    wanted = expected(view, payloads)
+    found = {}
+    for slot, mine in blobs.items():
+        dice.shuffle(mine)
+        found[slot] = listed(merge(StreamDecoder(view), mine, 0, 1))
+    of = {slot: [one for one in wanted if (one[2] + one[3]) % slots == slot] for slot in range(slots)}  # type: ignore[operator]
+    assert found == {slot: some for slot, some in of.items() if some}
+
+
+def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SHARE_BYTES_MAX", 40)
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all(payloads)
+    (blob,) = builder.cut(1, by_parity).values()
+    segment = merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)
+    assert len(segment.changes) == 3
+    assert listed(segment) == expected(view_of(FIRST), payloads)
+
+
+def test_a_large_transaction_in_pieces_keeps_its_places() -> None:
+    steps = [(FIRST, put(n, n)) for n in range(40)] + [(SECOND, ("insert", {}, {1: n})) for n in range(40)]
+    payload = transaction(steps, commit_ts=BEGIN_TS)
+    view = view_of(FIRST, SECOND)
+    piece = StreamDecoder(view).transaction()
+    cut = list(pieces(memoryview(payload), 100))
+    assert len(cut) > 3
+    found = [one for small in cut for one in listed(piece(small, 0, 1))]
+    assert found == expected(view, [payload])
+    assert [one[3] for one in found] == list(range(80))
+
+
+def test_a_row_that_says_itself_which_table_it_is_of() -> None:
+    view = replace(view_of(FIRST, SECOND), strays={FIRST.id: (Stray(9, FIRST),)}, homes={FIRST.id: FIRST.id})
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(3)]
+    found = listed(whole(view, payloads))
+    assert found == expected(view, payloads)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_the_first_bad_row_is_told(number: int) -> None:
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(30)]
+    for at in (number, 20):
+        payloads[at] = transaction([(SECOND, ("insert", {}, {1: at}))], commit_ts=BEGIN_TS + at)
+    with pytest.raises(TableUnknown, match=str(BEGIN_TS + number)):
+        whole(view_of(FIRST), payloads)
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all(payloads)
+    with pytest.raises(TableUnknown, match=str(BEGIN_TS + number)):
+        builder.cut(2, by_parity)
+
+
+def test_a_table_that_must_be_asked_for_first() -> None:
+    view = replace(view_of(FIRST), verified={})
+    with pytest.raises(TableUnverified):
+        whole(view, [transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+
+
+def test_a_torn_binlog_is_told() -> None:
+    payloads = [transaction([(FIRST, put(n))], commit_ts=BEGIN_TS + n) for n in range(3)]
+    with pytest.raises(DecodeError):
+        whole(view_of(FIRST), [*payloads, payloads[0][:-5]])
+
+
+def test_a_blob_cut_anywhere_or_of_another_kind_is_refused() -> None:
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+    (blob,) = builder.cut(1, by_parity).values()
+    decoder = StreamDecoder(view_of(FIRST))
+    assert merge(decoder, [blob], 0, 1).change_count == 1
+    end = blob.rindex(b"\xff\xff\xff\xff")  # the end of the stream, which a reader does not need
+    for length in range(end):
+        with pytest.raises(BlobError):
+            merge(decoder, [blob[:length]], 0, 1)
+    with pytest.raises(BlobError, match="version"):
+        merge(decoder, [bytes([blob[0] + 1]) + blob[1:]], 0, 1)
+
+
+def test_nothing_is_an_empty_segment() -> None:
+    view = view_of(FIRST)
+    assert listed(whole(view, [])) == []
+    assert listed(merge(StreamDecoder(view), [], 5, 9)) == []
+    assert StreamDecoder(view).builder().cut(3, by_parity) == {}

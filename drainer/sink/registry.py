@@ -40,6 +40,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "tidb": _SERVER,
     "mariadb": _SERVER,
     "sqlite": Kind("drainer.sink.sqlite.section:SQLiteSection", "drainer.sink.sqlite.sink:make"),
+    "jsonl": Kind(
+        "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
+    ),
 }
 
 

@@ -1,0 +1,171 @@
+"""Changes and DDLs as lines of JSON (docs/jsonl.md). Pure: a column's values become JSON together."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import isfinite
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from binlog.errors import DecodeError
+from binlog.tidb.json import decode_text
+from binlog.tidb.time import date_text, datetime_text, duration_text
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes, Columns
+from drainer.changes.stream import in_order
+from drainer.changes.vector import Ints
+from drainer.row.family import Family
+from drainer.row.scalar import enum_name, float_text, set_names
+from drainer.schema.steps import Ddl
+
+SLOTTING_VERSION: Final = 1
+
+Text = Callable[[Any], str]  # of a carrier that is not NULL: its JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ByTable:
+    """See base.Slotting: all lines of a table share a file, whatever their key."""
+
+    count: int
+    version: int = SLOTTING_VERSION
+
+    def slots_of(self, changes: Changes, slots: int) -> Ints:
+        shape = changes.shape
+        return np.full(len(changes), slot_of_table(shape.schema, shape.table, slots), np.int64)
+
+
+def slot_of_table(schema: str, table: str, slots: int) -> int:
+    return crc32(f"{schema}\0{table}".encode()) % slots
+
+
+def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
+    """The lines of each slot that has some, in upstream's order. Raises DecodeError naming table and commit_ts."""
+    made = [_lines(changes) for changes in segment.changes]
+    slots = [slotting.slots_of(changes, slotting.count).tolist() for changes in segment.changes]
+    found: dict[int, list[bytes]] = {}
+    for of, row in in_order(segment):
+        found.setdefault(slots[of][row], []).append(made[of][row])
+    return found
+
+
+def lines_in_order(segment: ChangeSegment) -> Iterator[bytes]:
+    """All of them."""
+    made = [_lines(changes) for changes in segment.changes]
+    for of, row in in_order(segment):
+        yield made[of][row]
+
+
+def ddl_line(step: Ddl) -> bytes:
+    """`place` 0: nothing else has its commit_ts."""
+    schema, table = place_of(step)
+    line = {
+        "commit_ts": step.commit_ts,
+        "start_ts": step.job.start_ts,
+        "place": 0,
+        "kind": "ddl",
+        "schema": schema,
+        "table": table,
+        "job_id": step.job.id,
+        "early": step.early,
+        "query": step.query,
+        "sql": list(step.sql),
+    }
+    return (json.dumps(line) + "\n").encode()
+
+
+def place_of(step: Ddl) -> tuple[str, str]:
+    """The table that a DDL is about, the first of several; of a database: it and ''."""
+    return next(iter(step.touched_names), (step.schema, ""))
+
+
+def _lines(changes: Changes) -> list[bytes]:
+    shape = changes.shape
+    kind = changes.kind.name.lower()
+    head = f'"kind":"{kind}","schema":{json.dumps(shape.schema)},"table":{json.dumps(shape.table)}'
+    old, new = _images(changes, changes.old), _images(changes, changes.new)
+    stamps = zip(changes.commit_ts.tolist(), changes.start_ts.tolist(), changes.sequence.tolist(), strict=True)
+    return [
+        f'{{"commit_ts":{commit_ts},"start_ts":{start_ts},"place":{place},{head},"old":{before},"new":{after}}}\n'.encode()
+        for (commit_ts, start_ts, place), before, after in zip(stamps, old, new, strict=True)
+    ]
+
+
+def _images(changes: Changes, columns: Columns | None) -> list[str]:
+    """A JSON object for each row."""
+    if columns is None:
+        return ["null"] * len(changes)
+    names = [json.dumps(name) for name in changes.shape.columns]
+    values = []
+    for name, form, column in zip(changes.shape.columns, changes.forms, columns, strict=True):
+        try:
+            values.append(texts_of(form.kind, form.family, column))
+        except DecodeError as error:
+            place = f"{changes.shape.schema}.{changes.shape.table}.{name}"
+            first, last = int(changes.commit_ts.min()), int(changes.commit_ts.max())
+            what = f"column {place} of rows with commit_ts {first} to {last}: {error.what}"
+            raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+    return ["{" + ",".join(map("{}:{}".format, names, row)) + "}" for row in zip(*values, strict=True)]
+
+
+def texts_of(kind: FieldType, family: Family, column: Any) -> list[str]:
+    """One column's carriers (drainer/row/carrier.py) as JSON."""
+    text = _text(kind, family)
+    return ["null" if value is None else text(value) for value in column.to_pylist()]
+
+
+def _text(kind: FieldType, family: Family) -> Text:
+    if family in (Family.INT, Family.BIT):
+        return str
+    if family is Family.DECIMAL:
+        return '"{}"'.format
+    if family is Family.FLOAT:
+        return _single if kind.tp is Tp.FLOAT else _double
+    if family is Family.BYTES:
+        return lambda value: f'"{b64encode(value).decode()}"'
+    if family is Family.DATE:
+        return lambda value: f'"{date_text(value)}"'
+    if family is Family.DATETIME:
+        return lambda value: f'"{datetime_text(value, kind.fsp)}"'
+    if family is Family.TIME:
+        return lambda value: f'"{duration_text(value, kind.fsp)}"'
+    if family is Family.ENUM:
+        return partial(_enum, kind.elems)
+    if family is Family.SET:
+        return str if "" in kind.elems else lambda value: _string(set_names(value, kind.elems))
+    if family is Family.JSON:
+        return lambda value: _string(decode_text(value)[0])
+    return lambda value: _string(value.decode(errors="surrogateescape"))
+
+
+def _single(value: float) -> str:
+    return json.dumps(float(float_text(value)))
+
+
+def _double(value: float) -> str:
+    if not isfinite(value):
+        raise DecodeError("double", offset=0, detail=f"{value} is no column value")
+    return json.dumps(value)
+
+
+def _enum(elems: tuple[str, ...], value: int) -> str:
+    """0, which is no element, and an element that looks like it, as their numbers."""
+    name = enum_name(value, elems)
+    return _string(name) if name else str(value)
+
+
+def _string(text: str) -> str:
+    """Bytes that are no UTF-8 are lone surrogates, which only an escape can hold."""
+    shown = json.dumps(text, ensure_ascii=False)
+    try:
+        shown.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return shown

@@ -1,0 +1,26 @@
+"""`[syncer.to]` of a directory of JSON lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import ByteSize
+from pydantic import Field
+
+from drainer.sink.settings import ToSection
+
+
+class JsonlSection(ToSection):
+    """Where the files are, and how large they become."""
+
+    path: str = Field("", description="the directory; made if it is not there. Executors must see it under this path")
+    files: int = Field(4, ge=1, le=999, description="files that are written at a time; a table's lines are all in one")
+    rotate_bytes: ByteSize = Field(256 << 20, ge=1, description="a file of so many bytes is followed by the next one")
+
+    def place(self) -> str:
+        return f"jsonl:{Path(self.path).absolute()}"
+
+    def check(self) -> None:
+        if not self.path:
+            raise ConfigError("syncer.to.path: a jsonl destination needs the path of its directory")

@@ -1,0 +1,237 @@
+"""A directory with a line for each change, exactly once: reads from top to bottom as drainer/sink/base.py does.
+
+Lines are appended and flushed to the disk first; then the position and the files' lengths are written, in one. What a
+crash leaves behind the recorded lengths is cut off at the next start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from binlog.runtime.crashpoint import crash_point
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
+    NO_QUESTION,
+    Applied,
+    Examination,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    Receipt,
+    TableName,
+    Wants,
+)
+from drainer.sink.document_position import DocumentPositionStore, PositionFile
+from drainer.sink.errors import DestinationRefused, PositionMoved
+from drainer.sink.jsonl.files import (
+    Appender,
+    Current,
+    Notes,
+    check_part,
+    file_name,
+    remove_parts,
+    rename_parts,
+    repair,
+    slot_files,
+)
+from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, place_of, slot_of_table
+from drainer.sink.jsonl.section import JsonlSection
+from drainer.sink.jsonl.slot_writer import JsonlSlotWriter
+from drainer.sink.position import DONE, JobMark, Stored, refusal
+from drainer.sink.settings import SyncerSettings
+
+POSITION: Final = "position.json"
+_STAGE: Final = "write"
+_KEPT_JOBS: Final = 1000
+
+
+def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlDestination:
+    """Not opened yet."""
+    return JsonlDestination(Path(to.path), files=to.files, rotate_bytes=to.rotate_bytes, spread=syncer.spread)
+
+
+class JsonlDestination:
+    """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
+
+    def __init__(self, directory: Path, *, files: int = 4, rotate_bytes: int = 256 << 20, spread: bool = True) -> None:
+        self._directory = directory.absolute()
+        self._rotate_bytes = rotate_bytes
+        self._spread = spread
+        self._slotting = ByTable(files)
+        self._position: PositionFile | None = None
+        self._epoch = 0
+        self._commit_ts = 0
+        self._notes = Notes()
+
+    @property
+    def name(self) -> str:
+        return f"jsonl:{self._directory}"
+
+    @property
+    def wants(self) -> Literal[Wants.CHANGES]:
+        return Wants.CHANGES
+
+    @property
+    def slotting(self) -> ByTable:
+        return self._slotting
+
+    @property
+    def parallel(self) -> JsonlDestination | None:
+        return self if self._spread else None
+
+    @property
+    def commit_ts(self) -> int:
+        return self._commit_ts
+
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        self._position = PositionFile(self._directory / POSITION, identity)
+        try:
+            return self._taken(self._position, identity, initial_ts, first)
+        except BaseException:
+            self.close(clean=False)
+            raise
+
+    def _taken(self, file: PositionFile, identity: Identity, initial_ts: int, first: FirstStart) -> Position:
+        missing: tuple[TableName, ...] = ()
+        with file.transaction() as store:
+            stored = store.read()
+            fresh = stored is None
+            if stored is None:
+                self._check_empty()
+                missing = first.missing(())
+                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+                store.create(stored.commit_ts)
+            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
+            self._notes = Notes.of(store.document.notes)
+        repair(self._directory, self._notes)
+        self._notes.renames = []
+        self._commit_ts = stored.commit_ts
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+
+    def _check_empty(self) -> None:
+        """Files that no position tells of are not ours to cut or to go on with."""
+        found = next(iter(slot_files(self._directory)), None)
+        if found is not None:
+            raise DestinationRefused(
+                f"{found} is there, and {POSITION} is not: restore that, or empty the directory and start anew"
+            )
+
+    def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
+        return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
+        self._check(pieces.after_ts, pieces.until_ts)
+        rows = 0
+        with self._appender() as appender:
+            for segment in pieces.works():
+                for slot, lines in lines_by_slot(segment, self._slotting).items():
+                    appender.add(slot, lines)
+                rows += segment.change_count
+            self._record(appender.finish(), pieces.after_ts, pieces.until_ts, schema_version)
+        return Applied(rows, rows)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        self._check(self._commit_ts, step.commit_ts)
+        slot = slot_of_table(*place_of(step), self._slotting.count)
+
+        def mark(store: DocumentPositionStore) -> None:
+            store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
+            store.purge_jobs(step.job.id - _KEPT_JOBS)
+
+        with self._appender() as appender:
+            appender.add(slot, (ddl_line(step),))
+            self._record(appender.finish(), self._commit_ts, step.commit_ts, step.job.schema_version, mark)
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        if commit_ts != self._commit_ts:
+            self._record(self._notes.current, self._commit_ts, commit_ts, schema_version)
+
+    def job_done(self, job_id: int) -> bool:
+        with self._opened().transaction() as store:
+            return store.job(job_id) is not None
+
+    def examination(self, view: SchemaView) -> Examination | None:
+        """Nothing here refuses a row."""
+        return None
+
+    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> JsonlSlotWriter:
+        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+        with self._opened().transaction() as store:
+            stored = store.read()
+            if stored is not None and stored.intent not in (None, intent):
+                raise PositionMoved(
+                    f"{store.label}: range {stored.intent} is open and must be finished as it was cut, not {intent}"
+                )
+            store.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
+        return self._writer(intent)
+
+    def _writer(self, intent: Intent) -> JsonlSlotWriter:
+        return JsonlSlotWriter(self._directory, self._epoch, intent, self._rotate_bytes)
+
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+        """The parts that receipts name follow the current files."""
+        current = dict(self._notes.current)
+        renames: list[tuple[str, str]] = []
+        for receipt in sorted(receipts, key=lambda one: one.slot):
+            for part, length in json.loads(receipt.detail or "[]"):
+                check_part(self._directory, part, length)
+                before = current.get(receipt.slot, Current())
+                number = before.number + 1 if before.length else before.number
+                renames.append((part, file_name(receipt.slot, number)))
+                current[receipt.slot] = Current(number, length)
+        notes = Notes(current, renames)
+        with self._opened().transaction() as store:
+            store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+            store.document.notes = notes.value()
+        self._notes, self._commit_ts = notes, intent.until_ts
+        crash_point("jsonl.committed")
+        rename_parts(self._directory, renames)
+        self._notes = Notes(current)
+        remove_parts(self._directory, self._writer(intent).stem)
+
+    def interrupt(self) -> None:
+        """Nothing here waits."""
+
+    def close(self, *, clean: bool) -> None:
+        if self._position is not None:
+            self._position.close()
+            self._position = None
+
+    def _check(self, after_ts: int, until_ts: int) -> None:
+        """The fence, before anything is appended: another drainer's files are not touched."""
+        with self._opened().transaction() as store:
+            stored = store.read()
+            wanted = (self._epoch, after_ts, None)
+            if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
+                raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+
+    def _appender(self) -> Appender:
+        return Appender(self._directory, self._notes.current, self._rotate_bytes)
+
+    def _record(
+        self,
+        current: dict[int, Current],
+        after_ts: int,
+        until_ts: int,
+        schema_version: int,
+        also: Callable[[DocumentPositionStore], None] = lambda store: None,
+    ) -> None:
+        """Position and lengths, in one."""
+        notes = Notes(current, self._notes.renames)  # of a commit whose files could not be renamed yet
+        with self._opened().transaction() as store:
+            store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+            also(store)
+            store.document.notes = notes.value()
+        self._notes, self._commit_ts = notes, until_ts
+
+    def _opened(self) -> PositionFile:
+        assert self._position is not None, "open() comes first"
+        return self._position

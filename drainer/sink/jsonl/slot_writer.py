@@ -1,0 +1,32 @@
+"""One slot's lines, written from an executor into files of their own, which count when the driver commits them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.sink.base import Intent, Receipt
+from drainer.sink.jsonl.files import write_parts
+from drainer.sink.jsonl.lines import lines_in_order
+
+
+@dataclass(frozen=True, slots=True)
+class JsonlSlotWriter:
+    """See base.SlotWriter. Every attempt has its own names, so those of an older one, or of an older driver, are in
+    nobody's way. A receipt's `detail`: the parts and their lengths."""
+
+    directory: Path
+    epoch: int
+    intent: Intent
+    rotate_bytes: int
+
+    @property
+    def stem(self) -> str:
+        """In the names of all parts of the batch, of this driver."""
+        return f"{self.intent.until_ts}-{self.epoch}"
+
+    def write(self, slot: int, segment: ChangeSegment) -> Receipt:
+        parts = write_parts(self.directory, f"{slot:03d}-{self.stem}", lines_in_order(segment), self.rotate_bytes)
+        return Receipt(slot, segment.change_count, len(parts), 0, json.dumps(parts))

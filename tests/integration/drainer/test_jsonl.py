@@ -1,0 +1,134 @@
+"""The whole daemon into files of lines, killed again and again: every change is there once, and in its order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pumpclient.sdk import SyncService
+from tests.integration.drainer.test_kills import Writer
+from tests.integration.pumpclient.conftest import Cluster
+from tests.support.jsonl_case import Line, in_order, lines_of
+from tests.support.servers import Server, free_port, python_module, require_java, running_etcd
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+# The first reached after its count ends a life. Those of executors take a worker with them, and Spark the driver.
+ROWS = [
+    "jsonl.appended:2",
+    "jsonl.synced:3",
+    "drainer.after_intent",
+    "jsonl.part_written:2",
+    "drainer.before_commit",
+    "jsonl.committed",
+    "jsonl.renamed:2",
+    "sink.position_written:4",
+]
+DDL = ["jsonl.synced:2", "sink.after_commit:3", "drainer.after_ddl"]
+
+
+@dataclass
+class World:
+    url: str
+    writer: Writer
+    directory: Path
+    lives: int = 0
+
+    @property
+    def lines(self) -> Path:
+        return self.directory / "lines"
+
+    def drainer(self, point: str = "") -> Server:
+        self.lives += 1
+        config = self.directory / "drainer.toml"
+        config.write_text(
+            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
+            f'status-addr = ""\ndata-dir = "{self.directory}/drainer"\ninitial-commit-ts = 0\n'
+            "inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n"
+            f'[syncer]\ndb-type = "jsonl"\n[syncer.to]\npath = "{self.lines}"\nfiles = 4\nrotate-bytes = 3000\n'
+        )
+        output = self.directory / f"drainer-{self.lives}.log"
+        env = {"BINLOG_CRASH_POINT": point} if point else {}
+        return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()
+
+    def drain(self) -> None:
+        drainer = self.drainer()
+        assert drainer.wait(deadline_s=400) == 0, drainer.tail()
+
+    def die_at(self, point: str) -> None:
+        """By the point itself, or (2) when a worker dies of it time and again."""
+        spark_log = self.directory / "drainer" / "spark.log"  # what workers say, of all lives
+        before = spark_log.stat().st_size if spark_log.exists() else 0
+        drainer = self.drainer(point)
+        code = drainer.wait(deadline_s=400)
+        said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
+        assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
+        assert code in (-9, 2, 0), drainer.tail()
+
+    def check(self) -> None:
+        """The lines replayed make what was written, and say every row that was put and taken once."""
+        keyed: dict[int, tuple[object, object]] = {}
+        bag: Counter[str] = Counter()
+        puts: Counter[str] = Counter()
+        takes: Counter[str] = Counter()
+        columns = 3
+        for line in in_order(self.lines):
+            if line["kind"] == "ddl":
+                columns += line["query"].startswith("ALTER TABLE")
+            elif line["table"] == "keyed":
+                self._keyed(keyed, line, columns)
+            else:
+                for image, into in ((line["old"], takes), (line["new"], puts)):
+                    into.update([image["tag"]] if image is not None else [])
+        bag = puts - takes
+        writer = self.writer
+        assert keyed == writer.keyed
+        assert bag == Counter(writer.bag)
+        assert (puts, takes) == (writer.puts, writer.takes)
+        assert columns == 3 + writer.added
+        assert not list(self.lines.glob("*.part"))
+
+    def _keyed(self, keyed: dict[int, tuple[object, object]], line: Line, columns: int) -> None:
+        old, new = line["old"], line["new"]
+        if old is not None:
+            assert keyed.pop(old["id"]) == (old["u"], old["note"]), line
+        if new is not None:
+            assert len(new) == columns, line
+            keyed[new["id"]] = (new["u"], new["note"])
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    require_java()
+    directory = tmp_path_factory.mktemp("lines")
+    with running_etcd() as etcd, contextlib.ExitStack() as stack:
+        cluster = Cluster(etcd, directory)
+        for name in ("p1", "p2"):
+            stack.callback(cluster.add(name).server.kill)
+        service = SyncService.connect(cluster.url)
+        stack.callback(service.close)
+        made = World(cluster.url, Writer(service), directory)
+        made.writer.create()
+        made.drain()
+        yield made
+
+
+def test_killed_again_and_again(world: World) -> None:
+    """Inline, spread, and at DDLs; by the driver and by executors."""
+    for point in ROWS:
+        world.writer.write(40)
+        world.die_at(point)
+    for point in DDL:
+        world.writer.write(3)
+        world.writer.alter()
+        world.writer.write(3)
+        world.die_at(point)
+    world.drain()
+    world.check()
+    assert len(list(world.lines.glob("*.jsonl"))) > 4
+    assert set(lines_of(world.lines)) == {"000", "002", "003"}

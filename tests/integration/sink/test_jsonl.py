@@ -1,0 +1,165 @@
+"""Lines of every change, exactly once: a driver that dies by SIGKILL at any of its crash points, and files that a crash
+of the machine has cut anywhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from tests.integration.sink.forks import children
+from tests.support import jsonl_case
+from tests.support.jsonl_case import WHO, commits, in_order, recorded
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+EDGES = commits()[4:160:6]
+POINTS = [
+    "jsonl.appended:9",
+    "jsonl.synced:9",
+    "sink.before_commit:30",
+    "sink.position_written:30",
+    "sink.after_commit:30",
+    "jsonl.part_written:2",
+    "jsonl.committed",
+    "jsonl.committed:2",
+    "jsonl.renamed",
+    "jsonl.renamed:4",
+    "drainer.after_intent",
+    "drainer.before_commit:2",
+]
+AGAIN = ["jsonl.synced:2", "jsonl.part_written", "sink.position_written:7", "jsonl.committed", "jsonl.renamed"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of it in one life."""
+    directory = tmp_path_factory.mktemp("whole")
+    jsonl_case.run(directory, EDGES)
+    return directory
+
+
+def life(directory: Path, crash: str = "") -> int:
+    scratch = directory.with_name(f"{directory.name}-child")
+    scratch.mkdir(exist_ok=True)
+    return children().start(jsonl_case.run, (directory, EDGES), scratch, crash).wait()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
+    whole: Path, tmp_path: Path, point: str
+) -> None:
+    directory = tmp_path / "lines"
+    assert life(directory, point) == -signal.SIGKILL
+    assert life(directory) == 0
+    assert in_order(directory) == in_order(whole)
+    assert not list(directory.glob("*.part"))
+    assert (recorded(directory)["position"]["commit_ts"], recorded(directory)["position"]["intent"]) == (
+        EDGES[-1],
+        None,
+    )
+
+
+def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "lines"
+    died = 0
+    for point in (
+        "jsonl.synced:2",
+        "jsonl.part_written",
+        "sink.position_written:7",
+        "jsonl.committed",
+        "jsonl.renamed",
+    ):
+        died += life(directory, point) == -signal.SIGKILL
+    assert died == len(AGAIN)
+    assert life(directory) == 0
+    assert in_order(directory) == in_order(whole)
+
+
+def opened(directory: Path) -> JsonlDestination:
+    destination = JsonlDestination(directory, files=3, rotate_bytes=4000)
+    destination.open(WHO, 1)
+    return destination
+
+
+def current_files(directory: Path) -> dict[Path, int]:
+    current = recorded(directory)["notes"]["current"].items()
+    return {directory / f"{int(slot):03d}-{number:09d}.jsonl": length for slot, (number, length) in current}
+
+
+def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path) -> None:
+    """What a machine's crash may leave of a current file: every length from nothing to a line too much."""
+    directory = shutil.copytree(whole, tmp_path / "lines")
+    path, length = next(iter(current_files(directory).items()))
+    committed = path.read_bytes()
+    assert len(committed) == length > 100
+    written = committed + b'{"commit_ts": 1, "never": "committed"}\n'
+    for size in range(len(written) + 1):
+        path.write_bytes(written[:size])
+        if size < length:
+            with pytest.raises(DestinationRefused, match=f"has {size} bytes, and {length} are committed"):
+                opened(directory)
+        else:
+            opened(directory).close(clean=True)
+            assert path.read_bytes() == committed
+    assert in_order(directory) == in_order(whole)
+
+
+def test_files_beyond_the_current_one_and_parts_are_removed(whole: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(whole, tmp_path / "lines")
+    for path in current_files(directory):
+        slot, _, number = path.stem.partition("-")
+        (directory / f"{slot}-{int(number) + 1:09d}.jsonl").write_text("never committed\n")
+    (directory / "002-9-9-0-ff.part").write_text("never committed\n")
+    opened(directory).close(clean=True)
+    assert in_order(directory) == in_order(whole)
+    assert not list(directory.glob("*.part"))
+
+
+def test_a_position_cut_anywhere_stops_the_start(whole: Path, tmp_path: Path) -> None:
+    directory = shutil.copytree(whole, tmp_path / "lines")
+    text = (directory / POSITION).read_bytes()
+    for size in range(0, len(text) - 1, 7):
+        (directory / POSITION).write_bytes(text[:size])
+        with pytest.raises(DestinationRefused):
+            opened(directory)
+    (directory / POSITION).unlink()
+    with pytest.raises(DestinationRefused, match=r"position.json is not: restore that, or empty the directory"):
+        opened(directory)
+    (directory / POSITION).write_bytes(text)
+    opened(directory).close(clean=True)
+    assert in_order(directory) == in_order(whole)
+
+
+def test_a_part_that_is_committed_and_lost_is_not_passed_over(whole: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "lines"
+    assert life(directory, "jsonl.committed") == -signal.SIGKILL
+    part, name = recorded(directory)["notes"]["renames"][0]
+    data = (directory / part).read_bytes()
+    (directory / part).unlink()
+    with pytest.raises(DestinationRefused, match=f"{name} is committed"):
+        opened(directory)
+    (directory / part).write_bytes(data[:-1])
+    with pytest.raises(DestinationRefused, match="are committed"):
+        opened(directory)
+    (directory / name).rename(directory / part)
+    (directory / part).write_bytes(data)
+    assert life(directory) == 0
+    assert in_order(directory) == in_order(whole)
+
+
+def test_every_line_says_what_it_is_of(whole: Path) -> None:
+    lines = in_order(whole)
+    assert {line["kind"] for line in lines} == {"ddl", "insert", "update", "delete"}
+    assert len(lines) > 300
+    for line in lines:
+        assert line["commit_ts"] > line["start_ts"] > 0
+        if line["kind"] != "ddl":
+            wanted = (line["kind"] != "insert", line["kind"] != "delete")
+            assert (line["old"] is not None, line["new"] is not None) == wanted
+    assert json.dumps(lines[0])

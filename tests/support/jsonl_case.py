@@ -1,0 +1,123 @@
+"""A recording through a pipeline into a directory of JSON lines, without Spark, and what its files then say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from binlog import envelope
+
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
+from drainer.batch.served import Batch
+from drainer.pipeline import Pipeline
+from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.state import Schema
+from drainer.sink.base import Identity
+from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.local_batch import LocalFeed
+
+WHO = Identity(1, "default", "n")
+Line = dict[str, Any]
+
+
+class Supply:
+    """A schema that knows everything."""
+
+    complete = True
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def prepare(self, batch: Batch) -> None:
+        self.schema.settle(batch.greatest_version)
+
+    def missing(self, error: JobUnknown) -> bool:
+        raise AssertionError(error)
+
+    def judge(self, error: UnknownColumn) -> bool:
+        raise AssertionError(error)
+
+    def verify(self, error: TableUnverified) -> bool:
+        for table_id in error.table_ids:
+            self.schema.verify(table_id, error.schema_version)
+        return True
+
+
+def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:
+    """What is left of the recording `keys` up to the last of `edges`, in batches that end there; every second one is
+    spread where it may be."""
+    capture = CaptureSet(GOLDEN / "keys")
+    begin = capture.meta["scenario_start_ts"]
+    binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
+    ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
+    destination = JsonlDestination(directory, files=files, rotate_bytes=rotate_bytes)
+    position = destination.open(WHO, begin)
+    history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
+    job_done = None if position.fresh else destination.job_done
+    schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done)
+    cut = Cut(slots=7, chunk_rows=100, digest="d")
+    pipeline = Pipeline(
+        destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent, piece_bytes_max=200
+    )
+
+    def batch(until_ts: int, mode: Mode, intent: Any = None) -> None:
+        after_ts = pipeline.position_ts
+        feed = LocalFeed([binlogs[n::parts] for n in range(parts)], after_ts, until_ts)
+        pipeline.run(Plan(after_ts, until_ts, mode, (), 1, intent), feed)
+
+    if position.intent is not None:
+        batch(position.intent.until_ts, Mode.SPREAD, position.intent)
+    for number, edge in enumerate(edges):
+        after_ts = pipeline.position_ts
+        if edge > after_ts:
+            of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
+            newest = max((one.schema_version for one in of_batch), default=0)
+            plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
+            batch(edge, Mode.SPREAD if plain and number % 2 else Mode.INLINE)
+    destination.close(clean=True)
+
+
+def commit_ts(payload: bytes) -> int:
+    return envelope.scan(payload).commit_ts
+
+
+def commits() -> list[int]:
+    """Of the recording, in order."""
+    capture = CaptureSet(GOLDEN / "keys")
+    begin, end = capture.meta["scenario_start_ts"], capture.meta["scenario_end_ts"]
+    return sorted({ts for payload in capture.binlogs if begin < (ts := commit_ts(payload)) <= end})
+
+
+def lines_of(directory: Path) -> dict[str, list[Line]]:
+    """Of each slot its lines, file after file."""
+    found: dict[str, list[Line]] = {}
+    for path in sorted(directory.glob("*.jsonl")):
+        found.setdefault(path.name[:3], []).extend(json.loads(line) for line in path.read_text().splitlines())
+    return found
+
+
+def in_order(directory: Path) -> list[Line]:
+    """All lines in upstream's order. AssertionError where a slot is not in it, or a line is there twice."""
+    for slot, lines in lines_of(directory).items():
+        places = [place(line) for line in lines]
+        assert places == sorted(places), f"slot {slot}"
+    merged = sorted((line for lines in lines_of(directory).values() for line in lines), key=place)
+    rows = [place(line) for line in merged]
+    assert len(rows) == len(set(rows))
+    return merged
+
+
+def place(line: Line) -> tuple[int, int, int, int]:
+    """A DDL stands behind what has its commit_ts: one that runs early has that of the row before it."""
+    return line["commit_ts"], line["kind"] == "ddl", line.get("job_id", 0) or line["start_ts"], line["place"]
+
+
+def recorded(directory: Path) -> Line:
+    body: Line = json.loads((directory / POSITION).read_text())["body"]
+    return body

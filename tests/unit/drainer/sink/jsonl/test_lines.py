@@ -1,0 +1,183 @@
+"""What a line says of each value, and that nothing of it is lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import Any
+
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum, Uint
+from binlog.tidb.decimal import Decimal
+from binlog.tidb.flatten import flatten
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.json import BinaryJSON, decode_text
+from binlog.tidb.json_encode import encode_json
+from binlog.tidb.table import TableInfo
+from binlog.tidb.time import date_text, datetime_text, duration_text
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.changes.stream import StreamDecoder
+from drainer.row.family import Family, family_of
+from drainer.row.scalar import enum_name, set_names
+from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, lines_in_order, slot_of_table, texts_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.unit.drainer.changes.cases import KINDS, datums, tables, values_of
+
+
+def written(info: TableInfo, values: dict[int, Datum]) -> dict[str, Any]:
+    """The new row of a line about one insert."""
+    payload = transaction([(info, ("insert", {}, values))], commit_ts=BEGIN_TS)
+    builder = StreamDecoder(view_of(info)).builder()
+    builder.add_all([payload])
+    (line,) = lines_in_order(builder.finish(0, 1))
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    found: dict[str, Any] = json.loads(line)["new"]
+    return found
+
+
+def one(kind: FieldType, value: Datum) -> Any:
+    return written(table([("id", INT), ("c", kind)], handle="id"), {1: 1, 2: value})["c"]
+
+
+def kind_of(tp: Tp, *, flen: int = 20, decimal: int = 0, elems: tuple[str, ...] = (), flag: int = 0) -> FieldType:
+    return FieldType(tp, flag, flen, decimal, "utf8mb4", "utf8mb4_bin", elems)
+
+
+BYTES = FieldType(Tp.BLOB, Flag.BINARY, 100, 0, "binary", "binary", ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        (kind_of(Tp.LONGLONG), -(1 << 63), -(1 << 63)),
+        (kind_of(Tp.LONGLONG, flag=Flag.UNSIGNED), Uint((1 << 64) - 1), (1 << 64) - 1),
+        (kind_of(Tp.NEWDECIMAL, flen=30, decimal=2), Decimal("-1234567890123456789012345678.90", 30, 2),
+         "-1234567890123456789012345678.90"),
+        (kind_of(Tp.FLOAT, decimal=-1), struct.unpack("<f", struct.pack("<f", 0.1))[0], 0.1),
+        (kind_of(Tp.DOUBLE, decimal=-1), 0.1 + 0.2, 0.1 + 0.2),
+        (kind_of(Tp.DOUBLE, decimal=-1), 1e300, 1e300),
+        (TEXT, "a\"\\\n\0é😀".encode(), "a\"\\\n\0é😀"),
+        (TEXT, b"a\xff\xe9", "a\udcff\udce9"),
+        (BYTES, bytes(range(256)), base64.b64encode(bytes(range(256))).decode()),
+        (kind_of(Tp.DATETIME, decimal=3), flatten("2026-11-22 10:11:12.345", kind_of(Tp.DATETIME, decimal=3)),
+         "2026-11-22 10:11:12.345"),
+        (kind_of(Tp.DATE), flatten("0000-00-00", kind_of(Tp.DATE)), "0000-00-00"),
+        (kind_of(Tp.DURATION, decimal=0), -3_020_399 * 1_000_000_000, "-838:59:59"),
+        (kind_of(Tp.ENUM, elems=("a", "")), Uint(1), "a"),
+        (kind_of(Tp.ENUM, elems=("a", "")), Uint(2), 2),
+        (kind_of(Tp.ENUM, elems=("a", "")), Uint(0), 0),
+        (kind_of(Tp.SET, elems=("a", "b")), Uint(3), "a,b"),
+        (kind_of(Tp.SET, elems=("a", "")), Uint(2), 2),
+        (kind_of(Tp.BIT, flen=64), Uint((1 << 64) - 1), (1 << 64) - 1),
+        (kind_of(Tp.JSON), BinaryJSON(encode_json({"a": [1, None]})), '{"a": [1, null]}'),
+        (kind_of(Tp.JSON), BinaryJSON(encode_json(None)), "null"),
+        (kind_of(Tp.JSON), None, None),
+    ],
+)  # fmt: skip
+def test_each_type(kind: FieldType, value: Datum, shown: object) -> None:
+    found = one(kind, value)
+    assert (found, type(found)) == (shown, type(shown))
+
+
+def read_back(kind: FieldType, shown: Any) -> object:
+    """What docs/jsonl.md says a value means: the value, or its text where that is all of it."""
+    family = family_of(kind)
+    if family is Family.BYTES:
+        return base64.b64decode(shown, validate=True)
+    if family is Family.TEXT:
+        return shown.encode("utf-8", "surrogateescape")
+    if family is Family.FLOAT:
+        return struct.pack("<f" if kind.tp is Tp.FLOAT else "<d", shown)
+    return shown
+
+
+def meant(kind: FieldType, value: Any) -> object:
+    family = family_of(kind)
+    if family is Family.FLOAT:
+        return struct.pack("<f" if kind.tp is Tp.FLOAT else "<d", value + 0.0)  # a row of TiDB's has no -0.0
+    if family is Family.DECIMAL:
+        return str(value)
+    if family is Family.DATE:
+        return date_text(value)
+    if family is Family.DATETIME:
+        return datetime_text(value, kind.fsp)
+    if family is Family.TIME:
+        return duration_text(value, kind.fsp)
+    if family is Family.JSON:
+        return decode_text(value)[0]
+    if family is Family.ENUM:
+        return enum_name(value, kind.elems) or int(value)
+    if family is Family.SET:
+        return int(value) if "" in kind.elems else set_names(value, kind.elems)
+    return bytes(value) if isinstance(value, bytes) else int(value)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), datums(kind))))
+def test_nothing_of_a_value_is_lost(case: tuple[FieldType, Datum]) -> None:
+    kind, value = case
+    assert read_back(kind, one(kind, value)) == meant(kind, value)
+
+
+@settings(deadline=None, max_examples=50)
+@given(data=st.data(), info=tables())
+def test_a_row_has_every_column_by_name(data: st.DataObject, info: TableInfo) -> None:
+    values = data.draw(values_of(info))
+    found = written(info, values)
+    assert list(found) == [column.name for column in info.columns]
+    for column in info.columns:
+        value = values[column.id]
+        shown = found[column.name]
+        assert (shown is None) == (value is None)
+
+
+def test_lines_of_a_table_share_a_slot_and_keep_their_order() -> None:
+    infos = [table([("id", INT)], handle="id", table_id=n, name=f"t{n}") for n in range(1, 9)]
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n})) for info in infos], commit_ts=BEGIN_TS + n) for n in range(20)
+    ]
+    builder = StreamDecoder(view_of(*infos)).builder()
+    builder.add_all(payloads)
+    found = lines_by_slot(builder.finish(0, 1), ByTable(3))
+    assert sum(map(len, found.values())) == 160
+    assert len(found) == 3
+    for slot, lines in found.items():
+        read = [json.loads(line) for line in lines]
+        places = [(line["commit_ts"], line["place"]) for line in read]
+        assert places == sorted(places)
+        assert {slot_of_table("db", line["table"], 3) for line in read} == {slot}
+
+
+def test_slots_are_as_version_1_cut_them() -> None:
+    """Part of a batch's recorded cut: another answer needs another SLOTTING_VERSION."""
+    assert [slot_of_table("shop", name, 16) for name in ("orders", "lines", "", "ü")] == [2, 6, 5, 5]
+
+
+def test_a_damaged_value_is_told_with_its_column() -> None:
+    import pyarrow as pa
+
+    with pytest.raises(DecodeError):
+        texts_of(kind_of(Tp.JSON), Family.JSON, pa.array([b"\x99\x00"], pa.binary()))
+    info = table([("id", INT), ("c", kind_of(Tp.DOUBLE, decimal=-1))], handle="id")
+    with pytest.raises(DecodeError, match=rf"column db.t.c of rows with commit_ts {BEGIN_TS}"):
+        written(info, {1: 1, 2: float("inf")})
+
+
+def test_a_ddl_is_a_line_of_its_table() -> None:
+    info = table([("id", INT)], handle="id", name="t")
+    job = Job(5, ActionType.CREATE_TABLE, schema_version=9, start_ts=BEGIN_TS - 9)
+    change = TableChange(None, Located(info.id, "d", info))
+    line = json.loads(ddl_line(Ddl(job, BEGIN_TS, True, "d", "d", ("x",), "x\n/* é */", 0, (change,))))
+    assert line == {
+        "commit_ts": BEGIN_TS, "start_ts": BEGIN_TS - 9, "place": 0, "kind": "ddl", "schema": "d", "table": "t",
+        "job_id": 5, "early": True, "query": "x\n/* é */", "sql": ["x"],
+    }  # fmt: skip
+    of_database = json.loads(ddl_line(Ddl(job, BEGIN_TS, False, "d", "", ("x",), "x", BEGIN_TS, ())))
+    assert (of_database["schema"], of_database["table"]) == ("d", "")

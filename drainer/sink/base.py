@@ -251,7 +251,7 @@ class Sink(Protocol[S_contra]):
         ...
 
     def close(self, *, clean: bool) -> None:
-        """Give the destination back. `clean`: everything read was applied (D-CP-07)."""
+        """Give the destination back. `clean`: everything read was applied, `consistent` upstream (D-CP-07)."""
         ...
 
 

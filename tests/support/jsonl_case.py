@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from binlog import envelope
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut
+from drainer.apply.progress import Progress
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
@@ -50,8 +53,8 @@ class Supply:
 
 
 def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:
-    """What is left of the recording `keys` up to the last of `edges`, in batches that end there; every second one is
-    spread where it may be."""
+    """What is left of the recording `keys` up to the last of `edges`, in batches that end there: in turn inline, spread
+    where it may be, and in pieces, as large transactions go."""
     capture = CaptureSet(GOLDEN / "keys")
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
@@ -62,8 +65,25 @@ def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: 
     job_done = None if position.fresh else destination.job_done
     schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done)
     cut = Cut(slots=7, chunk_rows=100, digest="d")
+
+    @contextlib.contextmanager
+    def pulled(plan: Plan, progress: Progress) -> Iterator[list[ServedBinlog]]:
+        """All that the batch has, each transaction as if it were large."""
+        scans = [(envelope.scan(payload), payload) for payload in binlogs]
+        chosen = [(seen, payload) for seen, payload in scans if plan.after_ts < seen.commit_ts <= plan.until_ts]
+        yield [
+            ServedBinlog(seen.commit_ts, seen.start_ts, "p", payload if seen.ddl_job_id else memoryview(payload))
+            for seen, payload in chosen
+        ]
+
     pipeline = Pipeline(
-        destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent, piece_bytes_max=200
+        destination,
+        Supply(schema),
+        cut,
+        position_ts=position.commit_ts,
+        intent=position.intent,
+        pull_large=pulled,
+        piece_bytes_max=200,
     )
 
     def batch(until_ts: int, mode: Mode, intent: Any = None) -> None:
@@ -79,7 +99,7 @@ def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: 
             of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
             newest = max((one.schema_version for one in of_batch), default=0)
             plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            batch(edge, Mode.SPREAD if plain and number % 2 else Mode.INLINE)
+            batch(edge, (Mode.INLINE, Mode.SPREAD if plain else Mode.INLINE, Mode.LARGE)[number % 3])
     destination.close(clean=True)
 
 

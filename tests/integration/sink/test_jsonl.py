@@ -32,15 +32,16 @@ POINTS = [
     "jsonl.renamed:4",
     "drainer.after_intent",
     "drainer.before_commit:2",
+    "drainer.mid_large:5",
 ]
 AGAIN = ["jsonl.synced:2", "jsonl.part_written", "sink.position_written:7", "jsonl.committed", "jsonl.renamed"]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of it in one life."""
+    """All of it in one batch of one life."""
     directory = tmp_path_factory.mktemp("whole")
-    jsonl_case.run(directory, EDGES)
+    jsonl_case.run(directory, EDGES[-1:])
     return directory
 
 

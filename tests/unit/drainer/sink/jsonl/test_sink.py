@@ -1,0 +1,193 @@
+"""The directory as the pipeline meets it: the fence, transactions in pieces, parts of executors, files that follow one
+another."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from binlog.tidb.job import ActionType, Job
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.stream import StreamDecoder
+from drainer.schema.steps import Ddl
+from drainer.sink.base import FirstStart, Identity, Intent, Receipt
+from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
+from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from tests.support.jsonl_case import lines_of
+from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
+
+WHO = Identity(1, "default", "n")
+INFO = table([("id", INT)], handle="id")
+INTENT = Intent(BEGIN_TS, BEGIN_TS + 100, 1, 10, 1, "d")
+
+
+def opened(directory: Path, *, files: int = 1, rotate_bytes: int = 1 << 20, spread: bool = True) -> JsonlDestination:
+    destination = JsonlDestination(directory, files=files, rotate_bytes=rotate_bytes, spread=spread)
+    destination.open(WHO, BEGIN_TS)
+    return destination
+
+
+def segment(after: int, until: int, *keys: int) -> ChangeSegment:
+    builder = StreamDecoder(view_of(INFO)).builder()
+    for n, key in enumerate(keys):
+        builder.add_all([transaction([(INFO, ("insert", {}, {1: key}))], commit_ts=BEGIN_TS + after + 1 + n)])
+    return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
+
+
+def keys_of(directory: Path) -> list[int]:
+    return [line["new"]["id"] for lines in lines_of(directory).values() for line in lines]
+
+
+def test_what_raises_in_the_middle_of_a_transaction_leaves_nothing(tmp_path: Path) -> None:
+    """And what it wrote is overwritten by the next attempt, of the same life."""
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, 1), 1)
+
+    def torn() -> Iterator[ChangeSegment]:
+        yield segment(10, 20, 77, 78, 79)
+        raise DestinationDown("the pump is gone")
+
+    with pytest.raises(DestinationDown):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
+    assert destination.commit_ts == BEGIN_TS + 10
+    applied = destination.apply_pieces(
+        Pieces(BEGIN_TS + 10, BEGIN_TS + 20, lambda: (segment(10, 12, 2), segment(12, 20, 3))), 1
+    )
+    assert (applied.rows, keys_of(tmp_path), destination.commit_ts) == (2, [1, 2, 3], BEGIN_TS + 20)
+
+
+def test_a_batch_that_does_not_begin_at_the_position_writes_nothing(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    destination.begin(INTENT)
+    for attempt in (
+        lambda: destination.apply(segment(5, 10, 1), 1),
+        lambda: destination.apply(segment(0, 10, 1), 1),  # a range is open
+        lambda: destination.begin(replace(INTENT, slots=2)),
+        lambda: destination.advance(BEGIN_TS + 5, 1),
+    ):
+        with pytest.raises(PositionMoved):
+            attempt()
+    assert not lines_of(tmp_path)
+
+
+def test_an_old_driver_that_wakes_touches_no_file(tmp_path: Path) -> None:
+    """Where the lock did not hold, the epoch does."""
+    old = opened(tmp_path)
+    old.apply(segment(0, 10, 1), 1)
+    with pytest.raises(LockHeld):
+        opened(tmp_path)
+    old._opened().close()
+    new = opened(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
+    for attempt in (
+        lambda: old.apply(segment(10, 20, 2), 1),
+        lambda: old.ddl(Ddl(job, BEGIN_TS + 15, False, "d", "d", ("x",), "x", BEGIN_TS + 15, ())),
+        lambda: old.advance(BEGIN_TS + 20, 1),
+        lambda: old.begin(replace(INTENT, after_ts=BEGIN_TS + 10)),
+    ):
+        with pytest.raises(Fenced, match="has taken over"):
+            attempt()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    new.apply(segment(10, 20, 3), 1)
+    assert keys_of(tmp_path) == [1, 3]
+
+
+def test_only_what_receipts_name_is_committed(tmp_path: Path) -> None:
+    """An attempt that lost, and one of an older driver, have written too."""
+    destination = opened(tmp_path, rotate_bytes=100)
+    writer = pickle.loads(pickle.dumps(destination.begin(INTENT)))
+    lost = writer.write(0, segment(0, 100, 1, 2, 3))
+    receipt = writer.write(0, segment(0, 100, 1, 2, 3))
+    assert lost.detail != receipt.detail
+    assert receipt.chunks == len(json.loads(receipt.detail)) > 1
+    assert not lines_of(tmp_path), "parts are no files yet"
+    assert destination.commit(INTENT, [receipt], 1) is None
+    assert (keys_of(tmp_path), destination.commit_ts) == ([1, 2, 3], INTENT.until_ts)
+    assert not list(tmp_path.glob("*.part"))
+    destination.apply(segment(100, 110, 4), 1)
+    assert keys_of(tmp_path) == [1, 2, 3, 4]
+
+
+def test_a_part_that_the_driver_does_not_see_is_not_committed(tmp_path: Path) -> None:
+    """An executor on a machine with a directory of its own."""
+    destination = opened(tmp_path)
+    receipt = destination.begin(INTENT).write(0, segment(0, 100, 1))
+    (part,) = tmp_path.glob("*.part")
+    data = part.read_bytes()
+    part.unlink()
+    with pytest.raises(DestinationRefused, match="all executors and the driver must see one directory"):
+        destination.commit(INTENT, [receipt], 1)
+    part.write_bytes(data[:-1])
+    with pytest.raises(DestinationRefused, match="an executor has written"):
+        destination.commit(INTENT, [receipt], 1)
+    assert destination.commit_ts == BEGIN_TS
+    part.write_bytes(data)
+    destination.commit(INTENT, [receipt, Receipt(1, 0, 0, 0)], 1)
+    assert keys_of(tmp_path) == [1]
+
+
+def test_a_file_that_is_full_is_followed_by_the_next(tmp_path: Path) -> None:
+    destination = opened(tmp_path, rotate_bytes=150)
+    for n in range(6):
+        destination.apply(segment(10 * n, 10 * n + 10, n), 1)
+    names = sorted(path.name for path in tmp_path.glob("*.jsonl"))
+    assert names == [f"000-{n:09d}.jsonl" for n in range(len(names))]
+    assert 1 < len(names) < 6
+    assert keys_of(tmp_path) == list(range(6))
+
+
+def test_a_renaming_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position has moved; the next record must not forget what is still to be renamed."""
+    destination = opened(tmp_path)
+    receipt = destination.begin(INTENT).write(0, segment(0, 100, 1))
+
+    def refuses(*_: object) -> None:
+        raise DestinationDown("no space")
+
+    monkeypatch.setattr("drainer.sink.jsonl.sink.rename_parts", refuses)
+    with pytest.raises(DestinationDown):
+        destination.commit(INTENT, [receipt], 1)
+    destination.advance(BEGIN_TS + 200, 1)
+    monkeypatch.undo()
+    destination.close(clean=True)
+    opened(tmp_path).close(clean=True)
+    assert keys_of(tmp_path) == [1]
+
+
+def test_jobs_are_remembered(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
+    destination.ddl(Ddl(job, BEGIN_TS + 5, False, "d", "d", ("x",), "x", BEGIN_TS + 5, ()))
+    destination.close(clean=True)
+    again = JsonlDestination(tmp_path)
+    position = again.open(WHO, 1)
+    assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 5, 9, False)
+    assert (again.job_done(5), again.job_done(6)) == (True, False)
+
+
+def test_a_first_start(tmp_path: Path) -> None:
+    """Nothing is there, so it begins at the beginning where that is offered."""
+    destination = JsonlDestination(tmp_path / "new" / "directory")
+    position = destination.open(WHO, 7, FirstStart((("d", "t"),), 3))
+    assert (position.commit_ts, position.fresh, position.missing) == (3, True, (("d", "t"),))
+    destination.close(clean=True)
+    assert (tmp_path / "new" / "directory" / POSITION).exists()
+
+
+def test_without_spread_the_driver_writes_alone(tmp_path: Path) -> None:
+    assert opened(tmp_path, spread=False).parallel is None
+
+
+def test_what_cannot_be_opened_holds_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "000-000000000.jsonl").write_text("of another time\n")
+    for _ in range(2):
+        with pytest.raises(DestinationRefused, match=r"is there, and position\.json is not"):
+            opened(tmp_path)
+    assert (tmp_path / "000-000000000.jsonl").read_text() == "of another time\n"

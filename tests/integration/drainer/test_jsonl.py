@@ -20,8 +20,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(150
 
 # The first reached after its count ends a life. Those of executors take a worker with them, and Spark the driver.
 ROWS = [
-    "jsonl.appended:2",
-    "jsonl.synced:3",
     "drainer.after_intent",
     "jsonl.part_written:2",
     "drainer.before_commit",
@@ -29,7 +27,7 @@ ROWS = [
     "jsonl.renamed:2",
     "sink.position_written:4",
 ]
-DDL = ["jsonl.synced:2", "sink.after_commit:3", "drainer.after_ddl"]
+DDL = ["jsonl.appended:2", "jsonl.synced:2", "sink.after_commit:3", "drainer.after_ddl"]
 
 
 @dataclass

@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError as ProtobufError
 from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service, code_number
-from pump.messages import parse_batch
+from pump.messages import parse_batch, pulled, pulled_part
 from pump.parts import Part
 from pump.plan import Limits
-from pump.pull import Served, pull_bytes
+from pump.pull import pull_bytes
 from pump.service import Gate
 from pump.store import Store
 
@@ -38,14 +38,6 @@ def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
         return kind(bytes(data))
     except ProtobufError as error:
         raise DecodeError(what, offset=0, detail=str(error)) from error
-
-
-def _message(chunk: Sequence[Served] | Part) -> Any:
-    if isinstance(chunk, Part):
-        return pb.PullRangeResp(
-            payloads=[chunk.data], last_ts=chunk.commit_ts, whole_bytes=chunk.whole_bytes, part_offset=chunk.offset
-        )
-    return pb.PullRangeResp(payloads=[served.payload for served in chunk], last_ts=chunk[-1].commit_ts)
 
 
 def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
@@ -145,33 +137,40 @@ class ExtService:
         part_bytes_max = min(request.part_bytes_max, MESSAGE_BYTES_CAP)
         end = pb.PullEnd()
         with metering.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
-            async for message in self._messages(request.after_ts, request.until_ts, bytes_max, part_bytes_max):
-                count = 0 if message.part_offset else len(message.payloads)
-                size = sum(map(len, message.payloads))
+            async for message, count, size in self._messages(
+                request.after_ts, request.until_ts, bytes_max, part_bytes_max
+            ):
                 end.count += count
                 end.bytes += size
                 metering.read("PullRange", count=count, size=size)
-                encoded: bytes = message.SerializeToString()
-                yield encoded
+                yield message
+                del message
         yield pb.PullRangeResp(end=end).SerializeToString()
 
-    async def _messages(self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int) -> AsyncIterator[Any]:
-        """A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
+    async def _messages(
+        self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int
+    ) -> AsyncIterator[tuple[bytes, int, int]]:
+        """A PullRangeResp, how many binlogs it holds (one in parts counts with its first), and their bytes.
+
+        A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
             async for chunk in self._store.pull(
                 after_ts, until_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP
             ):
-                if part_bytes_max or not isinstance(chunk, Part):
-                    yield _message(chunk)
+                if not isinstance(chunk, Part):
+                    yield pulled(chunk.payloads, chunk.last_ts), len(chunk), sum(map(len, chunk.payloads))
+                    continue
+                if part_bytes_max:
+                    yield pulled_part(chunk), 0 if chunk.offset else 1, len(chunk.data)
                     continue
                 if not large:
                     await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
                 large.append(chunk.data)
                 if chunk.offset + len(chunk.data) == chunk.whole_bytes:
-                    message = pb.PullRangeResp(payloads=[b"".join(large)], last_ts=chunk.commit_ts)
+                    message = pulled([b"".join(large)], chunk.commit_ts)
                     large.clear()
-                    yield message
+                    yield message, 1, chunk.whole_bytes
                     del message
                     await held.aclose()
 

@@ -14,7 +14,7 @@ from pump.parts import Part
 from pump.passing import Passed, pass_over
 from pump.pending import Resolved
 from pump.plan import BatchPlan, Limits, plan_batch
-from pump.pull import Reader, Served
+from pump.pull import Chunk, Reader
 from pump.record import Pointer
 
 PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
@@ -50,7 +50,7 @@ class Serving:
 
     async def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False, part_bytes_max: int = 0
-    ) -> AsyncIterator[list[Served] | Part]:
+    ) -> AsyncIterator[Chunk | Part]:
         """All complete binlogs in (after_ts, until_ts], in chunks; large ones in parts where `part_bytes_max` says so.
         NotResolved, PurgedPosition, DamagedRecord.
 
@@ -59,7 +59,7 @@ class Serving:
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
-        step: Callable[[], list[Served] | Part | None] = lambda: next(chunks, None)  # noqa: E731
+        step: Callable[[], Chunk | Part | None] = lambda: next(chunks, None)  # noqa: E731
         ahead = asyncio.ensure_future(asyncio.to_thread(step))
         try:
             while (chunk := await ahead) is not None:

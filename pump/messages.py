@@ -108,22 +108,33 @@ class _Prefixes(dict[int, bytes]):
 _prefixes = _Prefixes()
 
 
-def pulled(payloads: Sequence[bytes], last_ts: int) -> bytes:
-    """A PullRangeResp of whole binlogs."""
+class Pulled(NamedTuple):
+    """A PullRangeResp: its bytes, how many binlogs it holds, and their bytes. A binlog in parts counts with its
+    first."""
+
+    data: bytes
+    binlogs: int
+    size: int
+
+
+def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
+    """Whole binlogs."""
     pieces = [b""] * (2 * len(payloads) + 1)
-    pieces[:-1:2] = map(_prefixes.__getitem__, map(len, payloads))
+    sizes = list(map(len, payloads))
+    pieces[:-1:2] = map(_prefixes.__getitem__, sizes)
     pieces[1::2] = payloads
     pieces[-1] = _LAST_TS + encode_varint(last_ts)
-    return b"".join(pieces)
+    return Pulled(b"".join(pieces), len(payloads), sum(sizes))
 
 
-def pulled_part(part: Part) -> bytes:
-    """A PullRangeResp of one part of a large binlog."""
-    pieces = [_prefixes[len(part.data)], part.data, _LAST_TS + encode_varint(part.commit_ts)]
+def pulled_part(part: Part) -> Pulled:
+    """One part of a large binlog."""
+    size = len(part.data)
+    pieces = [_prefixes[size], part.data, _LAST_TS + encode_varint(part.commit_ts)]
     pieces.append(_WHOLE_BYTES + encode_varint(part.whole_bytes))
     if part.offset:
         pieces.append(_PART_OFFSET + encode_varint(part.offset))
-    return b"".join(pieces)
+    return Pulled(b"".join(pieces), 0 if part.offset else 1, size)
 
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:

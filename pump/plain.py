@@ -66,7 +66,7 @@ def chunks_of(entries: Iterable[Entry], *, bytes_max: int, entries_max: int, fak
 
 
 def plain_payloads(log: ValueLog, entries: Entries) -> list[bytes] | None:
-    """What is served for each entry; None where that needs a closer look. DamagedRecord where a file is missing."""
+    """What is served for each entry; None where that needs a closer look."""
     pairs, places = entries.pairs, entries.places
     first, last = min(places), max(places)
     span = last[1] - first[1] + HEADER_BYTES + last[2]
@@ -88,6 +88,8 @@ def _payloads(
     log: ValueLog, pairs: Sequence[Entry], places: Sequence[Place], first: Place, last: Place
 ) -> list[bytes] | None:
     """Of records in one file, by one read of everything from `first` to `last`."""
+    if not log.has(first[0]):
+        return None
     begin = first[1]
     data = log.file(first[0]).read(begin, last[1] - begin + HEADER_BYTES + last[2])
     size = len(data)

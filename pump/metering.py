@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 from binlog.errors import BinlogError
 from binlog.metrics import counter, exponential, gauge, histogram
@@ -23,6 +24,9 @@ _READ_BYTES = counter("pump_read_bytes_total", "Bytes of them", ["method"])
 _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 
+_rpc_seconds = cache(RPC_SECONDS.labels)  # which makes strings of its labels and takes a lock, for each call
+
+
 @contextmanager
 def timed(method: str) -> Iterator[None]:
     """Take the time of a call: `fail` when it raises, a cancelled one and one whose caller went away too."""
@@ -36,7 +40,7 @@ def timed(method: str) -> Iterator[None]:
 
 def observe(method: str, label: str, seconds: float) -> None:
     """`label`: succ or fail, as upstream has them."""
-    RPC_SECONDS.labels(method, label).observe(seconds)
+    _rpc_seconds(method, label).observe(seconds)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from bench.fill import Pair, fill_batched, fill_with_pumpload, transactions
 from bench.pull import cpu_s, measure_pull
 from bench.report import Report
 from bench.stack import Stack, peer_binary, running_stack
-from tests.support import Server, answers, free_port, wait_until
+from tests.support.servers import Server, answers, free_port, wait_until
 
 GROUP = 1000
 

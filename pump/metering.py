@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError
-from binlog.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.metrics import counter, exponential, gauge, histogram
 
 RPC_SECONDS = histogram(
     "pump_rpc_duration_seconds",

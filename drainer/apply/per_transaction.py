@@ -1,0 +1,20 @@
+"""A section of a batch cut into its transactions, for what must be applied one by one (rule 21). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+
+from drainer.apply.large_transaction import Section
+
+
+def each_commit(section: Section) -> Iterator[Section]:
+    """The binlogs of one commit_ts after another; together they cover what the section covers."""
+    groups = [tuple(group) for _, group in groupby(section.binlogs, key=attrgetter("commit_ts"))]
+    after_ts = section.after_ts
+    for number, binlogs in enumerate(groups, start=1):
+        until_ts = section.until_ts if number == len(groups) else binlogs[0].commit_ts
+        yield replace(section, after_ts=after_ts, until_ts=until_ts, binlogs=binlogs)
+        after_ts = until_ts

@@ -12,13 +12,13 @@ from pathlib import Path
 import grpc
 from binlog.envelope import scan
 from binlog.pb import pump_ext_pb2, pump_ext_pb2_grpc
-from binlog.security import Security
+from binlog.runtime.security import Security
 
 from bench.fill import Pair, fill_batched, transactions
 from bench.report import Report, timed
-from drainer.pumps.mark import PumpRange
 from drainer.pumps.pull import pull
-from tests.support import Server, wait_until
+from drainer.pumps.watermark import PumpRange
+from tests.support.servers import Server, wait_until
 
 PLANS = 3
 PULLS = 5

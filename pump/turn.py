@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from binlog.errors import BinlogError
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
 GROUPED_BYTES_MAX = 64 << 10  # a larger payload goes alone

@@ -111,9 +111,12 @@ async def test_whose_answer_fails_takes_nobody_along() -> None:
     def broken(_error: BaseException | None) -> None:
         raise ValueError("a mistake")
 
-    turn = TurnWriter(Recorder().write)
+    store = Recorder()
+    turn = TurnWriter(store.write)
+    told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     turn.take(b"a", broken)
-    assert await asyncio.wait_for(write(turn, b"b"), 60) is None
+    turn.take(b"b", told.set_result)
+    assert await asyncio.wait_for(told, 60) is None and store.groups == [[b"a", b"b"]]
 
 
 async def test_a_loop_that_ends_tells_everybody() -> None:

@@ -24,7 +24,10 @@ _READ_BYTES = counter("pump_read_bytes_total", "Bytes of them", ["method"])
 _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 
-_rpc_seconds = cache(RPC_SECONDS.labels)  # which makes strings of its labels and takes a lock, for each call
+# `labels` makes strings of them and takes a lock, for each call.
+_rpc_seconds = cache(RPC_SECONDS.labels)
+_read = cache(_READ.labels)
+_read_bytes = cache(_READ_BYTES.labels)
 
 
 @contextmanager
@@ -52,8 +55,8 @@ def pulling(method: str) -> Iterator[None]:
 
 def read(method: str, *, count: int, size: int) -> None:
     """A message of a pull is on its way."""
-    _READ.labels(method).inc(count)
-    _READ_BYTES.labels(method).inc(size)
+    _read(method).inc(count)
+    _read_bytes(method).inc(size)
 
 
 def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None]) -> None:

@@ -1,6 +1,7 @@
-"""Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump.
+"""Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump; and what a
+pull of many of them costs.
 
-    python -m bench.pump [--txns 50000] [-c 256]
+    python -m bench.pump [--txns 50000] [--single 10000] [--pull 500000] [-c 256]
 
 The ceiling is a loop that appends the same bytes in groups of the same size with one fdatasync each. Single writes need
 pumpload; the Go pump needs pd-server and pump beside it in PEER_BIN.
@@ -88,10 +89,10 @@ def measure_ours(args: argparse.Namespace, report: Report) -> None:
         seconds = fill_batched(port, cluster, pairs, batch=GROUP // 2)
         report.add("this pump, many per message", 2 * len(pairs) / seconds, "binlogs/s")
         report.ratio("this pump, many per message", "raw append + fdatasync, groups of 1000")
-        if args.pull:
-            measure_pull(stack.servers[0], port, cluster, args.pull, report)
         if peer_binary("pumpload"):
             measure_single("this pump", stack, port, cluster, args, report)
+        if args.pull:
+            measure_pull(stack.servers[0], port, cluster, args.pull, report)
 
 
 def measure_go(args: argparse.Namespace, report: Report) -> None:

@@ -14,7 +14,7 @@ from drainer.sink.errors import DestinationRefused
 from drainer.sink.jsonl.sink import POSITION, JsonlDestination
 from tests.integration.sink.forks import children
 from tests.support import jsonl_case
-from tests.support.jsonl_case import WHO, commits, in_order, recorded
+from tests.support.jsonl_case import WHO, commits, in_order, lines_of, recorded
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -60,6 +60,7 @@ def test_a_driver_that_dies_anywhere_leaves_nothing_twice_and_nothing_out(
     assert life(directory) == 0
     assert in_order(directory) == in_order(whole)
     assert not list(directory.glob("*.part"))
+    assert set(lines_of(directory)) == {"000", "001", "002"}, "as many slots as files, however a batch would be cut"
     assert (recorded(directory)["position"]["commit_ts"], recorded(directory)["position"]["intent"]) == (
         EDGES[-1],
         None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,8 +154,10 @@ def check_part(directory: Path, name: str, length: int) -> None:
         raise DestinationRefused(f"{directory / name} has {found} bytes, and an executor has written {length}")
 
 
-def rename_parts(directory: Path, renames: Iterable[tuple[str, str]]) -> None:
+def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
     """May be repeated. Raises DestinationRefused where neither a part nor its file is there."""
+    if not renames:
+        return
     try:
         for part, name in renames:
             try:

@@ -109,6 +109,11 @@ class DestinationSection(Section):
     takeover: Literal["same-node", "never", "force"] = Field(
         "same-node", description="whose connection to the destination a starting drainer may end to take its place"
     )
+    load_data: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: many rows of a table are written by LOAD DATA LOCAL, where the server is a MySQL or MariaDB "
+        "with local_infile on; off: by statements alone",
+    )
     path: str = Field("", description="the file of a sqlite destination; made if it is not there")
 
 

@@ -28,6 +28,7 @@ def destination_for(syncer: SyncerSection) -> Destination:
         spread=syncer.spread,
         takeover=to.takeover,
         allow_triggers=to.allow_triggers,
+        load_data=to.load_data,
         recycle_keep_ms=keep_ms,
     )
     return destination(syncer.db_type, DestinationConfig(server, Path(to.path), keep_ms))

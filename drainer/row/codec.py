@@ -174,6 +174,7 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         row_key=layout.key.row_key,
         unique=layout.key.unique,
         fractions=tuple(_fraction(t.form) for t in layout.targets),
+        families=tuple(t.form.family.value for t in layout.targets),
     )
 
 

@@ -18,9 +18,9 @@ from drainer.row.scalar import double_text, float_text
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql import loader
 from drainer.sink.mysql.config import Limits, ServerConfig
-from drainer.sink.mysql.connection import Session, connect
+from drainer.sink.mysql.connection import Retry, Session, connect
 from drainer.sink.mysql.unique import UniqueKeys
-from drainer.sink.mysql.writer import Writer
+from drainer.sink.mysql.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import server_config
 from tests.support import MariaDB
 
@@ -218,7 +218,7 @@ def both_ways(db: MariaDB) -> Iterator[tuple[Way, Way]]:
 
 def stored(db: MariaDB, table: str) -> list[tuple[bytes | None, ...]]:
     """Every value as the server's bytes."""
-    with db.connect(conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
+    with db.connect(init_command="SET NAMES binary, time_zone='+00:00'", conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT * FROM d.{table} ORDER BY id")
         return list(cursor.fetchall())
 
@@ -259,3 +259,212 @@ def test_every_type_is_stored_as_a_statement_stores_it(db: MariaDB) -> None:
 
 def test_strings_of_other_character_sets(db: MariaDB) -> None:
     differential(db, OTHER_CHARSETS, "", [])
+
+
+def outcome(way: Way, rows: Folded, *, thorough: bool = False) -> str:
+    try:
+        way.write(rows, thorough=thorough)
+    except (RowsRefused, UniqueConflict, UniqueSurprise, ValueChanged) as error:
+        return f"{type(error).__name__}: {error}"
+    return "written"
+
+
+@pytest.mark.parametrize(
+    ("family", "definition", "bad", "error"),
+    [
+        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abcd'", "ValueChanged"),
+        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abc  '", "ValueChanged"),
+        (Family.TEXT, "VARCHAR(30) CHARACTER SET latin1", "'中'".encode(), "ValueChanged"),
+        (Family.TEXT, "VARCHAR(30) CHARACTER SET utf8mb3", "'😀'".encode(), "ValueChanged"),
+        (Family.BYTES, "VARBINARY(2)", b"X'000102'", "ValueChanged"),
+        (Family.INT, "TINYINT", b"128", "ValueChanged"),
+        (Family.INT, "INT UNSIGNED", b"-1", "ValueChanged"),
+        (Family.INT, "INT NOT NULL", b"NULL", ""),
+        (Family.DATETIME, "TIMESTAMP", b"'1969-12-31 00:00:00'", "ValueChanged"),
+        (Family.DECIMAL, "DECIMAL(4,2)", b"100.00", "ValueChanged"),
+        (Family.FLOAT, "FLOAT", b"1e+39", "ValueChanged"),
+        (Family.BIT, "BIT(3)", b"8", "ValueChanged"),
+        (Family.ENUM, "ENUM('a','b')", b"3", "ValueChanged"),
+        (Family.SET, "SET('a','b')", b"4", "ValueChanged"),
+    ],
+)
+def test_what_a_statement_refuses_is_refused_alike(
+    db: MariaDB, family: Family, definition: str, bad: bytes, error: str
+) -> None:
+    """A row among good ones, of which none stays."""
+    columns = {"v": Col(family, definition, st.nothing())}
+    create(db, columns, "t")
+    rows = folded(shape(columns, "t"), [b"NULL" if "NOT NULL" not in definition else b"0", bad])
+    rows = Folded(rows.shape, rows.rows[1:]) if "NOT NULL" in definition else rows
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows)
+        as_stated = stored(db, "t")
+        db.query("TRUNCATE d.t")
+        assert outcome(by_load, rows) == expected
+        assert stored(db, "t") == as_stated
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+    assert expected.startswith(error)
+    assert as_stated == [] or not error
+
+
+def test_null_in_a_timestamp_is_what_a_statement_makes_of_it(db: MariaDB) -> None:
+    """Neither way warns of it here."""
+    columns = {"v": Col(Family.DATETIME, "TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", st.nothing())}
+    create(db, columns, "t")
+    found = []
+    with both_ways(db) as ways:
+        for way in ways:
+            way.session.execute(b"SET timestamp=1000000000")
+            way.write(folded(shape(columns, "t"), [b"NULL"]))
+            found.append(stored(db, "t"))
+        assert (ways[0].loads, ways[0].taken_back) == (1, 0)
+    assert found[0] == found[1]
+
+
+def test_a_row_without_a_partition_is_refused_alike(db: MariaDB) -> None:
+    db.query("CREATE TABLE d.t (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))")
+    rows = [NetRow(b"%020d" % n, Kind.INSERT, b"(%d)" % n, ()) for n in (1, 2)]
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, Folded(shape({}, "t"), tuple(rows)))
+        assert expected.startswith("RowsRefused") and "1526" in expected
+        assert outcome(by_load, Folded(shape({}, "t"), tuple(rows))) == expected
+    assert stored(db, "t") == []
+
+
+def test_an_error_of_a_trigger_is_that_of_the_statement(db: MariaDB) -> None:
+    create(db, {"v": COLUMNS["big"]}, "t")
+    db.query("CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW IF NEW.v=2 THEN SIGNAL SQLSTATE '45000'; END IF")
+    rows = folded(shape({"v": COLUMNS["big"]}, "t"), [b"1", b"2"])
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows)
+        assert expected.startswith("RowsRefused")
+        assert outcome(by_load, rows) == expected
+    assert stored(db, "t") == []
+
+
+def test_a_load_that_is_taken_back_leaves_the_transaction_as_it_was(db: MariaDB) -> None:
+    """Statements write the rows, behind what the transaction wrote before, and go on writing that table."""
+    create(db, {"v": COLUMNS["bit3"]}, "t")
+    create(db, {}, "before")
+    db.query(
+        "CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW "
+        "IF NEW.id=2 AND @drainer_1 IS NOT NULL THEN SET @drainer_1=NULL; SIGNAL SQLSTATE '45000'; END IF"
+    )
+    rows = folded(shape({"v": COLUMNS["bit3"]}, "t"), [b"1", b"2"])
+    with both_ways(db) as (by_load, _):
+        session = by_load.session
+        writer = Writer(session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys())
+        session.begin()
+        session.execute(b"INSERT INTO d.`before` VALUES (5)")
+        writer.folded(rows, thorough=False)
+        writer.folded(rows, thorough=False)
+        session.commit()
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+    assert stored(db, "t") == [(b"1", b"\1"), (b"2", b"\2")]
+    assert stored(db, "before") == [(b"5",)]
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_row_in_the_way_of_a_unique_key_is_never_taken_away(db: MariaDB, thorough: bool) -> None:
+    """LOAD DATA would leave the row out, which the count of skipped rows tells; the statement names the key."""
+    columns = {"v": COLUMNS["big"]}
+    create(db, columns, "t", ", UNIQUE KEY vv (v)")
+    db.query("INSERT INTO d.t VALUES (9, 2)")
+    rows = folded(shape(columns, "t", unique=["vv"]), [b"1", b"2", b"3"])
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows, thorough=thorough)
+        assert expected.startswith("UniqueConflict" if thorough else "UniqueSurprise")
+        assert outcome(by_load, rows, thorough=thorough) == expected
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+        assert stored(db, "t") == [(b"9", b"2")]
+        db.query("DELETE FROM d.t")
+        assert outcome(by_load, rows, thorough=thorough) == "written"
+        assert by_load.taken_back == 1
+    assert stored(db, "t") == [(b"1", b"1"), (b"2", b"2"), (b"3", b"3")]
+
+
+def test_warnings_that_the_server_does_not_keep_are_counted(db: MariaDB) -> None:
+    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.session.execute(b"SET SESSION max_error_count=0")
+        rows = folded(shape(columns, "t"), [b"1", b"300"])
+        by_load.session.begin()
+        assert not loader.Loader(by_load.session, UniqueKeys(), 1).write(
+            rows.shape, [b"(1,1)", b"(2,300)"], replaces=True
+        )
+        by_load.session.commit()
+    assert stored(db, "t") == []
+
+
+def test_a_value_that_a_warning_names_may_be_right(db: MariaDB) -> None:
+    """0 in an ENUM is what upstream has: warned of, and loaded, in whatever row."""
+    columns = {"e": COLUMNS["e"], "f": COLUMNS["f"]}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        texts = [b"0,1.5" if n % 7 == 0 else b"1,3.40282347e+38" for n in range(2000)]
+        by_load.write(folded(shape(columns, "t"), texts))
+        assert (by_load.loads, by_load.taken_back) == (1, 0)
+    assert [row[1] for row in stored(db, "t")] == [b"" if n % 7 == 0 else b"3" for n in range(2000)]
+
+
+def test_bytes_that_are_no_text_are_left_to_statements(db: MariaDB) -> None:
+    columns = {"v": Col(Family.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.write(folded(shape(columns, "t"), [mysql_literal(Family.TEXT, b"\xe9"), b"'x'"]))
+        assert by_load.loads == 0
+    assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
+
+
+def test_a_column_of_another_type_is_left_to_statements(db: MariaDB) -> None:
+    """Of upstream's INT, an ENUM takes the number; of a file it would take the name."""
+    create(db, {"v": Col(Family.INT, "ENUM('2','1')", st.nothing())}, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.write(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"]))
+        assert by_load.loads == 0
+    assert stored(db, "t") == [(b"1", b"2")]
+
+
+def test_few_rows_are_left_to_statements(db: MariaDB) -> None:
+    create(db, {"v": COLUMNS["big"]}, "t")
+    with both_ways(db) as (by_load, _):
+        session = by_load.session
+        session.begin()
+        for count in (9, 10):
+            writer = Writer(session, Limits(load_rows_min=10), until_ts=7, keys=UniqueKeys())
+            writer.folded(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"] * count), thorough=False)
+            assert by_load.loads == count - 9
+        session.commit()
+
+
+def test_a_server_that_takes_no_files(db: MariaDB) -> None:
+    """Off when the connection is made: nobody asks. Switched off later: one refusal, and statements from then on."""
+    columns = {"v": COLUMNS["big"]}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        try:
+            db.query("SET GLOBAL local_infile=0")
+            without = Way(server_config(db))
+            without.write(folded(shape(columns, "t"), [b"1"]))
+            assert (without.session.local_infile, without.loads) == (False, 0)
+            without.session.close()
+            assert loader.may_load(by_load.session.address)
+            by_load.write(folded(shape(columns, "t"), [b"2"]))
+            by_load.write(folded(shape(columns, "t"), [b"3"]))
+            assert (by_load.loads, by_load.taken_back) == (1, 1)
+            assert not loader.may_load(by_load.session.address)
+        finally:
+            db.query("SET GLOBAL local_infile=1")
+            loader._until.clear()
+    assert stored(db, "t") == [(b"1", b"3")]
+
+
+def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
+    """Outside a transaction a savepoint does not live until it is wanted: as if the server had rolled back."""
+    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        rows = folded(shape(columns, "t"), [b"300"])
+        with pytest.raises(Retry):
+            Writer(by_load.session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(rows, thorough=False)

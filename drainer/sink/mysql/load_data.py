@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from drainer.changes.netrows import joined
-from drainer.plan import TableShape
+from drainer.batch.work import TableShape
+from drainer.changes.net_rows import joined
 from drainer.row.family import Family
 from drainer.sink.mysql.column import Column
-from drainer.sink.mysql.statements import qualified, quote
+from drainer.sink.mysql.rows.statements import qualified, quote
 
 _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"

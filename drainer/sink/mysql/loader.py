@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
-from drainer.plan import TableShape
+from drainer.batch.work import TableShape
 from drainer.sink.mysql import load_data
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
-from drainer.sink.mysql.unique import UniqueKeys
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.warned import literal_at, stored_exactly
 
 _log = get_logger(__name__)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from drainer.plan import TableShape
-from drainer.sink.mysql.statements import split_row
+from drainer.batch.work import TableShape
+from drainer.sink.mysql.rows.statements import split_row
 
 TRUNCATED: Final = 1265
 _AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Folded, Kind, Match, NetRow, TableShape
+from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
 from drainer.row.family import Family
 from drainer.row.form import mysql_literal
 from drainer.row.scalar import double_text, float_text
@@ -19,10 +19,10 @@ from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql import loader
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.connection import Retry, Session, connect
-from drainer.sink.mysql.unique import UniqueKeys
-from drainer.sink.mysql.writer import UniqueSurprise, Writer
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import server_config
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 
@@ -218,7 +218,10 @@ def both_ways(db: MariaDB) -> Iterator[tuple[Way, Way]]:
 
 def stored(db: MariaDB, table: str) -> list[tuple[bytes | None, ...]]:
     """Every value as the server's bytes."""
-    with db.connect(init_command="SET NAMES binary, time_zone='+00:00'", conv={}, use_unicode=False) as connection, connection.cursor() as cursor:
+    with (
+        db.connect(init_command="SET NAMES binary, time_zone='+00:00'", conv={}, use_unicode=False) as connection,
+        connection.cursor() as cursor,
+    ):
         cursor.execute(f"SELECT * FROM d.{table} ORDER BY id")
         return list(cursor.fetchall())
 

@@ -16,9 +16,9 @@ from drainer.row.family import Family
 from drainer.row.form import mysql_literal
 from drainer.row.scalar import double_text, float_text
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
-from drainer.sink.mysql import loader
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.connection import Retry, Session, connect
+from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import server_config

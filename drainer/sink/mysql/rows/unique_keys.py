@@ -16,9 +16,9 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import TableShape
 from drainer.ddl.dialect import SUBSTITUTES
 from drainer.ddl.lexer import quoted, tokens
-from drainer.sink.mysql.column import Column
 from drainer.sink.mysql.connection import Session
-from drainer.sink.mysql.load_data import clause_of
+from drainer.sink.mysql.rows.load_data import clause_of
+from drainer.sink.mysql.rows.table_column import Column
 
 _log = get_logger(__name__)
 

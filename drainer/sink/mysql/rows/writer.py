@@ -16,12 +16,12 @@ from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConfli
 from drainer.sink.missing_rows import MissingRows
 from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, Session
-from drainer.sink.mysql.loader import Loader
 from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
+from drainer.sink.mysql.rows.loader import Loader
+from drainer.sink.mysql.rows.row_warnings import TRUNCATED, is_about_no_literal, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
-from drainer.sink.mysql.warned import TRUNCATED, is_about_no_literal, is_computed, literal_at, stored_exactly
 
 _log = get_logger(__name__)
 

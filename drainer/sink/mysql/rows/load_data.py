@@ -15,8 +15,8 @@ from typing import Final
 from drainer.batch.work import TableShape
 from drainer.changes.net_rows import joined
 from drainer.row.family import Family
-from drainer.sink.mysql.column import Column
 from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.table_column import Column
 
 _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"

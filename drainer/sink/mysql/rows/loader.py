@@ -15,10 +15,10 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import TableShape
-from drainer.sink.mysql import load_data
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.rows import load_data
+from drainer.sink.mysql.rows.row_warnings import literal_at, stored_exactly
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
-from drainer.sink.mysql.warned import literal_at, stored_exactly
 
 _log = get_logger(__name__)
 

@@ -19,7 +19,7 @@ class Limits:
 
     statement_rows_max: int = 500
     statement_bytes_max: int = 1 << 20
-    load_rows_min: int = 256
+    load_rows_min: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
     rb" LINES STARTING BY '(' TERMINATED BY '),' "
 )
-# Bytes of a string column that are no UTF-8 (row.scalar.string_literal): a file has no such literal.
-_NO_TEXT: Final = re.compile(rb"[,(]x'")
+# What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (row.scalar.string_literal) and
+# -0.0, which is 0.0 as a literal. Both are rare, and may be found in a string that only looks like them.
+_NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
 
 _PLAIN: Final = b""
 _INTEGER: Final = b"CAST(%s AS UNSIGNED)"
-_FLOAT: Final = b"%s+0e0"  # a file knows -0.0, a literal is 0.0
 _HEX: Final = b"UNHEX(SUBSTR(%s,3,LENGTH(%s)-3))"  # X'00ff'
 
 _STRINGS: Final = dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), _PLAIN)
@@ -39,7 +39,7 @@ _BYTES: Final = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longb
 _VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
     Family.INT.value: {**_INTEGERS, "year": _INTEGER},
     Family.DECIMAL.value: {"decimal": _PLAIN},
-    Family.FLOAT.value: {"float": _FLOAT, "double": _FLOAT},
+    Family.FLOAT.value: {"float": _PLAIN, "double": _PLAIN},
     Family.TEXT.value: _STRINGS,
     Family.BYTES.value: dict.fromkeys(_BYTES, _HEX),
     Family.DATE.value: {"date": _PLAIN},
@@ -85,6 +85,6 @@ def statement(shape: TableShape, clause: bytes, *, replaces: bool) -> bytes:
 
 
 def body_of(tuples: Sequence[bytes]) -> bytes | None:
-    """The file of some rows; None where a string of them can only be told to a statement."""
+    """The file of some rows; None where a value of them can only be told to a statement."""
     body = joined(tuples, b",") + b","
-    return None if b"x'" in body and _NO_TEXT.search(body) else body
+    return None if (b"x'" in body or b"-0.0" in body) and _NOT_IN_A_FILE.search(body) else body

@@ -170,6 +170,8 @@ def test_how_many_digits_upstream_keeps() -> None:
     info = table(kinds)
     codec = decoder_of(info).codec(info.id, 1, 0)
     assert codec is not None and codec.shape.fractions == (4, 6, 3, 2, 0, 0, 0)
+    times = ("datetime", "datetime", "time", "datetime")
+    assert codec.shape.families == ("decimal", *times, "float", "text")
 
 
 def test_text_that_is_no_utf8_is_hexadecimal() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from drainer.batch.work import TableShape
-from drainer.changes.net_rows import joined
+from drainer.changes.net_rows import Tuples
 from drainer.row.family import Family
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.table_column import Column
@@ -25,6 +25,9 @@ _FORMAT: Final = (
 # What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (row.scalar.string_literal) and
 # -0.0, which is 0.0 as a literal. Both are rare, and may be found in a string that only looks like them.
 _NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
+
+# A file is made in memory. Rows that are more are so long that a statement's are no slower.
+BODY_BYTES_MAX: Final = 16 << 20
 
 _PLAIN: Final = b""
 _INTEGER: Final = b"CAST(%s AS UNSIGNED)"
@@ -85,6 +88,12 @@ def statement(shape: TableShape, clause: bytes, *, replaces: bool) -> bytes:
 
 
 def body_of(tuples: Sequence[bytes]) -> bytes | None:
-    """The file of some rows; None where a value of them can only be told to a statement."""
-    body = joined(tuples, b",") + b","
-    return None if (b"x'" in body or b"-0.0" in body) and _NOT_IN_A_FILE.search(body) else body
+    """The file of some rows; None where a value of them can only be told to a statement, or they are too many bytes."""
+    if isinstance(tuples, Tuples):
+        lines = tuples.lines()
+        body = bytes(lines) if len(lines) <= BODY_BYTES_MAX else b""
+    else:
+        body = b",".join([*tuples, b""]) if sum(map(len, tuples)) + len(tuples) <= BODY_BYTES_MAX else b""
+    if not body or ((b"x'" in body or b"-0.0" in body) and _NOT_IN_A_FILE.search(body)):
+        return None
+    return body

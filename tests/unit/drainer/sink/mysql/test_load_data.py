@@ -12,7 +12,7 @@ from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.row.family import Family
 from drainer.row.scalar import string_literal
-from drainer.sink.mysql.rows.load_data import body_of, clause_of, statement
+from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
 from drainer.sink.mysql.rows.table_column import Column
 
 
@@ -114,6 +114,20 @@ def test_the_file_of_columns_and_of_rows() -> None:
     identity = pa.array([b"1", b"2", b"3"], pa.binary())
     rows = NetColumns(identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
     assert body_of(rows) == body_of([b"(1,'a')", b"(3,NULL)"]) == b"(1,'a'),(3,NULL),"
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_file_is_bounded(columns: bool) -> None:
+    def body(size: int) -> bytes | None:
+        rows = [b"('%b')" % (b"a" * 995), b"('%b')" % (b"a" * (size - 1005))]
+        if not columns:
+            return body_of(rows)
+        texts = pa.array([row + b"," for row in rows], pa.binary())
+        identity = pa.array([b"1", b"2"], pa.binary())
+        return body_of(NetColumns(identity, np.full(2, int(Kind.INSERT)), texts, {}).live())
+
+    assert len(body(BODY_BYTES_MAX) or b"") == BODY_BYTES_MAX
+    assert body(BODY_BYTES_MAX + 1) is None
 
 
 @pytest.mark.parametrize("text", [string_literal(b"\xff"), b"-0.0"])

@@ -13,16 +13,21 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
+from drainer.changes.net_rows import NetColumns
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import merge_slot
 from drainer.row.family import Family
 from drainer.row.form import mysql_literal
 from drainer.row.scalar import double_text, float_text
+from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.connection import Retry, Session, connect
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
-from tests.integration.sink.case import server_config
+from tests.integration.sink.case import loads, opened, server_config
+from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
 from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
@@ -486,3 +491,28 @@ def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
         rows = folded(shape(columns, "t"), [b"300"])
         with pytest.raises(Retry):
             Writer(by_load.session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(rows, thorough=False)
+
+
+@pytest.mark.parametrize("count", [999, 1000])
+def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) -> None:
+    """From binlogs over the blobs of a shuffle into a slot's chunk, with the limits that a drainer has."""
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    insert = [(info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)]
+    builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0))
+    builder.add_all([transaction(insert, commit_ts=BEGIN_TS)])
+    work = merge_slot(builder.slots(1).values(), 100, 200)
+    assert isinstance(work.folded[0].rows, NetColumns)
+    where = work.folded[0].shape
+    db.query(f"CREATE DATABASE IF NOT EXISTS `{where.schema}`")
+    db.query(f"CREATE TABLE `{where.schema}`.`{where.table}` (id INT PRIMARY KEY, v VARCHAR(255)) CHARSET=utf8mb4")
+    loader._until.clear()
+    before = loads(db)
+    destination = opened(db)
+    range_ = Intent(100, 200, 1, 10_000, 1, "all", ("a",))
+    result = destination.begin(range_).apply(0, work)
+    destination.finish(range_, 1)
+    destination.close(clean=True)
+    assert result.rows == count
+    assert loads(db) - before == (count >= 1000)
+    expected = [(n, f"v{n}, it's ),") for n in range(count)]
+    assert db.query(f"SELECT id, v FROM `{where.schema}`.`{where.table}` ORDER BY id") == expected

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pymysql.constants import CLIENT
+from pymysql.err import OperationalError
 
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, ServerError, Session
@@ -132,6 +133,17 @@ def test_a_file_that_was_not_offered_ends_the_connection(secret: bytes, reach: R
         session.execute(b"SELECT 1")
     server.ended()
     assert server.got == [[]]
+
+
+def test_what_was_offered_is_sent_once(secret: bytes, reach: Reach) -> None:
+    server = FakeServer(lambda _: b"\xfb" + secret)
+    raw = reach(server)._connection
+    raw.offered = b"rows"
+    raw.query(b"LOAD")
+    with pytest.raises(OperationalError, match="not offered"):
+        raw.query(b"LOAD")
+    server.ended()
+    assert server.got == [[b"rows"], []]
 
 
 @pytest.mark.parametrize("first", [b"\xfb/rows", _OK, _ERROR], ids=["loaded", "not asked for", "refused"])

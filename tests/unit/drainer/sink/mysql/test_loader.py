@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,10 @@ class Scripted:
     local_infile = True
     address = "there:3306"
 
-    def __init__(self, answer: Loaded | Exception | None, *warned: Warned, refuses: bytes = b"") -> None:
+    def __init__(
+        self, answer: Loaded | Exception | None, *warned: Warned, refuses: bytes = b"", digits: int | None = None
+    ) -> None:
+        self._digits = digits
         self._answer = answer
         self._warned = list(warned)
         self._refuses = refuses
@@ -54,7 +58,7 @@ class Scripted:
 
     def query(self, sql: bytes) -> list[tuple[object, ...]]:
         if b"information_schema.COLUMNS" in sql:
-            return [("id", None, None, "int", None, "NO"), ("e", "utf8mb4_bin", None, "enum", "utf8mb4", "YES")]
+            return [("id", None, self._digits, "int", None, "NO"), ("e", "utf8mb4_bin", None, "enum", "utf8mb4", "YES")]
         return []
 
 
@@ -120,6 +124,14 @@ def test_warnings_that_cannot_be_read_count() -> None:
     harmless = ("Warning", 1265, "Data truncated for column 'e' at row 2")
     assert not stays(Loaded(2, 0, 0, 1))
     assert not stays(Loaded(2, 0, 0, 2), harmless)
+
+
+def test_a_table_that_keeps_fewer_digits_is_left_to_statements() -> None:
+    """They look at each value: a server need not tell what it cuts off."""
+    at = replace(TABLE, fractions=(2, 0))
+    for digits, loaded in ((1, False), (2, True)):
+        session: Any = Scripted(Loaded(2, 0, 0, 0), digits=digits)
+        assert Loader(session, UniqueKeys(), 2).write(at, ROWS, replaces=True) == loaded
 
 
 def test_plain_inserts_are_loaded_without_replacing() -> None:

@@ -509,8 +509,8 @@ def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) 
     before = loads(db)
     destination = opened(db)
     range_ = Intent(100, 200, 1, 10_000, 1, "all", ("a",))
-    result = destination.begin(range_).apply(0, work)
-    destination.finish(range_, 1)
+    result = destination.begin(range_).write(0, work)
+    assert destination.commit(range_, [result], 1) is None
     destination.close(clean=True)
     assert result.rows == count
     assert loads(db) - before == (count >= 1000)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from binlog.tidb.table import TableInfo
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import loads, opened, server_config
-from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
@@ -91,7 +92,7 @@ def _has_digits(value: float) -> bool:
     return math.copysign(1, value) > 0 or value != 0
 
 
-def _floats(width: int) -> Values:
+def _floats(width: Literal[32, 64]) -> Values:
     def shown(value: float) -> bytes:
         return (float_text(value) if width == 32 else double_text(value)).encode()
 
@@ -497,7 +498,9 @@ def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
 def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) -> None:
     """From binlogs over the blobs of a shuffle into a slot's chunk, with the limits that a drainer has."""
     info = table([("id", INT), ("v", TEXT)], handle="id")
-    insert = [(info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)]
+    insert: list[tuple[TableInfo, Step]] = [
+        (info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)
+    ]
     builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0))
     builder.add_all([transaction(insert, commit_ts=BEGIN_TS)])
     work = merge_slot(builder.slots(1).values(), 100, 200)

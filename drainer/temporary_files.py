@@ -29,12 +29,12 @@ def scratch() -> Iterator[Path]:
     try:
         place = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
-        raise ConfigError(f"temporary files cannot be made anywhere, set TMPDIR: {error.strerror}") from error
+        raise ConfigError(f"cannot create temporary files, set TMPDIR: {error.strerror}") from error
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(locked_folder(place, PREFIX))
         except OSError as error:
-            raise ConfigError(f"temporary files cannot be made in {place} ({error.strerror}): set TMPDIR") from error
+            raise ConfigError(f"cannot create temporary files in {place} ({error.strerror}): set TMPDIR") from error
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = str(folder)
         yield folder
@@ -72,7 +72,7 @@ def sweep(place: Path, prefix: str = PREFIX) -> None:
     for folder in place.glob(f"{prefix}*"):
         if folder.is_symlink() or not _ours(folder) or not _abandoned(folder / LOCK):
             continue
-        _log.info("what a killed drainer left is removed", folder=str(folder))
+        _log.info("removing the temporary files of a killed drainer", folder=str(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 

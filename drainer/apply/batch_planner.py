@@ -36,7 +36,7 @@ class Sizes:
     """How batches are cut. Bytes are of binlog payloads.
 
     `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: less than this is not worth spreading;
-    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: tasks that can run at once.
+    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: concurrent tasks available.
     """
 
     inline_bytes_max: int = 2 * MIB

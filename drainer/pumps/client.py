@@ -123,8 +123,8 @@ class Received:
             check(sent, self.found, who=who, after_ts=after_ts, until_ts=until_ts, where="of what it says it has sent")
         elif self._ends_pulls:
             raise RangeDiffers(
-                f"{who}: its stream of the range ({after_ts}, {until_ts}] ended after {self.found} without the message "
-                f"that ends it; nothing of the batch is applied, it is planned anew"
+                f"{who}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its final "
+                "message; nothing of the batch was applied, it is planned again"
             )
 
 
@@ -248,7 +248,7 @@ class ExtensionPump:
 
 def ended_early(who: str, at_ts: int, until_ts: int) -> PumpUnavailable:
     """A Go pump that stops ends its streams as if there were nothing more."""
-    return PumpUnavailable(f"{who}: its stream ended at ts {at_ts}, before {until_ts} had come")
+    return PumpUnavailable(f"{who}: the stream ended at ts {at_ts}, before ts {until_ts}")
 
 
 def translate(error: grpc.RpcError, who: str, *, after_ts: int = 0) -> BinlogError:

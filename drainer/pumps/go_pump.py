@@ -67,7 +67,7 @@ class GoPump:
         self._task: asyncio.Task[None] | None = None
         self.interrupted = False
         self._error: BinlogError | None = PumpUnavailable(f"pump {node_id} ({host}): nothing received yet")
-        self._outage = Outage(_log, "pull from a Go pump stopped", "pull from a Go pump goes on")
+        self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
         """From what has been received. Raises the last error while the stream is down: a Go pump always counts."""
@@ -141,7 +141,7 @@ class GoPump:
         self._places.clear()
         self._known_after_ts = after_ts
         who = f"pump {self._node_id} ({self._host})"
-        self._error = PumpUnavailable(f"{who}: its stream begins again at ts {after_ts}, nothing received yet")
+        self._error = PumpUnavailable(f"{who}: the stream restarted at ts {after_ts}, nothing received yet")
 
     async def _follow(self) -> None:
         while True:
@@ -186,8 +186,8 @@ class GoPump:
                 answer = await stream.read()
         except TimeoutError:
             raise PumpUnavailable(
-                f"{who}: nothing came for {self._silence_max_s:g} s, not even a fake binlog: its host or the network "
-                f"is gone, it hangs, or a transaction there waits for its commit (go-pump-silence-max)"
+                f"{who}: nothing came for {self._silence_max_s:g} s, not even a fake binlog (go-pump-silence-max): the "
+                "pump's host or the network is down, the pump hangs, or one of its transactions is not committed"
             ) from None
         if answer is grpc.aio.EOF:
             raise PumpUnavailable(f"{who}: the stream ended")
@@ -207,7 +207,12 @@ class GoPump:
     def _take(self, payload: bytes) -> None:
         found = envelope.scan(payload)
         if found.commit_ts <= self._resolved_ts:
-            _log.error("a Go pump went back", pump=self._node_id, commit_ts=found.commit_ts, at=self._resolved_ts)
+            _log.error(
+                "a Go pump served a commit_ts below one that it had served before",
+                pump=self._node_id,
+                commit_ts=found.commit_ts,
+                at=self._resolved_ts,
+            )
             return
         if found.start_ts != found.commit_ts:
             self._places.append(Place(found.commit_ts, len(payload), bool(found.ddl_job_id), found.schema_version))

@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 def _away() -> Outage:
     return Outage(
         _log,
-        "a pump holds everything back",
+        "a pump holds the watermark back",
         "pump answers again",
         quiet_s=AWAY_WARN_S,
         first="a pump does not answer",
@@ -36,8 +36,8 @@ def _away() -> Outage:
 def _pending() -> Outage:
     return Outage(
         _log,
-        "a prewrite waits for its commit and holds everything back; `binlogctl settle` ends it",
-        "no prewrite waits for long any more",
+        "a pending prewrite holds the watermark back; settle it with `binlogctl settle`",
+        "no prewrite holds the watermark back any more",
         every_s=PENDING_EVERY_S,
     )
 
@@ -66,12 +66,12 @@ def _waits(pending: Pending) -> str:
     job = f" of DDL job {pending.ddl_job_id}" if pending.ddl_job_id else ""
     if pending.writer:
         return (
-            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump ends it "
-            "by itself when that writer's lease in etcd has ended"
+            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump settles it "
+            "when that writer's lease in etcd expires"
         )
     return (
-        f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if it is gone, "
-        "`binlogctl settle` ends the prewrite"
+        f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if the writer is gone, "
+        "settle the prewrite with `binlogctl settle`"
     )
 
 
@@ -99,7 +99,8 @@ def report_late(view: PumpView, found: Inspection) -> None:
     before = view.inspection.late_count if view.inspection else 0
     if found.late_count > before:
         _log.error(
-            "ALARM: commits arrived at or below a resolved ts already given out; what was read before lacks them",
+            "ALARM: a pump accepted commits at or below a resolved ts that it had published; batches read before lack "
+            "them",
             pump=view.node_id,
             count=found.late_count,
             commit_ts=list(found.late_ts),

@@ -48,7 +48,7 @@ class Left:
             if text.isdigit():
                 self._ts[node_id] = int(text)
             else:
-                _log.error("where a pump was left cannot be read", key=kv.key, value=text)
+                _log.error("cannot parse the recorded position of a pump that left", key=kv.key, value=text)
 
     def ts(self, node_id: str) -> int | None:
         """Everything of this pump up to there has been read; None for a pump that was never left."""

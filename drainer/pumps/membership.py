@@ -60,18 +60,22 @@ class Books:
     async def _look_back(self, view: PumpView, mark: PumpMark, client: PumpClient, position_ts: int) -> None:
         from_ts = self._left.ts(mark.node_id) or 0
         if from_ts < mark.purged_ts:
-            _log.warning("what a returned pump held is purged, and not known", pump=mark.node_id, until=mark.purged_ts)
+            _log.warning(
+                "a pump that rejoined has purged binlogs that were never read", pump=mark.node_id, until=mark.purged_ts
+            )
             from_ts = mark.purged_ts
         missed = Missed()
         if from_ts < position_ts:
             try:
                 missed = await client.missed(after_ts=from_ts, until_ts=position_ts)
             except BinlogError as error:
-                raise HeldBack(mark.node_id, f"it is back, and does not tell what it holds: {error}") from error
+                raise HeldBack(
+                    mark.node_id, f"it rejoined and does not report which binlogs it holds: {error}"
+                ) from error
         if missed.count:
             view.missed = missed
             _log.error(
-                "ALARM: a pump is back with binlogs that were passed without it; they are not applied",
+                "ALARM: a pump rejoined with binlogs below the drainer's position; they are not applied",
                 pump=mark.node_id,
                 count=missed.count,
                 start_and_commit_ts=list(missed.shown),

@@ -58,6 +58,6 @@ def check(planned: Counted | None, found: Counted, *, who: str, after_ts: int, u
         return
     raise RangeDiffers(
         f"{who}: the range ({after_ts}, {until_ts}] was planned with {planned}, but {found} came {where}. The position "
-        f"does not move; the range is planned anew, and where that ends in the same way the drainer stops: keep the "
+        "does not move; the range is planned again, and if that fails in the same way the drainer stops: keep the "
         f"pump's data-dir, its log may hold binlogs that it does not serve"
     )

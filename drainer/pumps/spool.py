@@ -31,7 +31,7 @@ class NotServed(BinlogError):
 
     def __init__(self, node_id: str, commit_ts: int) -> None:
         super().__init__(
-            f"pump {node_id} told of a large transaction of commit_ts {commit_ts} and did not serve it: look at its log"
+            f"pump {node_id} announced a large transaction of commit_ts {commit_ts} and did not serve it: see its log"
         )
 
 
@@ -93,8 +93,8 @@ class Spool:
                 view = view[self._file.write(view) :]
         except OSError as error:
             raise SpoolFailed(
-                f"{tempfile.gettempdir()}: a large transaction cannot be kept there, {self._size} bytes of it could: "
-                f"{error}; make room, or name another folder in TMPDIR"
+                f"{tempfile.gettempdir()}: cannot store a large transaction, {self._size} bytes were written: {error}; "
+                "free disk space, or set TMPDIR to another directory"
             ) from error
         self._size += len(data)
 

@@ -66,13 +66,13 @@ class PumpSet:
             if self._books is not None:
                 await self._books.settle(self.views, marks, self._clients, after_ts)
             return watermark_of(marks, floor_ts=after_ts)
-        raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while they were asked")
+        raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while the pumps were queried")
 
     async def count(self, part: PumpRange) -> Counted | None:
         """What a pull of `part` must bring, as its pump tells; None where it cannot. Raises HeldBack."""
         client = self._clients.get((part.node_id, part.host))
         if client is None or client.extension is not part.extension:
-            raise HeldBack(part.node_id, "it has changed since it was asked")
+            raise HeldBack(part.node_id, "its record changed while it was queried")
         try:
             return await client.count(after_ts=part.after_ts, until_ts=part.until_ts)
         except BinlogError as error:
@@ -115,12 +115,12 @@ class PumpSet:
             view.left_ts = self._books.left_ts(pump.node_id) if self._books is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
-                view.away.over("a pump that did not answer does not count any more", pump=pump.node_id)
+                view.away.over("a pump that does not answer no longer counts for the watermark", pump=pump.node_id)
         here = {pump.node_id for pump in pumps}
         for view in self.views.values():
             if view.node_id not in here:  # nothing of ours removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
-                view.away.over("a pump that did not answer has no record any more", pump=view.node_id)
+                view.away.over("a pump that does not answer was removed from the registry", pump=view.node_id)
         await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
         return pumps
 
@@ -159,7 +159,7 @@ class PumpSet:
             return None
         self._clients[key] = new
         await old.close()
-        _log.info("a pump of ours runs where a Go pump was", pump=pump.node_id, host=pump.host)
+        _log.info("a Python pump replaced a Go pump", pump=pump.node_id, host=pump.host)
         return found
 
     def _believe(self, pump: Listed, answer: PumpMark | BaseException) -> PumpMark:

@@ -34,7 +34,9 @@ def independent(job: Job, query: str, catalog: Catalog) -> str:
         return query
     homes = _homes(job, rest[1].value, catalog)
     if len(homes) != 1:
-        _log.warning("CREATE TABLE LIKE: the database of the source is not known", job_id=job.id, candidates=homes)
+        _log.warning(
+            "CREATE TABLE LIKE: cannot determine the database of the source table", job_id=job.id, candidates=homes
+        )
         return query
     return f"CREATE TABLE {quoted(words[at].value, words[at + 2].value)} LIKE {quoted(homes[0], rest[1].value)}"
 

@@ -39,8 +39,7 @@ class TableUnknown(SchemaError):
         super().__init__(
             f"no DDL job is known for table id {table_id} (row of commit_ts {commit_ts}, schema version "
             f"{schema_version}): the DDL history is incomplete. Give the whole history (TiDB's /ddl/history as a "
-            f"file or the URL of a status port), or put {commit_ts} into ignore-txn-commit-ts to leave this "
-            f"transaction out"
+            f"file or the URL of a status port), or put {commit_ts} into ignore-txn-commit-ts to skip this transaction"
         )
         self.table_id = table_id
         self.schema_version = schema_version
@@ -56,7 +55,9 @@ class JobUnknown(SchemaError):
 
     def __init__(self, *, job_id: int | None, version: int | None, commit_ts: int, final_ts: int) -> None:
         wanted = f"DDL job {job_id}" if job_id is not None else f"the jobs up to schema version {version}"
-        super().__init__(f"{wanted} needed by the binlog of commit_ts {commit_ts} not in the known DDL history")
+        super().__init__(
+            f"{wanted} needed by the binlog of commit_ts {commit_ts} is not in the DDL history read so far"
+        )
         self.job_id = job_id
         self.version = version
         self.commit_ts = commit_ts
@@ -68,8 +69,9 @@ class JobMissing(SchemaError):
 
     def __init__(self, *, job_id: int, commit_ts: int, sources: str) -> None:
         super().__init__(
-            f"DDL job {job_id} (binlog of commit_ts {commit_ts}) is in no DDL history given: {sources}. Add a source "
-            f"that has it, or put {commit_ts} into ignore-txn-commit-ts to leave this DDL out"
+            f"DDL job {job_id} (binlog of commit_ts {commit_ts}) is in none of the DDL history sources: {sources}. Add "
+            "a source "
+            f"that has it, or put {commit_ts} into ignore-txn-commit-ts to skip this DDL"
         )
         self.job_id = job_id
         self.commit_ts = commit_ts
@@ -81,7 +83,8 @@ class UnknownColumn(SchemaError):
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
         super().__init__(
             f"column id {column_id} of table id {table_id} (row of commit_ts {commit_ts}, schema version "
-            f"{schema_version}) is in no TableInfo known: a DDL on this table is running or its job is not known yet"
+            f"{schema_version}) is in no known TableInfo: a DDL on this table is running, or its job has not been read "
+            "yet"
         )
         self.table_id = table_id
         self.column_id = column_id
@@ -96,7 +99,8 @@ class TableUnverified(SchemaError):
     def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
         shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")
         super().__init__(
-            f"a DDL that no source shows yet is running, or may be, on table id {shown} (row of commit_ts {commit_ts}, "
+            f"a DDL that the history does not show yet may be running on table id {shown} (row of commit_ts "
+            f"{commit_ts}, "
             f"schema version {schema_version})"
         )
         self.table_ids = table_ids
@@ -110,7 +114,8 @@ class ColumnGoing(SchemaError):
 
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
         super().__init__(
-            f"column id {column_id} of table id {table_id} is not in an updated row of commit_ts {commit_ts}, schema "
+            f"column id {column_id} of table id {table_id} is missing in an updated row of commit_ts {commit_ts}, "
+            "schema "
             f"version {schema_version}: a DDL that drops it must run first"
         )
         self.table_id = table_id

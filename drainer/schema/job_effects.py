@@ -58,7 +58,7 @@ def _flashback_schema(catalog: Catalog, job: Job) -> Changes:
         catalog.gone.pop(table_id, None)
         changes.append(TableChange(None, catalog.locate(table_id)))
     if not changes:
-        _log.warning("FLASHBACK DATABASE of a schema whose tables are not known", job_id=job.id, schema=name)
+        _log.warning("FLASHBACK DATABASE of a schema whose tables are unknown", job_id=job.id, schema=name)
     return tuple(changes)
 
 
@@ -126,7 +126,7 @@ def _target_schemas(catalog: Catalog, job: Job, infos: tuple[TableInfo, ...]) ->
     try:
         pairs: tuple[RenamePair, ...] = rename_pairs(job.query)
     except RenameUnreadable as error:
-        _log.warning("RENAME TABLE cannot be read", job_id=job.id, error=str(error))
+        _log.warning("cannot parse RENAME TABLE", job_id=job.id, error=str(error))
         pairs = ()
     if len(pairs) != len(infos):
         return [_home(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
@@ -160,11 +160,13 @@ def _exchange(catalog: Catalog, job: Job) -> Changes:
         return _without_info(job)
     before_normal, before_parted = catalog.locate(job.table_id), catalog.locate(info.id)
     if before_normal is None or before_parted is None:
-        _log.warning("EXCHANGE PARTITION of a table that is not known", job_id=job.id, table_id=job.table_id)
+        _log.warning("EXCHANGE PARTITION of an unknown table", job_id=job.id, table_id=job.table_id)
         return _replace(catalog, job)
     given = partition_ids(before_parted.info) - partition_ids(info)
     if len(given) != 1:
-        _log.warning("EXCHANGE PARTITION whose partition cannot be told", job_id=job.id, candidates=len(given))
+        _log.warning(
+            "EXCHANGE PARTITION: cannot determine the exchanged partition", job_id=job.id, candidates=len(given)
+        )
         return _replace(catalog, job)
     new_id = given.pop()
     # Rows of older versions lie where their physical id has gone.
@@ -199,7 +201,7 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
         old_id = job.table_id
     before = catalog.locate(old_id)
     if before is None:
-        _log.warning("DDL job on a table that is not known", job_id=job.id, table_id=info.id, table=info.name)
+        _log.warning("DDL job on an unknown table", job_id=job.id, table_id=info.id, table=info.name)
         catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
         return (TableChange(None, catalog.locate(info.id)),)
     if old_id != info.id:
@@ -212,7 +214,7 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
 
 
 def _without_info(job: Job) -> Changes:
-    _log.warning("DDL job has no TableInfo and is left out", job_id=job.id, kind=job.type.name)
+    _log.warning("DDL job has no TableInfo and is ignored", job_id=job.id, kind=job.type.name)
     return ()
 
 

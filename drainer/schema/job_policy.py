@@ -48,7 +48,7 @@ class Policy:
         plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
         if sql is not None and not sql:
-            return self._left_out(proposed, "ddl-rewrite says so")
+            return self._left_out(proposed, "the ddl-rewrite rule is empty")
         return replace(
             proposed,
             changes=changes,
@@ -79,7 +79,7 @@ class Policy:
         allowed = (_passes(self.filter, first), _passes(self.filter, last))
         if first is not None and last is not None and allowed[0] != allowed[1]:
             _log.warning(
-                "a table is renamed across the filter: its DDL does not run downstream",
+                "RENAME between a replicated and a filtered name: the DDL does not run downstream",
                 old=f"{first.schema}.{first.name}",
                 new=f"{last.schema}.{last.name}",
                 replicated_after=allowed[1],

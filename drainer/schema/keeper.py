@@ -55,7 +55,7 @@ class SchemaKeeper:
         self._policy = policy
         self._history = JobHistory()
         self._told: list[JobSource] = []
-        self._away = Outage(_log, "DDL history is not there now", "DDL history is there again")
+        self._away = Outage(_log, "DDL history is unavailable", "DDL history is available again")
         self.schema = Schema.open(self._history, position_ts=0, policy=policy)
 
     @property
@@ -145,7 +145,7 @@ class SchemaKeeper:
         if error.job_id is None or self.schema.job(error.job_id) is not None:
             return True
         if self.complete:
-            sources = ", ".join(source.describe() for source in self._sources) or "no source at all"
+            sources = ", ".join(source.describe() for source in self._sources) or "no source is configured"
             raise JobMissing(job_id=error.job_id, commit_ts=error.commit_ts, sources=sources)
         return False
 
@@ -196,7 +196,7 @@ class SchemaKeeper:
         except HistoryUnavailable:
             raise
         except HistoryBroken as broken:
-            _log.warning("a table cannot be read from the status port", table_id=table_id, error=str(broken))
+            _log.warning("cannot read a table from the status port", table_id=table_id, error=str(broken))
             return None
 
     async def _shown(self, table_id: int) -> TableInfo | None:
@@ -215,5 +215,5 @@ class SchemaKeeper:
         self._away.over()
         self.schema.settle(self._history.greatest_version)
         if found:
-            _log.info("DDL jobs learned", jobs=found, greatest_version=self._history.greatest_version)
+            _log.info("new DDL jobs read", jobs=found, greatest_version=self._history.greatest_version)
         return found

@@ -93,7 +93,7 @@ class _Walk:
         planned = self._schema.plan(job, query=query, commit_ts=commit_ts, own_ts=own_ts, early=early)
         before_start = early and not own_ts and self._began_before_start(job)
         if before_start:
-            _log.info("DDL finished as replication began: its binlog lies before", job_id=job.id, query=query)
+            _log.info("DDL not run: its binlog precedes the start position", job_id=job.id, query=query)
         yield from self._flush(commit_ts - 1 if own_ts == commit_ts else commit_ts)
         if planned.ddl is not None and not before_start and not self._job_done(job.id):
             yield planned.ddl

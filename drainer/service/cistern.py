@@ -22,7 +22,7 @@ class _Cistern(cistern_pb2_grpc.CisternServicer):
     async def Notify(
         self, request: cistern_pb2.NotifyReq, context: grpc.aio.ServicerContext[object, object]
     ) -> cistern_pb2.NotifyResp:
-        _log.info("notified by a pump", peer=context.peer())
+        _log.info("Notify received from a pump", peer=context.peer())
         return cistern_pb2.NotifyResp()
 
 

@@ -24,7 +24,8 @@ BEGINNING_TS = 0
 PURGED_WAIT_S = 5.0
 TABLES_TOLD_MAX = 20
 WAY_OUT = (
-    "to apply what the pumps hold, or what came after a copy of the upstream that is loaded into the destination: stop "
+    "to apply the binlogs that the pumps hold, or those after a copy of the upstream that was loaded into the "
+    "destination: stop "
     "the drainer, delete its row in tidb_binlog.drainer_position, and start it with initial-commit-ts = 0, or with the "
     "TSO of that copy"
 )
@@ -74,7 +75,7 @@ def tell(config: Config, initial_ts: int, first: FirstStart, position: Position)
     elsewhere = config.initial_commit_ts >= 0 and position.commit_ts != initial_ts
     if is_given(config) and (elsewhere or not position.fresh):
         _log.warning(
-            "initial-commit-ts is not used: the destination has a position",
+            "initial-commit-ts is ignored: the destination already has a position",
             initial_commit_ts=config.initial_commit_ts,
             position=position.commit_ts,
         )
@@ -82,7 +83,7 @@ def tell(config: Config, initial_ts: int, first: FirstStart, position: Position)
         return
     if first.empty_ts is not None and position.commit_ts == first.empty_ts:
         _log.info(
-            "the destination has no position and none of the published tables: beginning with the oldest binlog",
+            "the destination has no position and none of the published tables: starting from the oldest binlog",
             tables=len(first.tables),
         )
     elif position.commit_ts == initial_ts and initial_ts:
@@ -92,11 +93,11 @@ def tell(config: Config, initial_ts: int, first: FirstStart, position: Position)
 def _tell_skipped(position: Position) -> None:
     skipped = {"skipped_until_ts": position.commit_ts, "skipped_until": tso.format_local(position.commit_ts)}
     if not position.missing:
-        _log.info("the destination has no position: what is older is not applied", **skipped)
+        _log.info("the destination has no position: older binlogs are not applied", **skipped)
         return
     names = [f"{schema}.{table}" for schema, table in position.missing]
     _log.warning(
-        "the destination has no position: what is older is not applied, and tables made before are not there; the "
+        "the destination has no position: older binlogs are not applied, and tables created before are missing; the "
         "first row of one of them will stop the drainer",
         **skipped,
         missing=names[:TABLES_TOLD_MAX],

@@ -66,24 +66,26 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
         found.append(Alarm(f"{large['step']} a large transaction: {done}", Mood.WARN))
     elif document["BatchSeconds"] >= BATCH_WARN_S:
         taken = span_text(document["BatchSeconds"])
-        text = f"The batch under way has taken {taken} so far; the log and spark.log say more"
+        text = f"The current batch has been running for {taken}; see the log and spark.log"
         found.append(Alarm(text, Mood.WARN))
     if document["HeldBack"]:
         since = span_text(document["HeldBackSeconds"])
-        found.append(Alarm(f"Nothing new can be applied for {since}: {document['HeldBack']}", Mood.WARN))
+        found.append(Alarm(f"The watermark has not advanced for {since}: {document['HeldBack']}", Mood.WARN))
     if document["WaitingFor"]:
         found.append(Alarm(f"Waiting for {document['WaitingFor']}", Mood.WARN))
     for pump in pumps:
         if pump["missed"]:
             pairs = ", ".join(f"{pair['startTS']} → {pair['commitTS']}" for pair in pump["missedTS"])
-            what = f"{pump['missed']:,} binlogs that had been passed without it"
-            found.append(Alarm(f"Pump {pump['node']} came back with {what}: {pairs}"))
+            what = f"{pump['missed']:,} binlogs below the drainer's position"
+            found.append(Alarm(f"Pump {pump['node']} rejoined with {what}: {pairs}"))
         if pump["lateCommits"]:
             late = ", ".join(map(str, pump["lateCommitTS"]))
-            found.append(Alarm(f"Pump {pump['node']} took commits at or below its resolved ts: {late}"))
+            found.append(Alarm(f"Pump {pump['node']} accepted commits at or below its resolved ts: {late}"))
         oldest_s = _oldest_s(pump)
         if oldest_s >= PENDING_WARN_S:
-            text = f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: binlogctl settle ends it"
+            text = (
+                f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: settle it with binlogctl settle"
+            )
             found.append(Alarm(text, Mood.WARN))
     return found
 

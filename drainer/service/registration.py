@@ -65,7 +65,7 @@ class DrainerNode:
                 failures = 0
                 outage.over()
             except RegistryConflict as error:
-                raise Displaced(f"drainer {self._node_id} is not ours any more: {error}") from error
+                raise Displaced(f"drainer {self._node_id} was registered by another process: {error}") from error
             except BinlogError as error:
                 failures += 1
                 outage.failed(error=str(error), gives_up_after=FAILURES_MAX)
@@ -85,7 +85,7 @@ class DrainerNode:
         try:
             await self._write(self.state)
         except BinlogError as error:
-            _log.warning("the state could not be registered", state=self.state, error=str(error))
+            _log.warning("cannot write the state to the registry", state=self.state, error=str(error))
 
     async def _write(self, state: State) -> None:
         await self._record.write(lambda: self._status(state))

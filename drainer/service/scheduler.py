@@ -75,7 +75,7 @@ class Scheduler:
         self._advanced_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
-        told = ("nothing new can be applied", "the watermark moves again")
+        told = ("the watermark does not advance", "the watermark advances again")
         self._standstill = Outage(_log, *told, quiet_s=AWAY_WARN_S)
         self._held_by_prewrite = Outage(_log, *told)  # which has waited before it counts (HOLDS_MS)
         self.outlook = Outlook(applied_ts=pipeline.position_ts)
@@ -158,7 +158,10 @@ class Scheduler:
                     watermark = await self._survey(after_ts, asked)
                 case Advance(until_ts):
                     if not after_ts and watermark.purged_ts:
-                        _log.warning("older binlogs may be gone, the oldest that are there begin it", after_ts=until_ts)
+                        _log.warning(
+                            "older binlogs may have been purged; starting from the oldest that remain",
+                            after_ts=until_ts,
+                        )
                     await self._advance(until_ts)
                     return None
                 case Plan():
@@ -230,7 +233,7 @@ class Scheduler:
         outlook.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
             self._ceiling_ts = watermark.ts
-            _log.info("draining up to the watermark of now", until_ts=watermark.ts)
+            _log.info("draining up to the current watermark", until_ts=watermark.ts)
         return watermark
 
     def _look_ahead(self, plan: Plan) -> None:

@@ -69,7 +69,7 @@ class SparkRun:
         self._failed = False
         self._spark_failures = 0
         self._spark_failed_at = -1
-        self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
+        self._repeats = Outage(_log, "the batch failed and is retried", "the retried batch was applied")
 
     async def start(self) -> bool:
         """False if it was to stop before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
@@ -126,7 +126,7 @@ class SparkRun:
     def _batch(self, feed: SparkFeed) -> None:
         plan = self._scheduler.current
         if plan is None:
-            _log.debug("nothing to do in Spark's first batch")  # the first question for an offset brought nothing
+            _log.debug("Spark's first batch is empty")  # the first question for an offset brought nothing
             return
         try:
             self._pipeline.run(plan, feed)
@@ -153,7 +153,7 @@ class SparkRun:
             self._tasks = tasks
             self._scheduler.use_parallelism(tasks)
             self._pipeline.use_parallelism(tasks)
-            _log.info("tasks that can run at once", tasks=tasks)
+            _log.info("concurrent tasks available", tasks=tasks)
 
     def _mends(self, error: BaseException | None) -> bool:
         """Whether another query from the destination's position may do better."""

@@ -36,9 +36,17 @@ _HELD = metrics.gauge(
     ["nodeID"],
 )
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
-_FAILING = metrics.gauge("drainer_failing_seconds", "how long what is done now has been failing; 0: nothing fails")
-_MISSED = metrics.gauge("drainer_pump_missed_binlogs", "passed without a pump that was forced offline", ["nodeID"])
-_LATE = metrics.gauge("drainer_pump_late_commits", "commits at or below a resolved ts already given out", ["nodeID"])
+_FAILING = metrics.gauge(
+    "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
+)
+_MISSED = metrics.gauge(
+    "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
+)
+_LATE = metrics.gauge(
+    "drainer_pump_late_commits",
+    "commits that a pump accepted at or below a resolved ts that it had published",
+    ["nodeID"],
+)
 
 
 class Status:

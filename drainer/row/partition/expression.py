@@ -18,6 +18,7 @@ Columns: TypeAlias = "Mapping[str, Value]"
 Node: TypeAlias = "Callable[[Columns], Value]"
 
 _TOKEN: Final = re.compile(
+    r""
     r"\s*(?:(?P<name>`(?:[^`]|``)+`|[A-Za-z_][\w$]*)|(?P<number>\d+)|(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<sign>[-+*/%(),.]))"
 )
 _DAY_S: Final = 86_400
@@ -143,7 +144,7 @@ class _Parser:
         self._at = 0
 
     def _unreadable(self, what: str) -> ExpressionUnreadable:
-        return ExpressionUnreadable(f"partition expression {self._text!r}: {what!r} is not understood")
+        return ExpressionUnreadable(f"partition expression {self._text!r}: {what!r} is not supported")
 
     def whole(self) -> Node:
         node = self._binary(1)

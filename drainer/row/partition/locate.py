@@ -78,7 +78,7 @@ def _expression(table: TableInfo, text: str) -> Callable[[Values], int | None]:
     def evaluate(values: Values) -> int | None:
         found = node(_Seen(values, columns))
         if found is not None and not isinstance(found, int):
-            raise ExpressionUnreadable(f"{text!r} gives no whole number")
+            raise ExpressionUnreadable(f"{text!r} is not an integer")
         return found
 
     return evaluate

@@ -49,7 +49,10 @@ class StrayRows:
             if not isinstance(at, Gone):
                 made = Codec(at, self._stray.before_version - 1, self._view, self._dialect)
             _log.info(
-                "rows behind a DDL on their partition", table_id=self._table_id, physical_id=place, kept=bool(made)
+                "rows arrived after a DDL on their partition",
+                table_id=self._table_id,
+                physical_id=place,
+                kept=bool(made),
             )
             self._codecs[place] = made
         return self._codecs[place]
@@ -67,5 +70,8 @@ class StrayRows:
 
     def _tell(self, error: PartitionUnknown) -> None:
         if not self._told:
-            _log.warning("a row behind a DDL on its partition cannot be placed and is kept", why=str(error))
+            _log.warning(
+                "cannot compute the partition of a row that arrived after a DDL on it; the row is applied",
+                why=str(error),
+            )
         self._told = True

@@ -3,7 +3,7 @@
 The parameters mean different things in different versions: `limit` alone gives the last n jobs, ascending in old
 versions and descending in new ones; `start_job_id` is unknown to old ones, and goes down from that id in new ones,
 which may also cap `limit`. So order is never assumed, and a page that does not go further down than the last one
-means that paging is not understood: then the whole history is asked for at once.
+means that paging is not supported: then the whole history is asked for at once.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAK
             start_new_session=True,
         )
     except OSError as error:
-        _log.warning("no archive of the JVM's classes can be made", error=str(error))
+        _log.warning("cannot start the process that creates the JVM class archive", error=str(error))
         return
     try:
         assert process.stdout is not None
@@ -53,6 +53,6 @@ async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAK
         raise
     if code:
         text = said.decode(errors="replace")[-TOLD_BYTES_MAX:].strip()
-        _log.warning("no archive of the JVM's classes was made, starts take longer", code=code, said=text)
+        _log.warning("creating the JVM class archive failed; starts take longer", code=code, said=text)
     else:
-        _log.info("an archive of the JVM's classes is there: later starts take half the CPU", file=str(place))
+        _log.info("JVM class archive created; later starts take half the CPU", file=str(place))

@@ -96,7 +96,7 @@ def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: Fa
             gateway = launch_gateway(conf)
     except (OSError, Py4JError) as error:
         jvm.end()
-        raise SparkUnavailable(f"the JVM's gateway does not answer: {error}") from error
+        raise SparkUnavailable(f"the JVM's py4j gateway does not answer: {error}") from error
     except BaseException:
         jvm.end()
         raise
@@ -173,9 +173,9 @@ def _connection(process: subprocess.Popen[bytes], told: Path, stopping: Callable
         if stopping():
             raise Stopped("the JVM was about to start")
         if process.poll() is not None:
-            raise SparkUnavailable(f"the JVM ended with exit code {process.returncode} before its gateway ran")
+            raise SparkUnavailable(f"the JVM ended with exit code {process.returncode} before its py4j gateway was up")
         if time.monotonic() > until:
-            raise SparkUnavailable(f"the JVM's gateway does not run after {START_S:.0f} s")
+            raise SparkUnavailable(f"the JVM's py4j gateway is not up after {START_S:.0f} s")
         time.sleep(LOOK_S)
     with told.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)

@@ -47,7 +47,7 @@ def install() -> None:
 class _Hidden(MetaPathFinder):
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("pyarrow does without pandas here", name=fullname)
+            raise ModuleNotFoundError("pandas is hidden from pyarrow in this process", name=fullname)
 
 
 def _tell_arrow() -> None:

@@ -48,6 +48,6 @@ def _place(master: str, text: str, port: int = 0) -> tuple[str, int]:
         host, number = text, str(port or "")
     if not host or not number.isdigit() or not 0 < int(number) < 1 << 16:
         raise SparkUnavailable(
-            f"-master or [spark] master: {master}: {text!r} is no host:port; a list is spark://a:7077,b:7077"
+            f"-master or [spark] master: {master}: {text!r} is not host:port; a list is spark://a:7077,b:7077"
         )
     return host.strip("[]"), int(number)

@@ -54,17 +54,17 @@ def mismatch(wanted: str, here: str) -> str:
     differs = any(
         UNKNOWN not in (one, other) and one != other for one, other in zip(wanted.split(), here.split(), strict=False)
     )
-    return f"drainer build {here} is installed here, and the drainer that asks is build {wanted}" if differs else ""
+    return f"drainer build {here} is installed here, but the driver runs build {wanted}" if differs else ""
 
 
 def _no_program(found: re.Match[str]) -> str:
     return (
-        f"has no Python at {found[1]}: every node needs an interpreter with this package at the path of the drainer's; "
-        f"another path for all of them: [spark.conf] spark.pyspark.python"
+        f"has no Python at {found[1]}: every node needs an interpreter with this package at the driver's path; to use "
+        "another path on all nodes, set spark.pyspark.python in [spark.conf]"
     )
 
 
-# What Spark says, and what it means; the first that is found is told.
+# Spark's message and what it means; the first match is reported.
 _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r'Cannot run program "([^"]+)".*error=(?:2|13),'), _no_program),
     (
@@ -82,22 +82,23 @@ _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 
 def silent(text: str) -> str | None:
-    """Of a node that cannot start a worker where Spark failed over telling why."""
+    """The error text where a node cannot start a Python worker and Spark gives no reason; None otherwise."""
     lost = _LOST.search(text)
     if lost is None or not _NO_REASON.search(text):
         return None
     return (
-        f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark does not say why: try the "
-        f"drainer's Python there with -m drainer.spark.startup.worker_daemon; mostly the package is missing: {INSTALL}"
+        f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark reports no reason: run the "
+        "drainer's Python there with -m drainer.spark.startup.worker_daemon; the usual cause is a missing package: "
+        f"{INSTALL}"
     )
 
 
 def lacking(text: str) -> str | None:
-    """What a node lacks, where that is what failed a task; None where it is something else."""
+    """The error text where a task failed because its node lacks something to run it; None otherwise."""
     lost = _LOST.search(text)
     if lost is None:
         return None
-    # A task that raised has a traceback of its own, whose text may be anybody's.
+    # A traceback of the task itself may quote any text, so it is not searched.
     if "Error from python worker" not in text and "Cannot run program" not in text and "_MISMATCH" not in text:
         return None
     for pattern, say in _LACKS:
@@ -129,7 +130,7 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
 def warn_of_loopback(master: str, what: str, host: str) -> None:
     """Tasks wait for minutes for a destination that does not answer before they say so."""
     if not master.startswith("local") and is_loopback(host):
-        _log.warning("executors look for this address on their own machines", master=master, what=what, host=host)
+        _log.warning("executors on other nodes cannot reach a loopback address", master=master, what=what, host=host)
 
 
 def is_loopback(host: str) -> bool:
@@ -141,8 +142,8 @@ def is_loopback(host: str) -> bool:
 
 def _tell_late(master: str, wait_s: float) -> None:
     _log.warning(
-        "no executor has run a task yet: has the cluster free cores and memory for one, and can its nodes reach "
-        "spark.driver.host?",
+        "no executor has run a task yet: check that the cluster has free cores and memory for one, and that its nodes "
+        "can reach spark.driver.host",
         master=master,
         waited_s=wait_s,
     )
@@ -155,7 +156,7 @@ def last_error(log: Path, begin: int) -> str:
         found = _LAST_ERROR.findall(file.read().decode(errors="replace"))
     if any(_REMOVED in line for line in found):
         return (
-            "the master ended it, because executors ended one after another: their output in the workers' work folders "
-            "and the workers' own logs say why (Java, memory, or another version of Spark)"
+            "the master removed the application because its executors kept exiting; see their output in the workers' "
+            "work directories and the workers' logs (Java, memory, or another version of Spark)"
         )
     return str(found[-1]) if found else ""

@@ -40,7 +40,7 @@ class WithoutPandas(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("the drainer's workers do without pandas", name=fullname)
+            raise ModuleNotFoundError("pandas is hidden from pyarrow in the drainer's workers", name=fullname)
 
 
 if __name__ == "__main__":

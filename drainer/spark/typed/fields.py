@@ -68,7 +68,7 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
             elif types[place] != kind:
                 raise TablesUnfit(
                     f"column {origins[place]} is {types[place].simpleString()} and {what} is {kind.simpleString()}: "
-                    f"one stream has one type for a name, read these tables as two streams"
+                    f"a stream has one type for each column name; read these tables as two streams"
                 )
             mine[place] = column
     columns = {name: tuple(mine.get(n) for n in range(len(names))) for name, mine in found.items()}
@@ -100,7 +100,7 @@ def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name,
     for name in wanted:
         known = newest.get((name[0].lower(), name[1].lower()))
         if known is None:
-            hint = "it is spelled otherwise, was dropped, or these do not go back to its creation"
+            hint = "the name is misspelled, the table was dropped, or the history does not go back to its creation"
             raise TablesUnfit(f"table {'.'.join(name)} is not in the DDL history ({sources}): {hint}")
         info = watched.newest[known]
         if info.is_view or info.is_sequence:

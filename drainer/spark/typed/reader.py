@@ -77,7 +77,7 @@ class _Tables:
         self._read_at_ts = 0  # everything up to here had been written when the history was read again
         if change_schema(self._fields, collect=options.schema_changes == "collect") != schema:
             tables = ", ".join(".".join(name) for name in options.tables)
-            raise StartedTwice(f"a DDL changed {tables} while the query was started: start it again")
+            raise StartedTwice(f"a DDL changed {tables} while the query was starting: start it again")
 
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
         """Ends before the first DDL and the first row above the newest known schema version; where that is the very

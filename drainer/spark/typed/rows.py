@@ -78,7 +78,7 @@ class Changes:
         if written.name is None:
             was = reading.watched.was(table_id, version)
             if was is not None and version > reading.begin_version and not reading.collect:
-                raise SchemaChanged(".".join(was), "it was given another name", commit_ts)
+                raise SchemaChanged(".".join(was), "it was renamed", commit_ts)
             return None
         name = self._names.get((written.name[0].lower(), written.name[1].lower()))
         return None if name is None else RowReader(name, table_id, version, written.info, self._reading)

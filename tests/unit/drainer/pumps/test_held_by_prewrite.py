@@ -59,7 +59,7 @@ async def test_status_metric_and_log_name_it_and_forget_it() -> None:
     assert "its prewrite 101" in outlook.held_back
     assert outlook.held_since is not None and 7 < time.time() - outlook.held_since < 60
     assert 7 < status._held_s(view) < 60
-    told = [line for line in lines if line["event"] == "nothing new can be applied"]
+    told = [line for line in lines if line["event"] == "the watermark does not advance"]
     assert len(told) == 1, "once, however often it is looked at"
     assert "writer abab" in told[0]["why"]
     held.clear()

@@ -148,7 +148,7 @@ async def test_rule_2_what_a_pump_of_ours_does_not_tell_to_the_end_is_not_all_of
         await ours.mark(after_ts=10, limits=Limits(1))
         assert (await ours.missed(after_ts=10, until_ts=30)).count == 1
         stub.ends_pulls = False
-        with pytest.raises(RangeDiffers, match="without the message"):
+        with pytest.raises(RangeDiffers, match="without its final message"):
             await ours.missed(after_ts=10, until_ts=30)
     finally:
         await ours.close()

@@ -110,9 +110,11 @@ async def test_a_ddl_whose_job_shows_up_late() -> None:
 async def test_a_job_that_is_nowhere() -> None:
     error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
     assert not await (await keeper_of(StubSource(CREATED, complete=False))).missing(error)
-    with pytest.raises(JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in no DDL history given: a stub"):
+    with pytest.raises(
+        JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in none of the DDL history sources: a stub"
+    ):
         await (await keeper_of(StubSource(CREATED))).missing(error)
-    with pytest.raises(JobMissing, match="no source at all"):
+    with pytest.raises(JobMissing, match="no source is configured"):
         await (await keeper_of()).missing(error)
 
 

@@ -56,7 +56,7 @@ async def test_an_empty_destination_begins_at_the_beginning() -> None:
     position_ts, (line,) = said(config(), first, Store())
     assert position_ts == 0
     assert line["log_level"] == "info"
-    assert "beginning with the oldest binlog" in line["event"]
+    assert "starting from the oldest binlog" in line["event"]
 
 
 @pytest.mark.parametrize(

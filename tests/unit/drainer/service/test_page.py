@@ -91,4 +91,4 @@ def test_a_large_transaction_shows_how_far_it_is() -> None:
     large = {"step": "applying", "bytes": 120 << 20, "of": 240 << 20}
     text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
     assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")
-    assert "The batch under way" not in text
+    assert "The current batch" not in text

@@ -63,7 +63,7 @@ NO_MODULE = (
         ),
         (
             WORKER.format(said=mismatch("0.2.0 b0c4", "0.1.0 a1b2")),
-            "has another version: drainer build 0.1.0 a1b2 is installed here, and the drainer that asks is build 0.2.0",
+            "has another version: drainer build 0.1.0 a1b2 is installed here, but the driver runs build 0.2.0",
         ),
         (
             LOST + "pyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
@@ -169,7 +169,7 @@ def test_the_last_error_of_this_life_is_found(tmp_path: Path) -> None:
     with log.open("a") as more:
         more.write("2026/11/22 06:16:10.724 ERROR B: killed. Reason: Master removed our application: FAILED\n")
         more.write("2026/11/22 06:16:11.724 ERROR Inbox: Ignoring error\n")
-    assert "executors ended one after another" in last_error(log, begin)
+    assert "its executors kept exiting" in last_error(log, begin)
 
 
 @pytest.mark.parametrize(

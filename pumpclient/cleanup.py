@@ -50,7 +50,7 @@ class Cleaner:
         for pump in work.pumps:
             queue = self._owed.setdefault(pump, deque())
             if len(queue) >= self._owed_max:
-                self._abandon(pump, queue.popleft()[0], "too many rollbacks wait for this pump")
+                self._abandon(pump, queue.popleft()[0], "too many rollbacks are queued for this pump")
             queue.append((work.start_ts, work.prewrite_key))
             metrics.ROLLBACKS_OWED.inc()
             if pump not in self._tasks:
@@ -78,7 +78,7 @@ class Cleaner:
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
                 # It holds a commit of this transaction: the two differ, and a drainer drops the second (rule 19).
-                log.error("a copy that was to be rolled back is committed", pump=pump, start_ts=start_ts)
+                log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
             elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
         del self._owed[pump], self._tasks[pump]
@@ -86,7 +86,12 @@ class Cleaner:
     def _abandon(self, pump: str, start_ts: int, why: str) -> None:
         self.abandoned += 1
         metrics.ROLLBACKS_OWED.dec()
-        log.error("clean-up rollback given up: settle it by hand", pump=pump, start_ts=start_ts, why=why)
+        log.error(
+            "clean-up rollback abandoned; settle the prewrite with binlogctl settle",
+            pump=pump,
+            start_ts=start_ts,
+            why=why,
+        )
 
     async def drained(self) -> None:
         """Wait until no pump owes an answer."""

@@ -43,7 +43,7 @@ class Watch:
 
     async def follow(self) -> None:
         """Apply changes for ever. A broken watch begins again with a listing, so that nothing is missed between."""
-        outage = Outage(log, "watch of pumps broke", "pumps are watched again")
+        outage = Outage(log, "watch of pumps failed", "watch of pumps works again")
         while True:
             try:
                 async for changes in self._registry.watch("pumps", self._revision):

@@ -278,9 +278,7 @@ class Writer:
 
     def _refusals(self, pump: str) -> Outage:
         """One line for all transactions that meet a pump which takes nothing."""
-        return self._outages.setdefault(
-            pump, Outage(log, "a pump does not take what is written to it", "a pump takes what is written to it again")
-        )
+        return self._outages.setdefault(pump, Outage(log, "writes to a pump fail", "writes to a pump succeed again"))
 
     async def probe(self, pump: str) -> Answer:
         """Would this pump take a prewrite? A refusal is a no, whatever the transport says (C-05, fixed)."""

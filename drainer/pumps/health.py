@@ -66,8 +66,8 @@ def _waits(pending: Pending) -> str:
     job = f" of DDL job {pending.ddl_job_id}" if pending.ddl_job_id else ""
     if pending.writer:
         return (
-            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump settles it "
-            "when that writer's lease in etcd expires"
+            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump settles "
+            "it when that writer's lease in etcd expires"
         )
     return (
         f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if the writer is gone, "

@@ -57,7 +57,7 @@ class DrainerNode:
     async def heartbeats(self, interval_s: float = HEARTBEAT_S) -> None:
         """Run until cancelled. Raises Displaced, and the last error after FAILURES_MAX failures in a row."""
         failures = 0
-        outage = Outage(_log, "heartbeat failed", "the heartbeat is back")
+        outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while True:
             await asyncio.sleep(interval_s)
             try:

@@ -47,4 +47,4 @@ def _verdict(body: bytes) -> tuple[object, str]:
         document: Any = json.loads(body)
         return document["code"], str(document["message"])
     except (ValueError, KeyError, TypeError):
-        return None, f"this is no answer of a node: {body[:200]!r}"
+        return None, f"not the answer of a node: {body[:200]!r}"

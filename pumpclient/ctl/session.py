@@ -49,9 +49,9 @@ class Session:
 
     async def record(self, kind: Kind) -> NodeRecord:
         """The record of -node-id. CommandError when the flag is missing, NodeNotFound when there is no such node."""
-        node_id, what = self.options.node_id, kind.removesuffix("s")
+        node_id = self.options.node_id
         if not node_id:
-            raise CommandError(f"which {what}? give -node-id; `binlogctl {kind} -show-offline-nodes` lists them")
+            raise CommandError(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
         record = await self.registry.get(kind, node_id)
         if record is None:
             raise NodeNotFound(key_of(kind, node_id))

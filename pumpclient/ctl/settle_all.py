@@ -84,7 +84,7 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
         await _carry_out(session, chosen)
     more = sum(answer.pending_count - len(answer.pending) for _, answer in answers)
     if more > 0:
-        session.out.problem("more are pending than a pump tells of at once; run this again", count=more)
+        session.out.problem("more prewrites are pending than a pump lists at once; run the command again", count=more)
     if silent:
         raise CommandError(f"no answer from {', '.join(silent)}")
 
@@ -112,7 +112,7 @@ async def _decide(
 async def _confirm(session: Session, count: int) -> None:
     await confirm(
         session.options,
-        refusal=f"settling decides {count} transactions for good: say -yes, or look first with -dry-run",
+        refusal=f"settling {count} transactions cannot be undone: confirm with -yes, or preview with -dry-run",
         about=f"{count} prewrites will be settled. ",
         word=str(count),
     )

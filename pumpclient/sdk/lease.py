@@ -114,7 +114,7 @@ class WriterLease:
             await held.lease.keep_alive()
         except LeaseExpired:
             log.warning(
-                "this writer's lease had ended: transactions that were under way are rolled back by the pumps",
+                "this writer's lease expired; the pumps roll back its open transactions",
                 writer=held.writer.id.hex(),
                 ttl_s=held.lease.ttl_s,
             )
@@ -145,7 +145,8 @@ class WriterLease:
         held.users -= 1
         if not decided and held is self._held:
             log.warning(
-                "a transaction is left to the pumps: this writer's lease ends with its other transactions",
+                "a transaction ended undecided: the pumps settle it once this writer's lease is revoked, after its "
+                "other transactions",
                 writer=held.writer.id.hex(),
                 under_way=held.users,
             )
@@ -167,7 +168,7 @@ class WriterLease:
                 await held.lease.revoke()
         except (EtcdError, TimeoutError) as error:
             log.warning(
-                "this writer's lease could not be ended and ends by itself",
+                "cannot revoke this writer's lease; it expires by itself",
                 writer=held.writer.id.hex(),
                 ttl_s=held.lease.ttl_s,
                 error=str(error) or "no answer",

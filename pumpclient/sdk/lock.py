@@ -56,7 +56,7 @@ async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: fl
         try:
             await lease.revoke()
         except BinlogError as error:
-            log.warning("the DDL lock ends with its lease", error=str(error))
+            log.warning("cannot release the DDL lock; it expires with its lease", error=str(error))
 
 
 async def _acquire(etcd: Etcd, owner: str, lease: Lease) -> int:

@@ -82,11 +82,12 @@ def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype
     if how is None:
         raise BadDeclaration(
             f"{where}: {was} cannot become {now}: a value that was written as {was} may not fit or would change, and "
-            f"the SDK has no rows to look at. Add a column of the new type and drop the old one when every row is over"
+            "the SDK cannot check existing rows. Add a column of the new type and drop the old one when every row is "
+            "over"
         )
     if column.is_nullable is False and not old.is_not_null:
         raise BadDeclaration(
-            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK has no rows to look at"
+            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK cannot check existing rows"
         )
     in_key = any(part.offset == old.offset for index in info.indexes for part in index.columns)
     if in_key and old.type.is_string and column.type.is_string and old.type.collate != column.type.collate:

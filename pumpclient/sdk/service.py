@@ -315,7 +315,7 @@ class Service:
         self._under_way.shut()
         if not await self._under_way.ended(wait_s):
             cancelled = self._under_way.cancel()
-            log.warning("closed while transactions were under way", under_way=len(self._under_way), cancelled=cancelled)
+            log.warning("closed while transactions were open", under_way=len(self._under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])

@@ -35,5 +35,5 @@ async def own_cluster_id(etcd: Etcd) -> int:
         kv = await etcd.get(CLUSTER_ID_KEY)
     text = kv.value if kv is not None else b""
     if not text.isdigit() or not 0 < int(text) < 1 << 64:
-        raise ConfigError(f"etcd key {CLUSTER_ID_KEY} holds {text!r}, which is no cluster id")
+        raise ConfigError(f"etcd key {CLUSTER_ID_KEY} holds {text!r}, which is not a cluster id")
     return int(text)

@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 
 def _outage() -> Outage:
-    return Outage(_log, "a lease cannot be renewed", "a lease is renewed again")
+    return Outage(_log, "cannot renew an etcd lease", "etcd lease renewed again")
 
 
 def boot_clock_s() -> float:

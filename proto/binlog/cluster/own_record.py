@@ -18,7 +18,7 @@ class ForeignRecord(RegistryConflict):
     """Somebody else wrote or removed the record. `state` is what it says now: a state, "removed" or "unreadable"."""
 
     def __init__(self, node_id: str, state: str, found: object) -> None:
-        super().__init__(f"the record of {node_id} was written by somebody else: {found}")
+        super().__init__(f"the record of {node_id} was written by another process: {found}")
         self.state = state
         self.found = found
 

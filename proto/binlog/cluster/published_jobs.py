@@ -83,12 +83,12 @@ class PublishedJobs:
             mod_revision = kv.mod_revision if kv is not None else 0
             if await self._etcd.put_if(key, str(newest + count).encode(), mod_revision=mod_revision) is not None:
                 return list(range(newest + 1, newest + count + 1))
-        raise RegistryConflict(f"key {key} in etcd: others were faster {ATTEMPTS_MAX} times")
+        raise RegistryConflict(f"key {key} in etcd: {ATTEMPTS_MAX} updates in a row lost against other writers")
 
 
 def _number(key: str, value: bytes) -> int:
     if not value.isdigit():
-        raise EtcdError(f"key {key} in etcd holds {value!r}, which is no number")
+        raise EtcdError(f"key {key} in etcd holds {value!r}, which is not a number")
     return int(value)
 
 

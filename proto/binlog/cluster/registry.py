@@ -107,7 +107,7 @@ class Registry:
         if now is None:
             raise NodeNotFound(key)
         raise RegistryConflict(
-            f"key {key} in etcd was written by somebody else: revision {now.mod_revision}, not {mod_revision}: "
+            f"key {key} in etcd was written by another process: revision {now.mod_revision}, not {mod_revision}: "
             f"{now.value[:200]!r}"
         )
 

@@ -78,14 +78,14 @@ class BatchingSource:
         self._closed = False
         self._reason = ""  # of the last failure, until a request succeeds
         # An election takes a moment, which is not worth a line.
-        self._outage = Outage(_log, "timestamps cannot be had", "timestamps can be had again", quiet_s=WORTH_A_LINE_S)
+        self._outage = Outage(_log, "cannot get timestamps", "timestamps are available again", quiet_s=WORTH_A_LINE_S)
 
     async def get(self) -> int:
         return (await self.batch(1))[0]
 
     async def batch(self, count: int) -> list[int]:
         if not 0 < count <= COUNT_MAX:
-            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {count}")
+            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {count}")
         if self._closed:
             raise TimestampUnavailable("the source of timestamps is closed")
         loop = asyncio.get_running_loop()
@@ -205,6 +205,6 @@ class OwnTimestamps:
         leader = await self._etcd.get(LEADER_KEY)
         if leader is None:
             raise TimestampUnavailable(
-                f"no pump is elected to give out timestamps (etcd key {LEADER_KEY} is absent): is one running?"
+                f"no pump is elected to allocate timestamps (etcd key {LEADER_KEY} is absent): is one running?"
             )
         return Allocator(leader.value.decode(errors="replace"), self._cluster_id)

@@ -94,8 +94,8 @@ async def test_another_cluster_is_refused(closing: AsyncExitStack) -> None:
     [
         ({"cluster_id": 9}, ClusterMismatch, "9 vs 1"),
         ({"count": 2}, TimestampUnavailable, "gave 2 timestamps instead of 5"),
-        ({"end_ts": 100}, TimestampUnavailable, "went back: it gave 96 after"),
-        ({"end_ts": 100, "count": 0}, TimestampUnavailable, "went back: its clock is held at 100 after"),
+        ({"end_ts": 100}, TimestampUnavailable, "went backwards: it returned 96 after"),
+        ({"end_ts": 100, "count": 0}, TimestampUnavailable, "went backwards: its clock is held at 100 after"),
         (
             {"error": pdpb_pb2.Error(type=pdpb_pb2.NOT_BOOTSTRAPPED, message="not yet")},
             TimestampUnavailable,

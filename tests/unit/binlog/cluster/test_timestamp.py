@@ -201,7 +201,7 @@ async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack)
     await source.get()
     await etcd.put(LEADER_KEY, two.addr.encode())
     await one.close()
-    with pytest.raises(TimestampUnavailable, match="went back: it gave"):
+    with pytest.raises(TimestampUnavailable, match="went backwards: it returned"):
         await source.get()
     await source.close()
 

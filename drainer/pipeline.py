@@ -24,7 +24,7 @@ from drainer.apply.inline import Inline, SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import Feed, binlogs
 from drainer.apply.progress import Progress, Stopped
-from drainer.failures import TRIES_TOLD, TROUBLES
+from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Destination, Intent
@@ -54,7 +54,7 @@ class Pipeline:
         self._supply = schema
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._loose: tuple[SchemaView, int | None] | None = None
+        self._inline_from: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
         self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
         self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large)
@@ -77,16 +77,16 @@ class Pipeline:
         return min(settled, view.ddl_due_version - 1) if view.ddl_due_version else settled
 
     @property
-    def loose_from(self) -> int | None:
+    def inline_from(self) -> int | None:
         """From this ts on batches must be inline: upstream may not check a unique key any more (rule 12), and only
         there the key's drop is brought forward; or something that follows may be refused (rule 21)."""
         if self.position_ts < self._spreading.inline_until:
             return self.position_ts
         schema = self._supply.schema
         view = schema.view()
-        if self._loose is None or self._loose[0] is not view:
-            self._loose = (view, schema.loose_from)
-        return self._loose[1]
+        if self._inline_from is None or self._inline_from[0] is not view:
+            self._inline_from = (view, schema.unenforced_from)
+        return self._inline_from[1]
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
@@ -153,10 +153,10 @@ class Pipeline:
         except Stopped:
             raise
         except Exception as error:
-            TROUBLES.failed("batch", error, tries=TRIES_TOLD)
+            FAILURES.failed("batch", error, tries=TRIES_REPORTED)
             raise
         else:
-            TROUBLES.over("batch")
+            FAILURES.clear("batch")
         finally:
             self.progress.batch_since_s = 0.0
 

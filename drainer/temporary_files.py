@@ -23,7 +23,7 @@ _log = get_logger(__name__)
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """While inside, temporary files and folders of this process are made in the folder that is yielded. ConfigError."""
     before = tempfile.tempdir
     try:

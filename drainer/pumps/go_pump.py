@@ -1,13 +1,13 @@
-"""A Go pump: it knows no watermark call, so we hold a PullBinlogs stream and remember what came.
+"""Client of a Go pump: derives watermarks from a PullBinlogs stream, because a Go pump has no watermark call.
 
-Its resolved ts is the last commit_ts received, fakes included (P-FAKE-02): a pump streams in ascending order and never
-serves below what it has sent (P-PULL-06). Of each binlog only its place is kept, not its payload: executors pull the
-range themselves. At `backlog_max` places the stream is not read any further until the position has moved on.
+Its resolved ts is the last commit_ts received, fakes included: a pump streams in ascending order and never serves below
+what it has sent. Only commit_ts and size of each binlog are kept, not the payload: executors pull the range themselves.
+At `backlog_max` entries the stream is not read until the position has advanced.
 
-A pump that has nothing to send writes a fake binlog every few seconds. So a stream on which nothing comes for much
-longer has no pump at its other end any more, or one that hangs, and TCP alone says so after a quarter of an hour, or
-never. After `silence_max_s` the pump is not believed until it sends something, and the stream is opened anew, over a
-new connection: where a host is gone, the old one takes every new call with it.
+An idle pump writes a fake binlog every few seconds. A stream without any binlog for much longer means that the pump is
+down or hangs, which TCP alone detects after 15 minutes or never. After `silence_max_s` the pump counts as unavailable
+until it sends something, and the stream is opened again over a new connection: if the host is down, every call on the
+old one would fail.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from drainer.pumps.watermark import Limits, PumpMark
 
 BACKLOG_MAX = 500_000
 RECONNECT_S = 1.0
-SILENCE_MAX_S = 15.0  # five times the interval of its fakes, unless it was set otherwise there
+SILENCE_MAX_S = 15.0  # five times the default interval of fake binlogs
 
 _log = get_logger(__name__)
 
 
 class GoPump:
-    """Idle until the first `mark`, then streaming from there until `close`; after an error it connects again."""
+    """Streams from the first `mark` until `close`; reconnects after an error."""
 
     extension = False
 
@@ -70,9 +70,9 @@ class GoPump:
         self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
-        """From what has been received. Raises the last error while the stream is down: a Go pump always counts."""
+        """The mark computed from the received binlogs. Raises the last error while the stream is down."""
         if after_ts < self._known_after_ts:
-            await self._forget(after_ts)
+            await self._restart(after_ts)
         if self._task is None:
             self._resolved_ts = after_ts
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
@@ -94,14 +94,14 @@ class GoPump:
         return None
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
-        """From what has been received; None where that does not cover the range."""
+        """Computed from the received binlogs; None where they do not cover the range."""
         if after_ts < self._known_after_ts or until_ts > self._resolved_ts:
             return None
         sizes = [place.size for place in self._places if after_ts < place.commit_ts <= until_ts]
         return Counted(len(sizes), sum(sizes))
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        """There is a binlog or a fake at or above `until_ts`, for `mark` has seen it or will."""
+        """Pulls until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
         stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
         count, at_ts = Count(), after_ts
@@ -134,9 +134,9 @@ class GoPump:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _forget(self, after_ts: int) -> None:
-        """The batch behind which it was asked has failed and is planned anew: the places in front of it are gone here,
-        and without them its rows would be passed as if there were none. The stream begins again at `after_ts`."""
+    async def _restart(self, after_ts: int) -> None:
+        """Restart the stream at `after_ts`, because an earlier batch failed and is planned again: its binlogs were
+        already discarded here, and the range would look empty."""
         await self._stop_following()
         self._places.clear()
         self._known_after_ts = after_ts
@@ -158,8 +158,8 @@ class GoPump:
             await asyncio.sleep(RECONNECT_S)
 
     async def _read(self) -> None:
-        """One stream over one connection. Returns when there has been no room for long; PumpUnavailable else."""
-        # Its own connection: closing it must not end other calls. Two pings while it may be silent: see keepalive.
+        """Read one stream over one connection. Returns when the backlog was full for too long; else PumpUnavailable."""
+        # A connection of its own, so that closing it ends no other calls. Two keepalive pings per silence_max_s.
         channel = aio_channel(
             self._host,
             self._security,
@@ -179,7 +179,7 @@ class GoPump:
             await channel.close()
 
     async def _next(self, stream: Any) -> bytes:
-        """The next binlog; PumpUnavailable when the stream ended or none came in time."""
+        """The next binlog. PumpUnavailable when the stream ended or none arrived in time."""
         who = f"pump {self._node_id} ({self._host})"
         try:
             async with asyncio.timeout(self._silence_max_s):
@@ -195,7 +195,8 @@ class GoPump:
         return payload
 
     async def _has_room(self) -> bool:
-        """Wait for the position to move on; False after a while, for a stream that nobody reads is no sign of life."""
+        """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
+        pump is alive."""
         self._room.clear()
         try:
             async with asyncio.timeout(self._silence_max_s):

@@ -34,8 +34,8 @@ from drainer.apply.distributed import Cut
 from drainer.apply.large_transaction import LargePuller
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.left_pumps import Left, scope_of
-from drainer.pumps.membership import Books
+from drainer.pumps.left_pumps import LeftPumps, scope_of
+from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
@@ -47,7 +47,7 @@ from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
 from drainer.service.schema_supply import Supply
 from drainer.service.spark_runner import SparkRun
-from drainer.service.starting_page import Front, Starting
+from drainer.service.starting_page import PageSwitch, StartingPages
 from drainer.service.status import Status
 from drainer.sink.base import Destination, Identity, Position
 from drainer.spark.startup.archive_maker import make_where_missing
@@ -107,14 +107,14 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
-        front = Front(Starting(config.identity(), config.syncer.place()))
-        await stack.enter_async_context(_pages(config, front))
+        pages = PageSwitch(StartingPages(config.identity(), config.syncer.place()))
+        await stack.enter_async_context(_pages(config, pages))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
             return
-        await _drain(config, upstream, opened, opening, front, stop)
+        await _drain(config, upstream, opened, opening, pages, stop)
 
 
 @contextlib.asynccontextmanager
@@ -215,7 +215,7 @@ def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
 
 
 async def _drain(
-    config: Config, upstream: Upstream, opened: Opened, opening: Opening, front: Front, stop: asyncio.Event
+    config: Config, upstream: Upstream, opened: Opened, opening: Opening, pages: PageSwitch, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
     security = config.security.security()
@@ -227,10 +227,12 @@ async def _drain(
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
     )
-    left = Left(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    left = LeftPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
     await left.load()
-    books = Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None)
-    pumps = _pumps(config, upstream, books)
+    membership = Membership(
+        left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
+    )
+    pumps = _pumps(config, upstream, membership)
     scheduler = Scheduler(
         pumps,
         pipeline,
@@ -261,7 +263,7 @@ async def _drain(
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
-        front.shown = status
+        pages.shown = status
         cistern = CisternServer(config.addr, security)
         await cistern.start()
         stack.push_async_callback(cistern.close)
@@ -281,10 +283,10 @@ async def _drain(
     _log.info("drainer stopped", position=pipeline.position_ts)
 
 
-def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> PumpSet:
+def _pumps(config: Config, upstream: Upstream, membership: Membership | None = None) -> PumpSet:
     silence_max_s = config.go_pump_silence_max
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
-    return PumpSet(upstream.registry, dial, books=books)
+    return PumpSet(upstream.registry, dial, membership=membership)
 
 
 def _sizes(config: Config, destination: Destination) -> Sizes:
@@ -299,12 +301,12 @@ def _sizes(config: Config, destination: Destination) -> Sizes:
 
 
 @contextlib.asynccontextmanager
-async def _pages(config: Config, front: Front) -> AsyncIterator[None]:
+async def _pages(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
     if not config.status_address():
         yield
         return
     security = config.security.security()
-    server = StatusServer(config.status_address(), front.routes(), actions=front.actions(), security=security)
+    server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
     await server.start()
     try:
         yield

@@ -10,7 +10,7 @@ import signal
 
 from drainer.config import Config
 from drainer.spark.startup.session_opening import Opening
-from drainer.temporary_files import check_data_dir, scratch
+from drainer.temporary_files import check_data_dir, temporary_folder
 
 
 async def run(config: Config) -> None:
@@ -20,7 +20,7 @@ async def run(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         loop.add_signal_handler(number, stop.set)
     check_data_dir(config.data_dir)
-    with scratch():
+    with temporary_folder():
         spark = config.spark
         output = config.data_dir / "spark.log"
         opening = Opening(master=spark.master, output=output, conf=spark.conf, stopping=stop.is_set)

@@ -37,7 +37,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def starting_page(document: Mapping[str, Any]) -> str:
-    """`document`: what drainer.service.starting_page.Starting says."""
+    """`document`: what drainer.service.starting_page.StartingPages says."""
     title = f"drainer {document['NodeID']}"
     return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
 

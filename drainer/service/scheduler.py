@@ -33,7 +33,7 @@ _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Outlook:
+class WatermarkState:
     """What is known of what lies ahead, for the status page. `applied_ts`: everything at or below it has been
     applied, because it was applied or because there is nothing: at or above the destination's position."""
 
@@ -78,7 +78,7 @@ class Scheduler:
         told = ("the watermark does not advance", "the watermark advances again")
         self._standstill = Outage(_log, *told, quiet_s=AWAY_WARN_S)
         self._held_by_prewrite = Outage(_log, *told)  # which has waited before it counts (HOLDS_MS)
-        self.outlook = Outlook(applied_ts=pipeline.position_ts)
+        self.watermark_state = WatermarkState(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
@@ -147,7 +147,7 @@ class Scheduler:
                 asked=asked,
                 sizes=self._sizes,
                 ceiling_ts=self._ceiling_ts,
-                loose_from=self._pipeline.loose_from,
+                inline_from=self._pipeline.inline_from,
                 another_share=shares_left > 0,
             )
             if asked.stop_at_schema:
@@ -172,7 +172,9 @@ class Scheduler:
 
     def _first_limits(self) -> Limits:
         """What to ask first. A share that made a full batch will probably make the next one."""
-        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        asked = first_limits(
+            self._sizes, schema_version=self._pipeline.schema_version, pumps=self.watermark_state.pumps
+        )
         if self._share and asked.stop_at_schema:
             return replace(asked, batch_bytes_max=max(self._share, asked.batch_bytes_max))
         return asked
@@ -221,16 +223,16 @@ class Scheduler:
     async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
         watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
         self._check_pumps(watermark)
-        outlook = self.outlook
+        watermark_state = self.watermark_state
         held = held_by_prewrite(watermark)
         if held is not None:
             self._held_back(held[0], since=time.time() - held[1])
         else:
             self._standstill.over()
             self._held_by_prewrite.over()
-            outlook.held_back, outlook.held_by, outlook.held_since = "", "", None
-        outlook.watermark_ts, outlook.watermark_at = watermark.ts, time.time()
-        outlook.pumps = max(1, len(watermark.marks))
+            watermark_state.held_back, watermark_state.held_by, watermark_state.held_since = "", "", None
+        watermark_state.watermark_ts, watermark_state.watermark_at = watermark.ts, time.time()
+        watermark_state.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
             self._ceiling_ts = watermark.ts
             _log.info("draining up to the current watermark", until_ts=watermark.ts)
@@ -255,7 +257,7 @@ class Scheduler:
 
     async def _advance(self, until_ts: int) -> None:
         """Nothing lies up to `until_ts`. Written down only now and then: it saves the next start some reading."""
-        self.outlook.applied_ts = max(self.outlook.applied_ts, until_ts)
+        self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, until_ts)
         last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
         if not last and time.monotonic() - self._advanced_at < ADVANCE_EVERY_S:
             return
@@ -265,7 +267,7 @@ class Scheduler:
 
     def applied(self) -> None:
         """A batch has been applied."""
-        self.outlook.applied_ts = max(self.outlook.applied_ts, self._pipeline.position_ts)
+        self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     def _check_reached(self) -> None:
         if self._ceiling_ts is not None and self._pipeline.position_ts >= self._ceiling_ts:
@@ -274,12 +276,12 @@ class Scheduler:
 
     def _held_back(self, error: HeldBack, *, since: float | None = None) -> None:
         """`since`: unix seconds, where something else tells it than the first time it is seen."""
-        outlook = self.outlook
+        watermark_state = self.watermark_state
         if not isinstance(error.__cause__, PumpUnavailable):  # the survey tells of those
             outage = self._standstill if since is None else self._held_by_prewrite
             outage.failed(why=str(error))
-        outlook.held_back, outlook.held_by = str(error), error.node_id
-        outlook.held_since = since or outlook.held_since or time.time()
+        watermark_state.held_back, watermark_state.held_by = str(error), error.node_id
+        watermark_state.held_since = since or watermark_state.held_since or time.time()
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
 
-from drainer.failures import TROUBLES
+from drainer.failures import FAILURES
 from drainer.service.page import starting_page
 from drainer.service.status import FAILED, error_fields, result
 
@@ -18,7 +18,7 @@ PATHS = ("/", "/status", "/commit_ts")
 STATE = "PUT /state/{node_id}/{action}"
 
 
-class Shown(Protocol):
+class PageHandlers(Protocol):
     """What stands behind the front: handlers by path, of PATHS and STATE."""
 
     def routes(self) -> Mapping[str, Page]: ...
@@ -26,7 +26,7 @@ class Shown(Protocol):
     def actions(self) -> Mapping[str, Action]: ...
 
 
-class Starting:
+class StartingPages:
     """Nothing is known yet but who this is and what it waits for."""
 
     def __init__(self, node_id: str, destination: str) -> None:
@@ -48,7 +48,7 @@ class Starting:
             "NodeID": self._node_id,
             "Phase": "opening the destination",
             "Destination": self._destination,
-            **error_fields(TROUBLES),
+            **error_fields(FAILURES),
         }
 
     async def _status(self) -> Response:
@@ -64,10 +64,10 @@ class Starting:
         return result(f"this drainer is starting, apply {request.path['action']} failed!", FAILED)
 
 
-class Front:
+class PageSwitch:
     """The handlers of a status server; they ask `shown`, which changes when the drainer knows its position."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: PageHandlers) -> None:
         self.shown = shown
 
     def routes(self) -> Mapping[str, Page]:

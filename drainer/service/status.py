@@ -11,7 +11,7 @@ from binlog.cluster.node import Event, State, next_state
 from binlog.runtime import metrics
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
 
-from drainer.failures import TROUBLES, Troubles
+from drainer.failures import FAILURES, Failures
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import PumpView
 from drainer.pumps.survey import PumpSet
@@ -94,8 +94,8 @@ class Status:
         _READ.set(self._pipeline.progress.read_bytes)
         for mode, count in self._pipeline.progress.batches.items():
             _BATCHES.labels(mode).set(count)
-        trouble = TROUBLES.now
-        _FAILING.set(time.time() - trouble.since_s if trouble else 0)
+        failure = FAILURES.now
+        _FAILING.set(time.time() - failure.since_s if failure else 0)
         _HELD.labels("").set(self._held_s(_NO_PUMP))
         for view in self._pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)
@@ -110,20 +110,20 @@ class Status:
 
         `Phase` is "" while it runs; `Error` what fails now and is tried again, "" when nothing does; `LastError` stays.
         """
-        progress, outlook = self._pipeline.progress, self._scheduler.outlook
+        progress, watermark_state = self._pipeline.progress, self._scheduler.watermark_state
         self.observe()
         views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
         return {
             "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
-            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not outlook.held_back,
-            "LastTS": outlook.applied_ts,
+            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not watermark_state.held_back,
+            "LastTS": watermark_state.applied_ts,
             "TsMap": "",
             "NodeID": self._node_id,
             "Phase": self.phase,
             "Destination": self._destination,
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),
-            "Watermark": outlook.watermark_ts,
+            "Watermark": watermark_state.watermark_ts,
             "LagSeconds": round(self._lag_s(), 3),
             "RowsApplied": progress.rows,
             "DDLsApplied": progress.ddls,
@@ -137,24 +137,28 @@ class Status:
                 "of": progress.step_total,
             },
             "BatchSeconds": _seconds_since(progress.batch_since_s),
-            "HeldBack": outlook.held_back,
-            "HeldBackBy": outlook.held_by,
-            "HeldBackSeconds": _seconds_since(outlook.held_since),
+            "HeldBack": watermark_state.held_back,
+            "HeldBackBy": watermark_state.held_by,
+            "HeldBackSeconds": _seconds_since(watermark_state.held_since),
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
-            **error_fields(TROUBLES),
+            **error_fields(FAILURES),
             "Pumps": [_pump(view) for view in views],
         }
 
     def _held_s(self, view: PumpView) -> float:
         """How long this pump, or what is no pump, has held the watermark back."""
-        outlook = self._scheduler.outlook
-        held = outlook.held_since if outlook.held_back and outlook.held_by == view.node_id else None
+        watermark_state = self._scheduler.watermark_state
+        held = (
+            watermark_state.held_since
+            if watermark_state.held_back and watermark_state.held_by == view.node_id
+            else None
+        )
         since = min((moment for moment in (held, view.down_since) if moment), default=None)
         return time.time() - since if since else 0.0
 
     def _lag_s(self) -> float:
-        applied_ts = self._scheduler.outlook.applied_ts
+        applied_ts = self._scheduler.watermark_state.applied_ts
         return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000) if applied_ts > 0 else 0.0
 
     async def _status(self) -> Response:
@@ -190,9 +194,9 @@ def _seconds_since(moment_s: float | None) -> float:
     return round(max(0.0, time.time() - moment_s), 1) if moment_s else 0
 
 
-def error_fields(troubles: Troubles) -> dict[str, object]:
-    """What /status says of trouble."""
-    now, last = troubles.now, troubles.last
+def error_fields(failures: Failures) -> dict[str, object]:
+    """What /status says of failure."""
+    now, last = failures.now, failures.last
     return {
         "Error": f"{now.what}: {now.error}" if now else "",
         "ErrorTime": _local(now.since_s) if now else "",

@@ -14,7 +14,7 @@ from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.form import Dialect
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
-from drainer.schema.view import Gone, SchemaView, Stray
+from drainer.schema.view import Gone, Relocation, SchemaView
 
 _log = get_logger(__name__)
 
@@ -22,15 +22,15 @@ _log = get_logger(__name__)
 class StrayRows:
     """Of one table, of versions before one DDL."""
 
-    def __init__(self, table_id: int, stray: Stray, view: SchemaView, dialect: Dialect) -> None:
+    def __init__(self, table_id: int, relocation: Relocation, view: SchemaView, dialect: Dialect) -> None:
         self._table_id = table_id
-        self._stray = stray
+        self._relocation = relocation
         self._view = view
         self._dialect: Dialect = dialect
         self._codecs: dict[int | None, Codec | None] = {}
         self._told = False
         try:
-            self._locate = locator(stray.info)
+            self._locate = locator(relocation.info)
         except PartitionUnknown as error:
             self._tell(error)
             self._locate = lambda _: None
@@ -44,10 +44,10 @@ class StrayRows:
             self._tell(error)
             place = None
         if place not in self._codecs:
-            at = self._view.rehomed(self._table_id, self._stray, place, commit_ts)
+            at = self._view.relocated(self._table_id, self._relocation, place, commit_ts)
             made = None
             if not isinstance(at, Gone):
-                made = Codec(at, self._stray.before_version - 1, self._view, self._dialect)
+                made = Codec(at, self._relocation.before_version - 1, self._view, self._dialect)
             _log.info(
                 "rows arrived after a DDL on their partition",
                 table_id=self._table_id,
@@ -59,7 +59,7 @@ class StrayRows:
 
     def _values(self, kind: Kind, row: bytes) -> Values:
         """An update that moves a row to another partition is a delete and an insert: either half tells."""
-        info = self._stray.info
+        info = self._relocation.info
         try:
             if kind is Kind.INSERT:
                 return decode_insert(info, row)[1]

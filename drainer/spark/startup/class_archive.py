@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drainer.spark.startup.java import MAKING, archive_of, check_java
 from drainer.spark.startup.unavailable import SparkUnavailable
-from drainer.temporary_files import locked_folder, scratch
+from drainer.temporary_files import locked_folder, temporary_folder
 
 LOCK = "making.lock"
 BATCHES = 3
@@ -44,7 +44,7 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
 def _make(place: Path) -> None:
     from drainer.spark.startup.session import start_session, stop_session
 
-    with scratch(), locked_folder(place.parent, MAKING) as folder:
+    with temporary_folder(), locked_folder(place.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)

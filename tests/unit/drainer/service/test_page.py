@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from drainer.failures import Troubles
+from drainer.failures import Failures
 from drainer.service.page import page, starting_page
-from drainer.service.starting_page import Starting
+from drainer.service.starting_page import StartingPages
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -79,8 +79,8 @@ def test_before_it_runs() -> None:
 
 
 def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.service.starting_page.TROUBLES", Troubles())  # other tests fail in this process too
-    document = Starting("d1", "db:3306").document()
+    monkeypatch.setattr("drainer.service.starting_page.FAILURES", Failures())  # other tests fail in this process too
+    document = StartingPages("d1", "db:3306").document()
     text = starting_page(document)
     assert "opening the destination" in text and 'class="alarm' not in text
     failing = {"Error": "db:3306: refused", "ErrorTime": "now", "ErrorSeconds": 3, "ErrorTries": 4}

@@ -162,7 +162,7 @@ async def test_close_ends_those_who_wait() -> None:
 async def test_counts_are_bounded() -> None:
     source = BatchingSource(Counter())
     for count in (0, -1, 1 << 18):
-        with pytest.raises(ValueError, match="timestamps can be asked for"):
+        with pytest.raises(ValueError, match="timestamps can be requested"):
             await source.batch(count)
     await source.close()
 

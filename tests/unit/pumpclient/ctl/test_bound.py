@@ -113,7 +113,7 @@ async def test_what_changes_between_the_look_and_the_write_is_noticed(key: str) 
     await etcd.put(SOURCE_KEY, b"own")
     await etcd.put(BOUND_KEY, str(FAR_MS).encode())
     etcd.armed = True
-    with pytest.raises(CommandError, match="look again"):
+    with pytest.raises(CommandError, match="run the command again"):
         await reset(session(etcd, yes=True))
 
 

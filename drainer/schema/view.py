@@ -16,13 +16,13 @@ from binlog.tidb.table import TableInfo
 from drainer.ddl.column_pairs import changed_names
 from drainer.schema.errors import TableUnknown
 
-# Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables.
+# Ids above 2^48 - 1 - 1000 belong to TiDB's own DDL tables (D-CO-06).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
 
 # Versions kept per table. TiDB uses at most two adjacent versions of a table at once, so a row can be one job behind;
-# the
-# others allow for jobs that do not affect rows. A service that embeds the SDK may write with a table handle of any age:
-# the newer TableInfo decodes such rows too, except across a change of type, so versions before one are kept longer.
+# the others allow for jobs that do not affect rows. A service that embeds the SDK may write with a table handle of any
+# age: the newer TableInfo decodes such rows too, except across a change of type, so versions before one are kept
+# longer.
 VERSIONS_KEPT = 4
 INHERITED_KEPT = 16
 

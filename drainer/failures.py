@@ -1,4 +1,4 @@
-"""What fails now and is tried again, for the page, /status and a metric. One register for the process, like metrics."""
+"""Process-wide register of operations that currently fail and are retried, for the page, /status and a metric."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-# A deadlock between slots is over at the next try and no failure; what fails for the third time in a row is.
+# A deadlock between slots succeeds at the next try and is not reported; a third failure in a row is.
 TRIES_REPORTED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`what` has failed `tries` times in a row, since unix second `since_s`, the last time at `last_s` with `error`."""
+    """`what` has failed `tries` times in a row, first at unix second `since_s`, last at `last_s` with `error`."""
 
     what: str
     error: str
@@ -22,7 +22,7 @@ class Failure:
 
 
 class Failures:
-    """May be used from any thread."""
+    """The failing operations by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Failures:
         self._last: Failure | None = None
 
     def failed(self, what: str, error: BaseException, *, tries: int = 1) -> None:
-        """`tries`: TRIES_REPORTED where one failure is worth telling."""
+        """Count `tries` failures of the operation `what`; pass TRIES_REPORTED to report it at once."""
         now_s = time.time()
         with self._lock:
             before = self._found.get(what) or Failure(what, "", now_s, now_s, 0)
@@ -45,14 +45,14 @@ class Failures:
 
     @property
     def now(self) -> Failure | None:
-        """What has been failing longest."""
+        """The reported failure that has lasted longest; None: nothing fails."""
         with self._lock:
-            told = [failure for failure in self._found.values() if failure.tries >= TRIES_REPORTED]
-        return min(told, key=lambda failure: failure.since_s, default=None)
+            reported = [failure for failure in self._found.values() if failure.tries >= TRIES_REPORTED]
+        return min(reported, key=lambda failure: failure.since_s, default=None)
 
     @property
     def last(self) -> Failure | None:
-        """The newest that was told, over or not."""
+        """The most recent reported failure, current or not."""
         with self._lock:
             return self._last
 

@@ -1,9 +1,9 @@
-"""The drainer from start to stop.
+"""The drainer process: start order and stop order.
 
 Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
-query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ work that does nothing
+query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
 (drainer.spark.startup.session_opening).
-Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
+Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
 """
 
@@ -42,7 +42,7 @@ from drainer.schema.history.base import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.service.cistern import CisternServer
 from drainer.service.destination import destination_for
-from drainer.service.first_start import first_start, tell
+from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
 from drainer.service.schema_supply import Supply
@@ -64,12 +64,12 @@ T = TypeVar("T")
 
 
 class _StoppedEarly(BinlogError):
-    """A signal came before there was anything to stop."""
+    """A stop was requested before the destination was open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where the pumps are."""
+    """The upstream cluster: etcd, the registry of pumps, the cluster id, and a TSO of the start."""
 
     etcd: Etcd
     registry: Registry
@@ -79,15 +79,15 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The destination, where it stands, and the schema of that moment."""
+    """The open destination, its position, and the schema at that position."""
 
     destination: Destination
     position: Position
     supply: Supply
 
 
-class _Asked:
-    """How to stop: to come back (a signal, PUT …/pause), or for good (PUT …/close)."""
+class _StopRequest:
+    """A requested stop: PAUSE (a signal, PUT …/pause) or CLOSE (PUT …/close)."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
@@ -99,8 +99,8 @@ class _Asked:
 
 
 async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
-    """Until `stop` is set, until --until-now is reached, or until something fails: then the error is raised. `opening`
-    belongs to the caller."""
+    """Run until `stop` is set, until --until-now is reached, or until something fails, which is raised. The caller
+    closes `opening`."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
@@ -129,7 +129,7 @@ async def _upstream(config: Config) -> AsyncIterator[Upstream]:
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
-    """A TSO of now. Only a first start "from now on" needs a true one; the registry's updateTS is approximate."""
+    """The current TSO; without initial-commit-ts from the timestamp source, else approximated from the clock."""
     if config.initial_commit_ts >= 0:
         return tso.compose(int(time.time() * 1000))
     timestamps = await connect_timestamps(etcd, config, security)
@@ -161,8 +161,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             fresh=position.fresh,
             open_batch=position.intent is not None,
         )
-        tell(config, initial_ts, first, position)
-        # Marks tell which DDLs have run; a position taken from upstream's checkpoint has none.
+        log_start_position(config, initial_ts, first, position)
+        # Which DDLs have run is recorded at the destination, except with a position from the original's checkpoint.
         reading = keeper.open(
             position_ts=position.commit_ts,
             schema_version=position.schema_version,
@@ -178,7 +178,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; _StoppedEarly, with the work cancelled, as soon as `stop` is set."""
+    """The result of `work`; when `stop` is set first, the work is cancelled and _StoppedEarly raised."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +192,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _position(open_: Callable[[], Position], destination: Destination, stop: asyncio.Event) -> Position:
-    """Open the destination, which waits for one that is down; a signal ends the waiting."""
+    """Open the destination, waiting while it is down; `stop` interrupts the wait with _StoppedEarly."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -208,7 +208,7 @@ async def _position(open_: Callable[[], Position], destination: Destination, sto
 
 
 def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
-    """Where DDL jobs come from."""
+    """The configured sources of DDL jobs."""
     schema = config.schema_
     security = config.security.security()
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
@@ -242,7 +242,7 @@ async def _drain(
         finish_without=config.syncer.finish_without,
         on_reached=stop.set,
     )
-    asked = _Asked(stop)
+    asked = _StopRequest(stop)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
@@ -269,7 +269,7 @@ async def _drain(
         stack.push_async_callback(cistern.close)
         await node.register()
         stack.push_async_callback(node.leave)
-        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark may take its time
+        heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
         stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.stopping(asked.event))
@@ -296,7 +296,7 @@ def _sizes(config: Config, destination: Destination) -> Sizes:
             spread_bytes_min=config.spread_bytes_min,
             spread_bytes_max=config.batch_bytes_max,
         )
-    # Nothing but the driver writes: larger batches there.
+    # Only the driver writes: larger inline batches.
     return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
 
 
@@ -315,7 +315,7 @@ async def _pages(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
 
 
 async def _watch(pumps: PumpSet, status: Status) -> None:
-    """Look at what operators want to know, now and then."""
+    """Refresh pump details every INSPECT_S and metrics every OBSERVE_S seconds."""
     while True:
         await pumps.inspect()
         for _ in range(int(INSPECT_S / OBSERVE_S)):
@@ -329,7 +329,7 @@ async def _end(task: asyncio.Future[None]) -> None:
 
 
 async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
-    """Until `stop` is set or one of the works ends; its error is raised."""
+    """Wait until `stop` is set or one of the works ends; raise its error."""
     tasks = [asyncio.ensure_future(work) for work in works]
     stopping = asyncio.ensure_future(stop.wait())
     try:

@@ -1,4 +1,4 @@
-"""The destination that the configuration means, as drainer.sink.registry makes it."""
+"""Creates the configured destination through drainer.sink.registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from drainer.sink.registry import DestinationConfig, destination
 
 
 def destination_for(syncer: SyncerSection) -> Destination:
-    """Not opened yet."""
+    """The destination, not opened yet."""
     to = syncer.to
     keep_ms = syncer.recycle_bin // timedelta(milliseconds=1)
     server = ServerConfig(

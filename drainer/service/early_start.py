@@ -1,6 +1,6 @@
-"""The drainer's first second: signals are heard, temporary files have their place, and the JVM starts.
+"""First steps of a start: signal handlers, the folder of temporary files, and the JVM process.
 
-Only then is the rest imported: the JVM needs several seconds, and runs on the other processor meanwhile.
+The other modules are imported afterwards, while the JVM starts, which takes several seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from drainer.temporary_files import check_data_dir, temporary_folder
 
 
 async def run(config: Config) -> None:
-    """Run until a signal, until --until-now is reached, or until something fails: then the error is raised."""
+    """Run until a signal, until --until-now is reached, or until something fails, which is raised."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):

@@ -1,4 +1,4 @@
-"""The drainer's page for people: the document of /status, drawn."""
+"""The drainer's HTML status page, rendered from the document of /status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_WARN_S = 60.0
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """`document`: what drainer.service.status.Status says."""
+    """`document`: of drainer.service.status.Status."""
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
@@ -55,7 +55,7 @@ def _time(document: Mapping[str, Any]) -> str:
 
 
 def _synced(document: Mapping[str, Any]) -> str:
-    return "no row for a while: synced" if document["Synced"] else "age of what has been applied"
+    return "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
@@ -99,7 +99,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         (
             pump["node"],
             pump["host"],
-            pump["state"] + ("" if pump["counts"] else ", does not count"),
+            pump["state"] + ("" if pump["counts"] else ", not counted"),
             tso.format_local(pump["resolved"]) if pump["resolved"] else "",
             f"{pump['pending']:,}",
             f"down for {span_text(pump['downSeconds'])}: {pump['error']}" if pump["downSeconds"] else pump["error"],
@@ -107,7 +107,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         for pump in pumps
     ]
     columns = ("pump", "address", "state", "resolved", "pending", "problem")
-    return Table("Pumps", columns, rows, "none is known yet", frozenset({"pending"}))
+    return Table("Pumps", columns, rows, "none known yet", frozenset({"pending"}))
 
 
 def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:

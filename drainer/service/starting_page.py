@@ -1,6 +1,6 @@
-"""What a drainer shows from its first moment on: before there is a position to show, that it is about to open it.
+"""Status pages of a drainer that has not opened its destination yet.
 
-A destination that is down may be waited for long, and whoever looks then must see why nothing happens.
+Waiting for a destination that is down may take long, and the page shows why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATE = "PUT /state/{node_id}/{action}"
 
 
 class PageHandlers(Protocol):
-    """What stands behind the front: handlers by path, of PATHS and STATE."""
+    """HTTP handlers by path, for PATHS and STATE."""
 
     def routes(self) -> Mapping[str, Page]: ...
 
@@ -27,7 +27,7 @@ class PageHandlers(Protocol):
 
 
 class StartingPages:
-    """Nothing is known yet but who this is and what it waits for."""
+    """The pages before the destination is open: node id, destination and the current error."""
 
     def __init__(self, node_id: str, destination: str) -> None:
         self._node_id = node_id
@@ -65,7 +65,7 @@ class StartingPages:
 
 
 class PageSwitch:
-    """The handlers of a status server; they ask `shown`, which changes when the drainer knows its position."""
+    """Handlers of the status server that delegate to `shown`, which is replaced once the destination is open."""
 
     def __init__(self, shown: PageHandlers) -> None:
         self.shown = shown

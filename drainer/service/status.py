@@ -1,4 +1,4 @@
-"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names."""
+"""Status of a running drainer: /status as JSON, and metrics under the original's names."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _LATE = metrics.gauge(
 
 
 class Status:
-    """Collects from the parts when asked; holds only what it needs to tell whether rows still come."""
+    """Builds the status document on request; keeps only the time of the last applied row."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Status:
         synced_after_s: float,
         stop: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """`stop` is called with PAUSE or CLOSE when somebody asks for it."""
+        """`stop`: called with PAUSE or CLOSE on request."""
         self._stop = stop
         self._asked = ""
         self.phase = "starting Spark"
@@ -83,7 +83,7 @@ class Status:
         return {"PUT /state/{node_id}/{action}": self._change_state}
 
     def observe(self) -> None:
-        """Called about once a second: metrics, and when the last row came."""
+        """Update metrics and the time of the last row; called about once a second."""
         rows = self._pipeline.progress.rows
         if rows != self._rows_seen:
             self._rows_seen, self._rows_at = rows, time.monotonic()
@@ -108,7 +108,7 @@ class Status:
     def document(self) -> dict[str, object]:
         """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
 
-        `Phase` is "" while it runs; `Error` what fails now and is tried again, "" when nothing does; `LastError` stays.
+        `Phase`: "" while running. `Error`: what currently fails and is retried, "" for nothing; `LastError` stays.
         """
         progress, watermark_state = self._pipeline.progress, self._scheduler.watermark_state
         self.observe()
@@ -147,7 +147,7 @@ class Status:
         }
 
     def _held_s(self, view: PumpView) -> float:
-        """How long this pump, or what is no pump, has held the watermark back."""
+        """Seconds for which this pump (_NO_PUMP: another cause) has held the watermark back."""
         watermark_state = self._scheduler.watermark_state
         held = (
             watermark_state.held_since
@@ -165,7 +165,7 @@ class Status:
         return json_response(self.document(), indent=1, newline=True)
 
     async def _change_state(self, request: Request) -> Response:
-        """Pause or close this drainer; the answer comes first."""
+        """Pause or close this drainer; the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
         if node_id != self._node_id:

@@ -188,8 +188,8 @@ class Scheduler:
             raise HeldBack(
                 gone[0],
                 f"it is offline, and the unfinished batch ({intent.after_ts}, {intent.until_ts}] needs its rows: start "
-                f'the pump again; if its disk is lost, start the drainer with finish-without = ["{gone[0]}"] in
-                [syncer], ' "which may lose rows of other pumps in that batch too",
+                "the pump again; if its disk is lost, start the drainer with "
+                f'finish-without = ["{gone[0]}"] in [syncer], which may lose rows of other pumps in that batch too',
             )
 
     async def _counted(self, plan: Plan) -> Plan:
@@ -216,9 +216,9 @@ class Scheduler:
         node_id, before, now = found
         raise HeldBack(
             node_id,
-            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when the batch began, and "
-            f"holds {now} now: check its log for lost or late binlogs; to finish the batch with what it holds now, start "
-            f'the drainer with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
+            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when the batch began, "
+            f"and holds {now} now: check its log for lost or late binlogs; to finish the batch with what it holds now, "
+            f'start the drainer with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
         )
 
     async def _survey(self, after_ts: int, asked: Limits) -> Watermark:

@@ -38,7 +38,7 @@ PORT = 8249
 
 
 class TableName(Section):
-    """One table in a filter list; `~` begins a regular expression (D-FI-01)."""
+    """One table in a filter list; `~` begins a regular expression."""
 
     db_name: str = Field(description="database; `~` begins a regular expression")
     tbl_name: str = Field(description="table; `~` begins a regular expression")
@@ -49,7 +49,9 @@ class DdlRewrite(Section):
 
     job_id: int | None = Field(None, description="the DDL's job id, as in the error or log line; or")
     commit_ts: int | None = Field(None, description="the commit_ts of its binlog")
-    sql: str | tuple[str, ...] = Field("", description="text or list of texts to run instead; empty: nothing runs")
+    sql: str | tuple[str, ...] = Field(
+        "", description="SQL text or list of texts to run instead; empty: the DDL is skipped"
+    )
 
     def statements(self) -> tuple[str, ...]:
         if isinstance(self.sql, str):
@@ -75,12 +77,12 @@ class DestinationSecuritySection(Section):
         description="CA file; when it is set, TLS is required, and the server's certificate must be signed by it and "
         "carry the name in host",
     )
-    ssl_cert: str = Field("", description="certificate file that the drainer shows, read again for every connection")
-    ssl_key: str = Field("", description="the certificate's key file")
+    ssl_cert: str = Field("", description="client certificate file, read again for every connection")
+    ssl_key: str = Field("", description="key file of the certificate")
     skip_verify: bool = Field(
         False,
-        description="true: TLS is required, but neither certificate nor name of the server is verified; anybody on the "
-        "way may pose as the server",
+        description="true: TLS is required, but the server's certificate and name are not verified: man-in-the-middle "
+        "attacks are possible",
     )
 
     def check(self) -> None:
@@ -89,27 +91,31 @@ class DestinationSecuritySection(Section):
             raise ConfigError("syncer.to.security: ssl-cert and ssl-key must be set together")
         if self.ssl_cert and not self.ssl_ca and not self.skip_verify:
             raise ConfigError(
-                "syncer.to.security: ssl-cert is set without the ssl-ca that the server is verified with; the "
-                "system's authorities are in a file such as /etc/ssl/certs/ca-certificates.crt"
+                "syncer.to.security: ssl-cert needs ssl-ca, the CA that verifies the server's certificate; the "
+                "system's CA certificates are in a file such as /etc/ssl/certs/ca-certificates.crt"
             )
 
 
 class DestinationSection(Section):
     """`[syncer.to]`."""
 
-    host: str = Field("127.0.0.1", description="server of a mysql, tidb or mariadb destination")
+    host: str = Field("127.0.0.1", description="host of a mysql, tidb or mariadb destination")
     port: int = Field(3306, ge=1, le=65535, description="its port")
-    user: str = Field("root", description="who writes there; the privileges it needs are in operations.md")
-    password: str = Field("", repr=False, description="that user's password; in no log and on no page")
-    params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
+    user: str = Field("root", description="user of the destination; operations.md lists the privileges it needs")
+    password: str = Field("", repr=False, description="password of the user; never logged or shown")
+    params: dict[str, str] = Field(
+        default_factory=dict, description="session variables of the connections, as name = value"
+    )
     security: DestinationSecuritySection = Field(default_factory=lambda: DestinationSecuritySection.model_validate({}))
     allow_triggers: bool = Field(
-        False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
+        False, description="allow destination tables with triggers; these see deletes and inserts in place of updates"
     )
     takeover: Literal["same-node", "never", "force"] = Field(
-        "same-node", description="whose connection to the destination a starting drainer may end to take its place"
+        "same-node",
+        description="which drainer's connection to the destination a starting drainer may end to take its place: that "
+        "of the same node-id, none, or any",
     )
-    path: str = Field("", description="the file of a sqlite destination; made if it is not there")
+    path: str = Field("", description="database file of a sqlite destination; created if missing")
 
 
 class SyncerSection(Section):
@@ -122,30 +128,34 @@ class SyncerSection(Section):
         (), description="databases that are replicated; with either do-list, nothing else is"
     )
     replicate_do_table: tuple[TableName, ...] = Field((), description="tables that are replicated")
-    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="transactions left out whole, by commit_ts")
-    sync_ddl: bool = Field(True, description="whether DDLs run downstream; false: somebody else keeps the tables alike")
+    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
+    sync_ddl: bool = Field(
+        True, description="whether DDLs run downstream; false: the tables are maintained by other means"
+    )
     worker_count: int = Field(
         0,
         ge=0,
         le=1024,
-        description="slots of a spread batch, a connection to the destination each; "
-        "0: twice the tasks at once, at most 16",
+        description="writer slots of a batch that is spread over executors, one destination connection each; "
+        "0: twice the number of concurrent tasks, at most 16",
     )
-    txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
-    spread: bool = Field(True, description="whether executors write large batches in parallel")
+    txn_rows_max: int = Field(
+        10_000, ge=1, description="maximum rows of one downstream transaction of a batch that is spread over executors"
+    )
+    spread: bool = Field(True, description="spread large batches over executors, which write them in parallel")
     finish_without: Names = Field(
         (),
-        description="pumps that are lost for good while an unfinished batch needs their rows, as the error says; it is "
-        "finished without them; or pumps that hold more or less of it than when it was begun, which is then not asked",
+        description="node ids of pumps without whose rows an unfinished batch is finished because they are lost for "
+        "good, or with which it is finished although they hold other binlogs than when it began; see the error",
     )
     consistency: Literal["row"] = Field(
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )
-    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="what runs downstream in place of single DDLs")
+    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
         timedelta(milliseconds=KEEP_MS_DEFAULT),
         ge=timedelta(0),
-        description="how long dropped and truncated tables wait for a FLASHBACK or RECOVER, such as 24h; not less than "
+        description="how long dropped and truncated tables are kept for FLASHBACK or RECOVER, such as 24h; at least "
         "upstream's tidb_gc_life_time; 0: they are dropped at once",
         json_schema_extra={"default": "1h"},
     )
@@ -169,13 +179,13 @@ class SyncerSection(Section):
         return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, frozenset(self.ignore_txn_commit_ts))
 
     def place(self) -> str:
-        """Names the destination, whoever writes there."""
+        """Identifies the destination: file or host:port."""
         return (
             f"sqlite:{Path(self.to.path).absolute()}" if self.db_type == "sqlite" else f"{self.to.host}:{self.to.port}"
         )
 
     def digest(self) -> str:
-        """Of everything that decides which rows a batch writes: an unfinished one goes on only with the same."""
+        """Digest of the settings that decide which rows a batch writes: an unfinished batch needs the same."""
         chosen = self.model_dump_json(
             include={"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
         )
@@ -187,12 +197,12 @@ class SparkSection(Section):
 
     master: str = Field("local[*]", description="Spark master: local[*], local[N], spark://host:7077, yarn, k8s://…")
     conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark settings as name = value, over the drainer's own"
+        default_factory=dict, description="Spark settings as name = value; they override the drainer's"
     )
     class_archive: bool = Field(
         True,
-        description="some minutes after the start, make an archive of the JVM's classes (160 MB in XDG_CACHE_HOME or "
-        "~/.cache) where there is none: later starts take half the CPU",
+        description="some minutes after the start, create a JVM class archive (160 MB in XDG_CACHE_HOME or ~/.cache) "
+        "if there is none: later starts take half the CPU",
     )
 
 
@@ -201,11 +211,13 @@ class Config(UpstreamSection):
 
     node_id: str = Field("", description="name in the registry; empty: <hostname>:<port of addr>")
     changefeed: str = Field(
-        "default", description="name of this stream; drainers of one cluster share a destination under different ones"
+        "default",
+        description="name of this changefeed; several drainers of a cluster may share a destination under different "
+        "names",
     )
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
-        description="listen address of gRPC, host:port; pumps of the original notify it",
+        description="gRPC listen address, host:port, for Notify of Go pumps",
         json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
     advertise_addr: str = Field("", description="host:port in the registry; empty: addr")
@@ -214,35 +226,33 @@ class Config(UpstreamSection):
         description='listen address of the status page, /status and /metrics, host:port; "": off',
         json_schema_extra={"default": "port of addr + 1000"},
     )
-    data_dir: Path = Field(
-        Path("data.drainer"), description="folder of Spark's log; nothing in it is needed for a restart"
-    )
+    data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
-        "info", description="what is logged at least"
+        "info", description="minimum log level"
     )
     initial_commit_ts: int = Field(
         -1,
         ge=-1,
-        description="TSO to begin after when the destination has no position yet; -1: now; 0: from the beginning; not "
-        "given: now, or from the beginning where the destination has none of the tables that services published",
+        description="start position (TSO) if the destination has none; -1: now; 0: the oldest binlog; not given: now, "
+        "or the oldest binlog if the destination has none of the tables that services published",
     )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
     go_pump_silence_max: int = Field(
         int(SILENCE_MAX_S),
         ge=1,
-        description="seconds without a binlog or a fake after which a pump of the original is taken for gone and "
-        "connected to anew; several times its gen-binlog-interval (3)",
+        description="seconds without a binlog or fake binlog after which a Go pump counts as unavailable and is "
+        "reconnected; several times its gen-binlog-interval (3)",
     )
-    until_now: bool = Field(False, description="drain what is there at the start, then exit with code 0")
+    until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
     inline_bytes_max: ByteSize = Field(
-        2 << 20, description="binlogs of one batch that goes through the driver, such as 2 MiB"
+        2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
     )
     batch_bytes_max: ByteSize = Field(
-        64 << 20, description="binlogs of one batch that is spread over executors, such as 64 MiB"
+        64 << 20, description="maximum bytes of binlogs of a batch that is spread over executors, such as 64 MiB"
     )
     spread_bytes_min: ByteSize = Field(
-        2 << 20, description="binlogs below which a batch goes through the driver, such as 2 MiB"
+        2 << 20, description="bytes of binlogs below which the driver applies a batch itself, such as 2 MiB"
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")

@@ -64,7 +64,7 @@ class GarbageCollector:
                 outage.failed(error=error)
 
     async def collect(self) -> int:
-        """Advance and store the purge point, then remove files and keys up to it; returns the purge point."""
+        """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04)."""
         async with self._working:
             point = purge_point(
                 await drainers_of(self._registry),

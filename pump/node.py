@@ -112,7 +112,7 @@ class Node:
         )
 
     async def heartbeat(self, interval_s: float) -> None:
-        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried."""
+        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06)."""
         outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while not self.usurped:
             await asyncio.sleep(interval_s)

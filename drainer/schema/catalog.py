@@ -11,7 +11,7 @@ from binlog.tidb.table import TableInfo
 from drainer.schema.steps import Located
 from drainer.schema.view import Gone, Relocation, TableVersions
 
-# TiDB 6.2 and later create this schema outside SQL, so there is no DDL job for it.
+# TiDB 6.2 and later create this schema outside SQL, so there is no DDL job for it (D-IN-04).
 MYSQL_SCHEMA_ID = 1
 MYSQL_SCHEMA = "mysql"
 

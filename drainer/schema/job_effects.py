@@ -1,4 +1,4 @@
-"""Effects of each kind of DDL job on the catalog. Nothing here raises.
+"""Effects of each kind of DDL job on the catalog. Nothing here raises; upstream stops (L-02).
 
 A job that does not fit the catalog is applied as far as possible and logged, because a table without rows must not stop
 the others. A row whose table is then unknown raises TableUnknown.

@@ -8,7 +8,7 @@ from binlog.tidb.job import ActionType, Job
 
 from drainer.schema.view import SYSTEM_TABLE_ID_MIN
 
-# Jobs without an effect on rows or downstream tables. CACHE and NOCACHE jobs have no binlog at all.
+# D-SC-03: jobs without an effect on rows or downstream tables. CACHE and NOCACHE jobs have no binlog at all (X-07).
 SKIPPED: Final = frozenset(
     {
         ActionType.LOCK_TABLE,
@@ -55,7 +55,7 @@ WITHOUT_DATABASE: Final = (ON_SCHEMA - {ActionType.MODIFY_SCHEMA_CHARSET_AND_COL
 
 
 def takes_effect(job: Job) -> bool:
-    """Whether a job changed the schema upstream: finished, not rolled back, and not on TiDB's own DDL tables.
+    """Whether a job changed the schema upstream: finished, not rolled back, and not on TiDB's own DDL tables (D-SC-07).
 
     A failed job has state 3 and a schema version too; version 0 is a job that was refused before it began.
     """

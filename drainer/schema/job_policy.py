@@ -63,7 +63,7 @@ class Policy:
 
     def _replicated(self, job: Job, changes: Changes) -> Changes:
         """The changes of tables that are replicated both before and after the job (the original checks only the new
-        name of a RENAME). In a RENAME chain the first and the last name of a table count."""
+        name of a RENAME, D-FI-03). In a RENAME chain the first and the last name of a table count."""
         replicated = tuple(c for c in changes if self._ends_replicated(changes, c))
         if not replicated or len(replicated) == len(changes):
             return replicated

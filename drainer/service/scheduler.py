@@ -77,7 +77,7 @@ class Scheduler:
         self._stopping = asyncio.Event()
         texts = ("the watermark does not advance", "the watermark advances again")
         self._held_outage = Outage(_log, *texts, quiet_s=AWAY_WARN_S)
-        self._held_by_prewrite = Outage(_log, *told)  # logged at once: it has been pending for HOLDS_MS
+        self._held_by_prewrite = Outage(_log, *texts)  # logged at once: it has been pending for HOLDS_MS
         self.watermark_state = WatermarkState(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
@@ -216,7 +216,7 @@ class Scheduler:
         node_id, before, now = found
         raise HeldBack(
             node_id,
-            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when the batch began, "
+            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when it began, "
             f"and holds {now} now: check its log for lost or late binlogs; to finish the batch with what it holds now, "
             f'start the drainer with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
         )

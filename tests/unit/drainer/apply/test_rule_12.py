@@ -16,7 +16,7 @@ from binlog.tidb.types import SchemaState
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
-from drainer.schema.constraint_drops import lost_keys
+from drainer.schema.constraint_drops import dropped_keys
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
@@ -142,10 +142,10 @@ def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: l
 
 def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
     renamed = replace(WITH, indexes=(replace(WITH.indexes[0], name="other"),))
-    assert not lost_keys(WITH, renamed) and not lost_keys(
+    assert not dropped_keys(WITH, renamed) and not dropped_keys(
         WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
     )
-    assert lost_keys(WITH, WITHOUT) == {"uu"}
+    assert dropped_keys(WITH, WITHOUT) == {"uu"}
 
 
 class Port:

@@ -1,6 +1,7 @@
-"""The expressions by which TiDB cuts a table into partitions: read once, evaluated on a row. Pure.
+"""Parses and evaluates TiDB's partition expressions. Pure.
 
-Only what TiDB allows there: columns, whole numbers, + - * DIV % and functions of times and numbers. NULL gives NULL.
+Supports what TiDB allows there: columns, whole numbers, + - * DIV % and functions of times and numbers. NULL gives
+NULL.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _EPOCH_DAYS: Final = 719_528  # TO_DAYS('1970-01-01')
 
 
 class ExpressionUnreadable(BinlogError):
-    """A partition expression of a kind that is not known here."""
+    """A partition expression that is not supported."""
 
 
 class Duration(int):

@@ -1,7 +1,7 @@
-"""Rows that come behind the DDL which took their partition away, or gave it to another table. Off the fast path.
+"""Rows that arrive after a DDL dropped their partition or moved it to another table. Not on the fast path.
 
-TRUNCATE and DROP PARTITION take the rows of a partition, EXCHANGE PARTITION gives them to another table; the
-transactions of older versions that commit behind such a DDL wrote into the partition as it was (X-08).
+TRUNCATE and DROP PARTITION delete the rows of a partition, EXCHANGE PARTITION moves them to another table; transactions
+of older schema versions that commit after such a DDL wrote into the previous partition (X-08).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _log = get_logger(__name__)
 
 
 class StrayRows:
-    """Of one table, of versions before one DDL."""
+    """Codecs for late rows of one table, of schema versions before one DDL."""
 
     def __init__(self, table_id: int, relocation: Relocation, view: SchemaView, dialect: Dialect) -> None:
         self._table_id = table_id
@@ -28,7 +28,7 @@ class StrayRows:
         self._view = view
         self._dialect: Dialect = dialect
         self._codecs: dict[int | None, Codec | None] = {}
-        self._told = False
+        self._warned = False
         try:
             self._locate = locator(relocation.info)
         except PartitionUnknown as error:
@@ -36,8 +36,8 @@ class StrayRows:
             self._locate = lambda _: None
 
     def codec(self, kind: Kind, row: bytes, commit_ts: int) -> Codec | None:
-        """Of the table this row belongs to now; None: it is gone with its partition. What cannot be told stays with
-        its table. Raises TableUnknown, and DecodeError for a damaged row."""
+        """The codec of the table that the row belongs to now; None: its partition was dropped. A row whose partition
+        cannot be computed stays in its table. Raises TableUnknown, and DecodeError for a damaged row."""
         try:
             place = self._locate(self._values(kind, row))
         except PartitionUnknown as error:
@@ -58,7 +58,7 @@ class StrayRows:
         return self._codecs[place]
 
     def _values(self, kind: Kind, row: bytes) -> Values:
-        """An update that moves a row to another partition is a delete and an insert: either half tells."""
+        """The column values of a row image; an update that changes the partition is a delete and an insert."""
         info = self._relocation.info
         try:
             if kind is Kind.INSERT:
@@ -69,9 +69,9 @@ class StrayRows:
             raise DecodeError(what, offset=err.offset, detail=err.detail) from None
 
     def _tell(self, error: PartitionUnknown) -> None:
-        if not self._told:
+        if not self._warned:
             _log.warning(
                 "cannot compute the partition of a row that arrived after a DDL on it; the row is applied",
                 why=str(error),
             )
-        self._told = True
+        self._warned = True

@@ -1,7 +1,7 @@
-"""What a machine of a Spark cluster must have for the drainer's tasks, and what it lacks, read from Spark's text.
+"""Requirements of a Spark node for the drainer's tasks, and detection of missing ones in Spark's error texts.
 
-Tasks and their results are pickled values of this package, so every node must have the same build of it. Workers are
-told the driver's when they start, and refuse to run with another one.
+Tasks and their results are pickled values of this package, so every node must have the same build of it. Workers get
+the driver's build when they start, and exit if theirs differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMOVED = "Master removed our application"
 
 
 def settings() -> Mapping[str, str]:
-    """Spark settings of a session whose executors run elsewhere."""
+    """Spark settings of a session with executors on other nodes."""
     return {f"spark.executorEnv.{BUILD}": build()}
 
 
@@ -48,14 +48,14 @@ def build() -> str:
 
 
 def check_build() -> None:
-    """In a worker: end with a text on standard error, which Spark hands on, unless the driver's build is here."""
+    """In a worker: exit with an error text, which Spark passes on, if the build differs from the driver's."""
     wrong = mismatch(os.environ.get(BUILD, ""), build())
     if wrong:
         sys.exit(wrong)
 
 
 def mismatch(wanted: str, here: str) -> str:
-    """Empty unless release or commit is known on both sides and differs; a driver on this machine names none."""
+    """The error text if release or commit is known on both sides and differs, else ""; a local driver sends none."""
     differs = any(
         UNKNOWN not in (one, other) and one != other for one, other in zip(wanted.split(), here.split(), strict=False)
     )
@@ -125,10 +125,10 @@ def lacking_in(log: Path, begin: int) -> str | None:
 
 @contextlib.contextmanager
 def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
-    """While inside, a first task is waited for. An operator hears when no executor takes it, or cannot run it; Spark
-    itself waits for ever and tells its log."""
+    """Wrap the first task: log a warning when no executor takes it within `wait_s` seconds, or cannot run it. Spark
+    itself waits for ever and writes only to its log."""
     place = "local" if master.startswith("local") else master
-    late = threading.Timer(wait_s, _tell_late, (place, wait_s))
+    late = threading.Timer(wait_s, _warn_late, (place, wait_s))
     late.daemon = True
     if place != "local":
         late.start()
@@ -143,7 +143,7 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
 
 
 def warn_of_loopback(master: str, what: str, host: str) -> None:
-    """Tasks wait for minutes for a destination that does not answer before they say so."""
+    """Warn of a loopback address with a remote master: tasks would wait for minutes before they fail."""
     if not master.startswith("local") and is_loopback(host):
         _log.warning("executors on other nodes cannot reach a loopback address", master=master, what=what, host=host)
 
@@ -155,7 +155,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _tell_late(master: str, wait_s: float) -> None:
+def _warn_late(master: str, wait_s: float) -> None:
     _log.warning(
         "no executor has run a task yet: check that the cluster has free cores and memory for one, and that its nodes "
         "can reach spark.driver.host",

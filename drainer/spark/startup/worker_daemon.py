@@ -31,7 +31,7 @@ import drainer.spark.source.planned_reader
 import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
 
-# What the above only import when they are first used: by a channel, by a connection to a named host.
+# Modules that the above import only at first use: of a channel, or a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
 
 

@@ -1,8 +1,7 @@
 """Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5).
 
-Who must be cleaned up is decided by `tracker`; here it is only carried out. A rollback that overtakes the delayed
-prewrite leaves a tombstone on our pump, which refuses the prewrite when it arrives. One task per pump that owes an
-answer; it ends when the pump owes none.
+`tracker` decides which pumps get rollbacks; they are sent here. If a rollback overtakes the delayed prewrite, the pump
+stores it and refuses the prewrite when it arrives. There is one task per pump with unanswered rollbacks.
 """
 
 from __future__ import annotations
@@ -94,12 +93,12 @@ class Cleaner:
         )
 
     async def drained(self) -> None:
-        """Wait until no pump owes an answer."""
+        """Wait until every rollback is answered."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Stop; what is still owed is logged by start_ts, for nobody else remembers it."""
+        """Stop; unanswered rollbacks are logged with their start_ts."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

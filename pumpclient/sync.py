@@ -1,4 +1,4 @@
-"""The pump client for threads: an event loop of its own thread, and the same calls, blocking."""
+"""Blocking pump client for threads, with an event loop in a thread of its own."""
 
 from __future__ import annotations
 

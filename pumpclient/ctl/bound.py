@@ -1,9 +1,9 @@
 """reset-tso-bound: where there is no PD, lower a bound of timestamps that is far ahead of the clock.
 
-The elected pump keeps in etcd a bound above every timestamp it gave out, and its successor starts there. A bound that
-is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to go on from there
-(`bound-ahead-max`), and nobody else may lower it: whoever gives out a smaller ts than one that is in use loses
-transactions. So this command looks what is in use, says what it found, and lowers the bound to just above that.
+The elected pump keeps in etcd a bound above every timestamp it allocated, and its successor starts there. A bound that
+is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to start from such a
+bound (`bound-ahead-max`). Allocating a ts below one in use would lose transactions, so this command determines the
+positions in use, reports them, and lowers the bound to just above them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, 
 
 
 async def reset(session: Session) -> None:
-    """Say what is there and what would be; with -dry-run no more than that."""
+    """Report the bound and the positions, and lower the bound unless -dry-run is given."""
     source = await session.etcd.get(SOURCE_KEY)
     if source is None or source.value != b"own":
         said = "nothing" if source is None else source.value.decode(errors="replace")
@@ -113,7 +113,7 @@ def _show(session: Session, stored: KV | None, now_ms: int, found: Reset) -> Non
 
 
 def _check(session: Session, leader: KV | None, found: Reset) -> None:
-    """What stands in the way; a dry run only says so."""
+    """Raise CommandError for an obstacle; a dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
         address = leader.value.decode(errors="replace")

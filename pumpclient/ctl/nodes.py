@@ -1,4 +1,4 @@
-"""pumps, drainers, update-pump, update-drainer: the registry as it is, and as an operator declares it to be."""
+"""pumps, drainers, update-pump, update-drainer: list the registry, or change a record."""
 
 from __future__ import annotations
 

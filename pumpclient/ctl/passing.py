@@ -1,4 +1,4 @@
-"""pass-over: one binlog whose bytes a pump has lost, so that drainers get on behind it."""
+"""pass-over: makes a pump serve a damaged binlog without its rows, so that drainers can continue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pumpclient.ctl.session import CommandError, Session
 
 
 async def pass_over(session: Session) -> None:
-    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only say what that is."""
+    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only report it."""
     options = session.options
     if not options.commit_ts:
         raise CommandError("-commit-ts is required: the errors of the drainer and of the pump name it")

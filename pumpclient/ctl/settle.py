@@ -1,7 +1,7 @@
-"""settle and inspect: prewrites whose writer is gone.
+"""settle and inspect: list pending prewrites, and commit or roll back those of a dead writer.
 
 A pending prewrite holds back its pump's resolved ts, and with it every drainer. Whether its transaction was committed
-only its writer knew, so a person decides, with two aids: a DDL whose job is published was committed, at the job's
+only its writer knew, so an operator decides, with two aids: a DDL whose job is published was committed, at the job's
 FinishedTS, and a pump that serves a commit for the start_ts shows that the transaction was settled elsewhere.
 """
 

@@ -1,4 +1,4 @@
-"""settle -all: every old pending prewrite of one pump or of all, in one go."""
+"""settle -all: settles every old pending prewrite of one pump or of all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _LISTING = Listing(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or left alone; `left` says why."""
+    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or not settled; `left`: the
+    reason."""
 
     host: str
     node_id: str
@@ -119,7 +120,7 @@ async def _confirm(session: Session, count: int) -> None:
 
 
 async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:
-    """All of one pump over one connection and together, so that its log syncs once for many."""
+    """Settle all of one pump concurrently over one connection, so that one log sync serves many."""
     failed = 0
     for host in dict.fromkeys(decision.host for decision in chosen):
         part = [decision for decision in chosen if decision.host == host]

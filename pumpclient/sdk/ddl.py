@@ -46,7 +46,7 @@ NO_STATE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One DDL, worked out against the schema of the moment it holds the lock."""
+    """One DDL, planned against the schema at the moment when it holds the lock."""
 
     type: ActionType
     query: str

@@ -1,4 +1,4 @@
-"""PD's gRPC service as a client sees it: who leads, which cluster this is, and timestamps.
+"""PD client: leader, cluster id and timestamps.
 
 The same client speaks to a real PD and to an elected pump, which answers GetMembers and Tso on its own port.
 """
@@ -31,14 +31,14 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """Who gives out timestamps now: a URL or host:port, and its cluster's id."""
+    """The current allocator of timestamps: URL or host:port, and its cluster id."""
 
     address: str
     cluster_id: int
 
 
 class NotPD(BinlogError):
-    """What answers at this address is no PD: a plain etcd says UNIMPLEMENTED."""
+    """The server at this address is not a PD: a plain etcd says UNIMPLEMENTED."""
 
 
 async def ask_members(url: str, security: Security | None = None) -> Allocator:
@@ -109,7 +109,7 @@ def _check_header(address: str, header: Any) -> None:
 
 
 class TsoClient:
-    """Timestamps from whoever `locate` says gives them out, over one stream.
+    """Timestamps from the allocator that `locate` returns, over one stream.
 
     Idle, connected, or closed. One request is under way at a time; after any failure, a timeout or a cancellation the
     stream is thrown away, so that a late answer can never be taken for that of a later request. Timestamps rise from

@@ -1,4 +1,4 @@
-"""What TiKV knows of a transaction whose writer is gone: whether its primary key was committed.
+"""TiKV client: the outcome of a transaction whose writer is gone, from its primary key.
 
 PD tells which region holds the key and where that region's leader is; both are asked anew each time, for this happens
 once in a while only.
@@ -27,7 +27,7 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class StoreUnavailable(BinlogError):
-    """PD or TiKV did not say what became of a transaction; ask again."""
+    """PD or TiKV did not return the outcome of a transaction; retried."""
 
 
 class BelowSafepoint(BinlogError):

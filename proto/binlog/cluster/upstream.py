@@ -1,4 +1,4 @@
-"""Where a cluster's timestamps come from: PD, or one of its own pumps. Chosen once and recorded in etcd.
+"""Chooses the timestamp source of a cluster, PD or its own pumps, once, and records it in etcd.
 
 Two programs of one cluster that took timestamps from different allocators would break the resolved ts (correctness
 rule 7), so the first one writes its choice down and every other one must agree.
@@ -19,7 +19,7 @@ from binlog.runtime.security import Security
 
 SOURCE_KEY = f"{ROOT}/tso/source"
 LEADER_KEY = f"{ROOT}/tso/leader"  # host:port of the elected pump, under its lease
-BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later was given out
+BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later has been allocated
 
 Source = Literal["pd", "own"]
 

@@ -61,7 +61,7 @@ class Opening:
         try:
             self._jvm = start_jvm(master=master, output=output, conf=conf)
             self._made.set_result(self._session(self._jvm))
-        except BaseException as error:  # noqa: BLE001  whoever waits for the session gets it
+        except BaseException as error:  # noqa: BLE001  raised by `session`
             self._made.set_exception(error)
 
     def _session(self, jvm: Jvm) -> SparkSession:

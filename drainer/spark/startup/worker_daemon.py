@@ -1,11 +1,11 @@
 """`spark.python.daemon.module`: the process that Spark's Python workers are forked from.
 
-Everything a task imports is imported here once, before the first fork, and frozen: a worker starts in milliseconds
-instead of a second, and the collection that Spark runs after every task passes over it (50 ms of CPU to 5). None
-of these modules starts a thread on import; grpc opens its channels in the workers only.
+Everything a task imports is imported here once, before the first fork, and frozen for the garbage collector: a worker
+starts in milliseconds instead of a second, and the collection that Spark runs after every task skips it (5 ms of CPU
+instead of 50). None of these modules starts a thread on import; grpc opens its channels in the workers only.
 
-pandas is kept out: pyspark asks for it to be installed, but mapInArrow does not use it. pyarrow would import it at the
-first array made from a list, a second of CPU in every worker.
+pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarrow would import it at the first array
+made from a list, for a second of CPU in every worker.
 """
 
 from __future__ import annotations

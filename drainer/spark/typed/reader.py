@@ -50,7 +50,7 @@ class ChangesTask(InputPartition):  # type: ignore[misc]  # mypy does not follow
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """Of the tables as they are now. Raises TablesUnfit, HistoryBroken, and what a connection to etcd raises."""
+    """The Spark schema of the current tables. Raises TablesUnfit, HistoryBroken, EtcdError."""
     pumps = Pumps(options)
     try:
         history = table_history(options, pumps)

@@ -229,10 +229,10 @@ def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path)
 def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
     """Rule 12: from the start of the job that drops a key, not of one that adds a column or drops a plain index."""
     found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
-    assert found.inline_from == DROP_START
+    assert found.unenforced_from == DROP_START
     for kind, after in ((ActionType.ADD_COLUMN, WITHOUT), (ActionType.DROP_INDEX, WITH)):
         other = Schema.open(JobHistory(jobs(WITH, after, kind)), position_ts=ts(2), schema_version=2)
-        assert other.inline_from is None
+        assert other.unenforced_from is None
 
 
 def test_the_rows_of_this_file_are_what_they_say() -> None:

@@ -70,7 +70,7 @@ def test_what_fails_and_what_was_passed() -> None:
     assert text.count('class="alarm') == 3
     for words in ("since 2026-11-21 10:00:00", "31 tries in 1 min 30 s: h:3306: refused", "2 binlogs", "5 → 6"):
         assert words in text
-    assert "has taken 1 min 35 s" in text
+    assert "has been running for 1 min 35 s" in text
 
 
 def test_before_it_runs() -> None:

@@ -84,7 +84,7 @@ async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
         await nodes.update(session(etcd, node_id="p9", state="offline"), "pumps")
     with pytest.raises(CommandError, match="one of online, pausing, paused, closing, offline"):
         await nodes.update(session(etcd, node_id="p1"), "pumps")
-    with pytest.raises(CommandError, match=r"which drainer.*binlogctl drainers"):
+    with pytest.raises(CommandError, match=r"-node-id is required: .*binlogctl drainers"):
         await nodes.update(session(etcd, state="offline"), "drainers")
 
 
@@ -233,7 +233,7 @@ async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
         ({"node_id": "a", "start_ts": 100, "commit_ts": 99, "yes": True}, "commit ts 99 is not after start ts 100"),
         ({"node_id": "a", "start_ts": 101, "rollback": True, "yes": True}, "has no pending prewrite 101"),
         ({"node_id": "z", "start_ts": 100, "rollback": True, "yes": True}, "there is no pump z"),
-        ({"start_ts": 100, "rollback": True, "yes": True}, "which pump"),
+        ({"start_ts": 100, "rollback": True, "yes": True}, "-node-id is required"),
         ({"commit_ts": 105}, "-start-ts or -all is required"),
     ],
 )

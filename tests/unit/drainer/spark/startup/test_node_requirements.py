@@ -152,7 +152,7 @@ def test_an_error_tells_on_which_machine_it_was(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(node_requirements, "_tell_late", lambda *_: told.set())
+    monkeypatch.setattr(node_requirements, "_warn_late", lambda *_: told.set())
     with watched("local[2]", 0.0):
         pass
     with watched("spark://h:7077", 3600.0):

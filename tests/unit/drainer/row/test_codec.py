@@ -247,7 +247,7 @@ def test_a_row_without_a_key_that_lacks_a_column_on_its_way_out(kind: str) -> No
     for info in (old, keyed):
         at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
         payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
-        view = replace(view_of(info), going=frozenset({(info.id, 2)}))
+        view = replace(view_of(info), columns_being_dropped=frozenset({(info.id, 2)}))
         builder = FoldBuilder(Decoder(view, "mysql"))
         builder.add(payload)
         if info is keyed:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
+from drainer.changes.claim_slots import merge_claims
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import last_change, merge_slot
 from drainer.feed import Examined, ExamineJob, SpreadJob
-from drainer.order.probes import merge_claims
 from drainer.reading import FoldOrder
 from drainer.sink.errors import DataError
 from drainer.sink.protocol import SlotResult

@@ -13,10 +13,10 @@ import pyarrow as pa
 from binlog.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
+from drainer.changes.claim_slots import merge_claims
 from drainer.changes.slots import merge_slot
 from drainer.feed import Examined, ExamineJob
 from drainer.order.carry import cut_blob, join_blobs
-from drainer.order.probes import merge_claims
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.spread import Batches, carried, complete, pieces_by_slot, slotted_rows, unheard
 

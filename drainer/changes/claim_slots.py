@@ -82,6 +82,7 @@ def _stream(of: Claimed, claims: Claims) -> bytes:
         *((f"shown{n}", one) for n, one in enumerate(claims.shown or ())),
         *((f"key{n}", one) for n, one in enumerate(claims.key)),
         ("commit_ts", pa.array(claims.commit_ts)),
+        ("start_ts", pa.array(claims.start_ts)),
         ("sequence", pa.array(claims.sequence)),
         ("has", pa.array(claims.has)),
     ]
@@ -113,7 +114,7 @@ def _claims(stream: memoryview) -> tuple[Claimed, Claims]:
         shown or None,
         tuple(batch.column(f"key{n}") for n in range(len(key_families))),
         batch.column("commit_ts").to_numpy(),
-        np.zeros(len(batch), np.uint64),
+        batch.column("start_ts").to_numpy(),
         batch.column("sequence").to_numpy(),
         batch.column("has").to_numpy(zero_copy_only=False),
     )

@@ -45,10 +45,10 @@ class Turns:
         return len(self.value)
 
 
-def turns(value: Ints, key: Ints, commit_ts: Words, has: Mask, *place: Any) -> Turns:
+def turns(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[Any]) -> Turns:
     """`value`, `key`: a number for each; `place`: arrays by which claims of one commit_ts are ordered, the least
-    important first. A change loses before it takes."""
-    order = np.lexsort((has, *place, commit_ts, value))
+    important first. A change loses before it takes, so `has` is one of them."""
+    order = np.lexsort((*place, commit_ts, value))
     value, key, commit_ts, has = value[order], key[order], commit_ts[order], has[order]
     by_key = np.lexsort((key, commit_ts, value))  # stable: of one key in order
     own = _begins(value[by_key], commit_ts[by_key], key[by_key])
@@ -137,5 +137,5 @@ def hides_conflict(blocks: Sequence[Claims]) -> bool:
     commit_ts, start_ts, sequence, has = (
         np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "start_ts", "sequence", "has")
     )
-    found = turns(value[several], key, commit_ts, has, sequence, start_ts)
+    found = turns(value[several], key, commit_ts, has, (has, sequence, start_ts))
     return bool(two_holders(found).any()) or held_meanwhile(found)

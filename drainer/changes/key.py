@@ -91,7 +91,8 @@ def _compared(form: Form, column: Any, same: Same) -> Any:
         elif pc.all(pc.match_substring(as_string(text), ".")).as_py():
             pointed = True
         else:  # a row says itself how many digits it has
-            return pa.array([trim_fraction(value) for value in text.to_pylist()], pa.binary())
+            trimmed = [None if value is None else trim_fraction(value) for value in text.to_pylist()]
+            return pa.array(trimmed, pa.binary())
         if pointed:
             return as_binary(pc.ascii_rtrim(pc.ascii_rtrim(as_string(text), "0"), "."))
     return text

@@ -59,8 +59,12 @@ def _contended_holders(blocks: Sequence[Claims], value: Ints, has: Mask, chosen:
     holders. `chosen`: these claims."""
     some = [one.take(of) for one, of in _by_block(blocks, chosen)]
     key = codes_of([one.key for one in some])
-    commit_ts, sequence = (np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "sequence"))
-    found = turns(value[chosen], key, commit_ts, has[chosen], sequence)
+    commit_ts, start_ts, sequence = (
+        np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "start_ts", "sequence")
+    )
+    has = has[chosen]
+    # As order.probes: what was noted row by row does not say of which of two transactions of one commit_ts it is.
+    found = turns(value[chosen], key, commit_ts, has, (start_ts, has, sequence))
     if two_holders(found).any():
         return None
     return chosen[found.at[first_holders(found)]]

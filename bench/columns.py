@@ -30,7 +30,7 @@ from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.decode import Decoder
-from tests.row_case import BEGIN_TS, INT, Step, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, Step, not_null, table, transaction, view_of
 
 LOOSE = FieldType(Tp.VARCHAR, 0, 80, 0, "utf8mb4", "utf8mb4_general_ci")
 KEYED = table(

@@ -19,6 +19,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
+from drainer.batch.work import TableShape
 from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.key import joined_keys
 from drainer.changes.questions import questions_of
@@ -28,7 +29,6 @@ from drainer.order.blob import load
 from drainer.order.errors import BlobError
 from drainer.order.probes import PackedTable, Questions, merge_packed
 from drainer.order.slot import table_seed
-from drainer.plan import TableShape
 from drainer.row.family import Family
 
 BLOB_VERSION: Final = 17  # changes/slots.py has 16

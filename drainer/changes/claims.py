@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.key import compared
 from drainer.changes.texts import as_binary, as_string, data_of, numbers_of, text_of
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.plan import Kind
 from drainer.row.claimed import OtherKey, coarse
 from drainer.row.family import Family
 from drainer.row.form import Form

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from drainer.batch.work import Probe, TableShape
 from drainer.changes import mysql
 from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.holders import codes_of, contended, first_holders, turns, two_holders
 from drainer.changes.vector import Ints, Mask
 from drainer.order.probes import Questions, two_rows
-from drainer.plan import Probe, TableShape
 from drainer.row.family import Family
 
 

@@ -21,7 +21,7 @@ from drainer.order.probes import Questions
 from drainer.row.decode import Decoder
 from drainer.row.key import comparison, identity
 from drainer.schema.view import SchemaView
-from tests.row_case import BEGIN_TS, Step, altered, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, datums
 
 KEYED = [kind for kind in KINDS if kind.tp is not Tp.JSON]
@@ -197,5 +197,3 @@ def asked(questions: Iterable[Questions]) -> tuple[set[str], set[tuple[object, .
     ]
     assert len(probes) == len(set(probes))
     return conflicts, set(probes)
-
-

@@ -25,7 +25,7 @@ from drainer.order.errors import BlobError
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.claimed import coarse
 from drainer.schema.view import SchemaView
-from tests.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
 from tests.unit.drainer.changes.cases import BYTES
 from tests.unit.drainer.changes.keyed import (
     asked,
@@ -137,7 +137,9 @@ SHOP = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"uu": [
 
 
 def shop(transactions: list[list[Step]]) -> list[bytes]:
-    return [transaction([(SHOP, step) for step in steps], commit_ts=BEGIN_TS + n) for n, steps in enumerate(transactions)]
+    return [
+        transaction([(SHOP, step) for step in steps], commit_ts=BEGIN_TS + n) for n, steps in enumerate(transactions)
+    ]
 
 
 def put(key: int, value: int | None) -> Step:

@@ -5,7 +5,8 @@
 `sbtest` is pumpload's table: 70 % inserts, 20 % updates, 10 % deletes, a row a transaction or 20; `wide` has ten
 columns of ten types. `three keys` has three unique keys beside its primary key, a number, a text and a number with a
 text of a collation that is not computed, whose values are followed (rule 21): inline until it is known that folding
-hides no conflict, spread with the claims of every value, and these brought together. Then batches of few rows, which tell from how many on arrays are worth it. Least of several runs.
+hides no conflict, spread with the claims of every value, and these brought together. Then batches of few rows, which
+tell from how many on arrays are worth it. Least of several runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Claims on unique values cut into slots by value for a shuffle, each slot's as Arrow IPC streams, and what they leave
 open once they are together (rule 21).
 
-Blob: `<BII` of BLOB_VERSION, the length of what was noted row by row (order/probes.py) and how many streams follow; then
-that; then of each unique key and block of claims the length of its stream (`<I`) and the stream, whose schema says as
-JSON what it is of. Any part of a batch may have noted its claims either way.
+Blob: `<BII` of BLOB_VERSION, the length of what was noted row by row (order/probes.py) and how many streams follow;
+then that; then of each unique key and block of claims the length of its stream (`<I`) and the stream, whose schema says
+as JSON what it is of. Any part of a batch may have noted its claims either way.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
 
-Tables without a key that may fold, or of which rows must be placed one by one are left to order.fold.FoldBuilder, and so
-is what is too little to be worth arrays. The parts of a spread batch decide that each
-for itself: states that were made either way are merged (changes.slots).
+Tables without a key that may fold, or of which rows must be placed one by one are left to order.fold.FoldBuilder, and
+so is what is too little to be worth arrays. The parts of a spread batch decide that each for itself: states and claims
+that were made either way are merged (changes.slots, changes.claim_slots).
 """
 
 from __future__ import annotations

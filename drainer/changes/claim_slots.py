@@ -26,6 +26,7 @@ from drainer.changes.questions import questions_of
 from drainer.changes.slots import shape_from
 from drainer.changes.vector import Ints
 from drainer.order.blob import load
+from drainer.order.collector import collector_paused
 from drainer.order.errors import BlobError
 from drainer.order.probes import PackedTable, Questions, merge_packed
 from drainer.order.slot import table_seed
@@ -128,6 +129,11 @@ class _Key:
 
 def merge_claims(blobs: Iterable[bytes]) -> Questions:
     """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    with collector_paused():
+        return _merge_claims(blobs)
+
+
+def _merge_claims(blobs: Iterable[bytes]) -> Questions:
     keys: dict[tuple[int, tuple[int, ...]], _Key] = {}
     packed: list[PackedTable] = []
     for blob in blobs:

@@ -239,7 +239,7 @@ def _value_differs(other: OtherKey, forms: Sequence[Form], old: _Image, new: _Im
     was, now = (_there([image.column(at) for at in other.places]) for image in (old, new))
     every = np.ones(count, np.bool_)
     was, now = every if was is None else was, every if now is None else now
-    differs = was != now
+    differs: Mask = was != now
     both = was & now
     for at, same in zip(other.places, other.same, strict=True):
         differs |= both & _compared_differs(

@@ -120,12 +120,12 @@ def claims_of(key: FoldKey, others: Sequence[OtherKey], changes: Sequence[Change
 
     DecodeError for a value that cannot be written, which names no row."""
     found: list[list[Claims]] = [[] for _ in others]
-    for one in changes:
+    for one in changes if others else ():
         forms = one.forms
-        if one.kind is not Kind.DELETE:
-            _note(found, key, others, _Image(one, forms, one.new, None), has=True)
         if one.kind is Kind.DELETE:
             _note(found, key, others, _Image(one, forms, one.old, None), has=False)
+            continue
+        _note(found, key, others, _Image(one, forms, one.new, None), has=True)
         if one.kind is Kind.UPDATE:
             lost = _lost(key, others, one)
             if lost.size:

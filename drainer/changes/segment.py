@@ -72,12 +72,20 @@ class SegmentDecoder:
         self.columns_bytes_min = columns_bytes_min
         self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
+        self._followed: dict[int, tuple[OtherKey, ...]] = {}
 
     def covers(self, table_id: int) -> bool:
         """Whether rows that carry this id can become columns."""
         found = self._covered.get(table_id)
         if found is None:
             found = self._covered[table_id] = self._covers(table_id)
+        return found
+
+    def followed(self, table_id: int) -> tuple[OtherKey, ...]:
+        """The unique keys of a table whose values can be followed (rule 21)."""
+        found = self._followed.get(table_id)
+        if found is None:
+            found = self._followed[table_id] = other_keys(self.view.tables[table_id].current).followed
         return found
 
     def _covers(self, table_id: int) -> bool:
@@ -184,6 +192,7 @@ class SegmentBuilder:
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Row by row."""
+        self._tables.clear()
         self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
         self._rest.add_all(self._payloads)
         return self._rest.finish(after_ts, until_ts)
@@ -309,9 +318,7 @@ class SegmentBuilder:
 
     def _keys_of(self, codec: Codec) -> tuple[OtherKey, ...]:
         """The unique keys of a table whose values are followed."""
-        if not self._follows_values:
-            return ()
-        return other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
+        return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
 
     def _table(self, codec: Codec) -> _Table:
         found = self._tables.get(codec.shape.table_id)

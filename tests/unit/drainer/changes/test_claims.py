@@ -4,6 +4,7 @@ batch is cut and whichever way its parts went (rule 21)."""
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -246,6 +247,46 @@ def test_a_number_that_becomes_unsigned_is_the_same_value() -> None:
     builder = by_columns(view, clash)
     builder.finish(0, 1)
     assert builder.hides_conflict()
+
+
+@pytest.mark.parametrize("flush", [1, 4 << 20])
+def test_rows_that_fit_no_columns_are_noted_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From where they come on; what was noted before stays."""
+    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
+    count = FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0)
+    info = table([("id", INT), ("u", INT), ("n", count)], handle="id", unique={"uu": ["u"]})
+    steps: list[Step] = [("insert", {}, {1: n, 2: n, 3: Uint(n)}) for n in range(40)]
+    steps[20] = ("insert", {}, {1: 20, 2: 20, 3: -5})  # a negative number in an unsigned column
+    steps[30] = ("update", {1: 3, 2: 3, 3: Uint(3)}, {1: 3, 2: None, 3: Uint(3)})
+    steps[31] = ("update", {1: 25, 2: 25, 3: Uint(3)}, {1: 25, 2: 3, 3: Uint(3)})
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    view = view_of(info)
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    assert not expected[0]
+    builder = by_columns(view, [])
+    for at in range(0, len(payloads), 3):
+        builder.add_in_order(payloads[at : at + 3])
+    assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values())]) == expected
+    for some in (payloads, [*payloads[:20], *payloads[21:]]):
+        for more in ([], [transaction([(info, steps[8])], commit_ts=BEGIN_TS + 99)]):
+            rows, columns = by_rows(view, [*some, *more]), by_columns(view, [*some, *more])
+            assert listed(columns.finish(0, 1)) == listed(rows.finish(0, 1))
+            assert columns.hides_conflict() == rows.hides_conflict()
+
+
+def test_keys_that_cannot_be_followed_are_not() -> None:
+    """The prefix of a column; the other key of the table is."""
+    text = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_bin")
+    whole = table([("id", INT), ("u", INT), ("t", text)], handle="id", unique={"uu": ["u"], "ut": ["t"]})
+    part = replace(whole.indexes[1], columns=(replace(whole.indexes[1].columns[0], length=2),))
+    info = replace(whole, indexes=(whole.indexes[0], part))
+    steps: list[Step] = [("insert", {}, {1: n, 2: n, 3: b"same"}) for n in range(9)]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    rows, columns = by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)
+    assert listed(columns.finish(0, 1)) == listed(rows.finish(0, 1))
+    assert noted_by_columns(columns) == noted_by_rows(rows)
+    assert set(noted_by_columns(columns)) == {(1,)}
+    assert not columns.hides_conflict()
 
 
 def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,23 +13,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.key import compared
-from drainer.changes.texts import as_binary, as_string, data_of, numbers_of, text_of
+from drainer.changes.unique_values import compared_differ, differ, values_differ, values_of, without_null
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.row.claimed import OtherKey, coarse
-from drainer.row.family import Family
+from drainer.row.claimed import OtherKey
 from drainer.row.form import Form
-from drainer.row.key import FoldKey, Same
-
-_ASCII: Final = 128
-# What Python's str.rstrip takes for spaces among the ASCII characters, as `coarse` does.
-_SPACES: Final = "".join(chr(code) for code in range(_ASCII) if chr(code).isspace())
-_NUMBERS: Final = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
-
+from drainer.row.key import FoldKey
 
 # Places in an array are 32-bit numbers.
 BLOCK_BYTES_MAX: Final = 512 << 20
@@ -159,59 +151,14 @@ def _note(found: list[list[Claims]], key: FoldKey, others: Sequence[OtherKey], i
     keys = [compared(image.forms[at], image.column(at), same) for at, same in zip(key.columns, key.same, strict=True)]
     for claims, other in zip(found, others, strict=True):
         columns = [image.column(at) for at in other.places]
-        of, own = image.chosen, keys
-        there = _there(columns)
+        value, shown = values_of(other, [image.forms[at] for at in other.places], columns)
+        meta = one.commit_ts[image.chosen], one.start_ts[image.chosen], one.sequence[image.chosen]
+        noted = Claims(value, shown, tuple(keys), *meta, np.full(len(image.chosen), has))
+        there = without_null(columns)
         if there is not None:
-            if not there.any():
-                continue
-            of = of[there]
-            columns, own = ([column.filter(pa.array(there)) for column in some] for some in (columns, keys))
-        if not len(of):
-            continue
-        forms = [image.forms[at] for at in other.places]
-        value, shown = _values(other, forms, columns)
-        meta = one.commit_ts[of], one.start_ts[of], one.sequence[of]
-        claims.append(Claims(value, shown, tuple(own), *meta, np.full(len(of), has)))
-
-
-def _there(columns: Sequence[Any]) -> Mask | None:
-    """Where none of them is NULL; None: everywhere."""
-    there: Mask | None = None
-    for column in columns:
-        if column.null_count:
-            valid: Mask = column.is_valid().to_numpy(zero_copy_only=False)
-            there = valid if there is None else there & valid
-    return there
-
-
-def _values(
-    other: OtherKey, forms: Sequence[Form], columns: Sequence[Any]
-) -> tuple[tuple[Any, ...], tuple[Any, ...] | None]:
-    """(as compared, as they are where that is not the same)."""
-    if not other.is_coarse:
-        return tuple(compared(*part) for part in zip(forms, columns, other.same, strict=True)), None  # type: ignore[arg-type]
-    shown = tuple(_as_it_is(form, column) for form, column in zip(forms, columns, strict=True))
-    value = [
-        coarse_texts(text) if same is None else compared(form, column, same)
-        for form, column, text, same in zip(forms, columns, shown, other.same, strict=True)
-    ]
-    return tuple(value), shown
-
-
-def _as_it_is(form: Form, column: Any) -> Any:
-    """Whole numbers, or the text of a literal."""
-    return numbers_of(form, column) if form.family in _NUMBERS else as_binary(text_of(form, column))
-
-
-def coarse_texts(column: Any) -> Any:
-    """drainer.row.claimed.coarse of each text: of ASCII all at once."""
-    text = as_string(column)
-    if not (data_of(column) >= _ASCII).any():
-        return as_binary(pc.ascii_rtrim(pc.ascii_lower(text), _SPACES))
-    plain = as_binary(pc.ascii_rtrim(pc.ascii_lower(text), _SPACES))
-    other = pc.invert(pc.string_is_ascii(text))
-    slow = [str(coarse(one)).encode() for one in column.filter(other).to_pylist()]
-    return pc.replace_with_mask(plain, other, pa.array(slow, pa.binary()))
+            noted = noted.take(np.flatnonzero(there))
+        if len(noted):
+            claims.append(noted)
 
 
 def _lost(key: FoldKey, others: Sequence[OtherKey], one: Changes) -> Ints:
@@ -220,7 +167,7 @@ def _lost(key: FoldKey, others: Sequence[OtherKey], one: Changes) -> Ints:
     places = sorted({*key.columns, *old_places(others)})
     differs = np.zeros(len(one), np.bool_)
     for at in places:
-        differs |= _differs(one.old[at], one.new[at])
+        differs |= differ(one.old[at], one.new[at])
     maybe = np.flatnonzero(differs)
     if not maybe.size:
         return maybe
@@ -228,39 +175,8 @@ def _lost(key: FoldKey, others: Sequence[OtherKey], one: Changes) -> Ints:
     old, new = _Image(one, forms, one.old, maybe), _Image(one, forms, one.new, maybe)
     lost = np.zeros(len(maybe), np.bool_)
     for at, same in zip(key.columns, key.same, strict=True):
-        lost |= _compared_differs(forms[at], old.column(at), new.column(at), same)
+        lost |= compared_differ(forms[at], old.column(at), new.column(at), same)
     for other in others:
-        lost |= _value_differs(other, forms, old, new)
+        images = ([image.column(at) for at in other.places] for image in (old, new))
+        lost |= values_differ(other, [forms[at] for at in other.places], *images)
     return maybe[lost]
-
-
-def _value_differs(other: OtherKey, forms: Sequence[Form], old: _Image, new: _Image) -> Mask:
-    count = len(old.chosen)
-    was, now = (_there([image.column(at) for at in other.places]) for image in (old, new))
-    every = np.ones(count, np.bool_)
-    was, now = every if was is None else was, every if now is None else now
-    differs: Mask = was != now
-    both = was & now
-    for at, same in zip(other.places, other.same, strict=True):
-        differs |= both & _compared_differs(
-            forms[at], old.column(at), new.column(at), None if other.is_coarse else same
-        )
-    return differs
-
-
-def _compared_differs(form: Form, old: Any, new: Any, same: Same | None) -> Mask:
-    """`same` None: as they are."""
-    if same is None:
-        return _differs(_as_it_is(form, old), _as_it_is(form, new))
-    return _differs(compared(form, old, same), compared(form, new, same))
-
-
-def _differs(old: Any, new: Any) -> Mask:
-    """NULL is NULL, and -0.0 is not 0.0."""
-    if old.type == pa.float64():
-        old, new = old.view(pa.int64()), new.view(pa.int64())
-    found = pc.not_equal(old, new)
-    if found.null_count:
-        found = pc.coalesce(found, pc.xor(old.is_null(), new.is_null()))
-    differs: Mask = found.to_numpy(zero_copy_only=False)
-    return differs

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
-from drainer.changes.claims import coarse_texts
 from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import merge_slot
+from drainer.changes.unique_values import coarse_texts
 from drainer.order import claims as one_by_one
 from drainer.order.errors import BlobError
 from drainer.order.probes import merge_claims as merge_noted
@@ -210,12 +210,28 @@ def test_an_old_value_that_cannot_be_read_is_named_alike() -> None:
     steps[7] = ("update", {1: 1, 2: NEVER}, {1: 1, 2: Uint(0)})
     steps[9] = ("delete", {1: 1, 2: NEVER}, {})
     payloads = [transaction([(TIMES, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
-    for some, commit_ts in ((payloads, BEGIN_TS + 7), (payloads[8:], BEGIN_TS + 9)):
-        for builder in (by_rows(view_of(TIMES), some), by_columns(view_of(TIMES), some)):
-            with pytest.raises(DecodeError, match=f"commit_ts {commit_ts}\\)"):
-                builder.finish(0, 1)
-        with pytest.raises(DecodeError, match=f"commit_ts {commit_ts}\\)"):
-            by_columns(view_of(TIMES), some).parts(2, goes_ahead=nothing)
+    refused_alike(TIMES, payloads, BEGIN_TS + 7)
+    refused_alike(TIMES, payloads[8:], BEGIN_TS + 9)
+
+
+@pytest.mark.parametrize("kind", ["update", "delete"])
+def test_an_old_value_that_cannot_be_read_beside_a_null(kind: str) -> None:
+    """It is nobody's, and yet read."""
+    info = table([("id", INT), ("at", MOMENT), ("n", INT)], handle="id", unique={"ua": ["n", "at"]})
+    step: Step = (kind, {1: 1, 2: NEVER, 3: None}, {1: 1, 2: Uint(0), 3: None} if kind == "update" else {})
+    good = [transaction([(info, ("insert", {}, {1: n, 2: Uint(0), 3: n}))], commit_ts=BEGIN_TS + n) for n in range(5)]
+    refused_alike(info, [*good, transaction([(info, step)], commit_ts=BEGIN_TS + 9)], BEGIN_TS + 9)
+
+
+def refused_alike(info: TableInfo, payloads: list[bytes], commit_ts: int) -> None:
+    texts = set()
+    for builder in (by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)):
+        with pytest.raises(DecodeError, match=f"commit_ts {commit_ts}\\)") as error:
+            builder.finish(0, 1)
+        texts.add(str(error.value))
+    with pytest.raises(DecodeError) as error:
+        by_columns(view_of(info), payloads).parts(2, goes_ahead=nothing)
+    assert {str(error.value)} == texts
 
 
 def test_a_number_that_becomes_unsigned_is_the_same_value() -> None:

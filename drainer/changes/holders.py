@@ -19,9 +19,8 @@ def codes_of(blocks: Sequence[Sequence[Any]]) -> Ints:
     without a NULL; a column may be signed in one block and unsigned in another."""
     same_types = all([c.type for c in one] == [c.type for c in blocks[0]] for one in blocks)
     single = same_types and len(blocks[0]) == 1
-    joined = pa.concat_arrays([one[0] if single else joined_keys(one).identity for one in blocks])
-    found: Ints = joined.dictionary_encode().indices.to_numpy().astype(np.int64)
-    return found
+    coded = pa.chunked_array([one[0] if single else joined_keys(one).identity for one in blocks]).dictionary_encode()
+    return np.concatenate([chunk.indices.to_numpy() for chunk in coded.chunks]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

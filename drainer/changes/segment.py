@@ -220,9 +220,14 @@ class SegmentBuilder:
         """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
         if self._rest.hides_conflict():
             return True
-        return self._commits > 1 and any(
-            hides_conflict(blocks) for table in self._tables.values() for blocks in table.claims
-        )
+        claims = [blocks for table in self._tables.values() for blocks in table.claims] if self._commits > 1 else []
+        try:
+            return any(map(hides_conflict, claims))
+        except pa.ArrowException as error:
+            _log.warning(
+                "it is not known whether unique values meet, for they are too much for columns", why=str(error)
+            )
+            return True
 
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may

@@ -164,6 +164,19 @@ def test_a_conflict_among_many_rows_that_have_none() -> None:
         assert builder.hides_conflict() == hides
 
 
+def test_values_that_are_too_much_for_one_array_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked then, and the batch goes one transaction after another."""
+
+    def refuse(_: object) -> bool:
+        raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+
+    builder = by_columns(view_of(SHOP), shop([[put(1, 1)], [put(2, 2)]]))
+    builder.finish(0, 1)
+    assert not builder.hides_conflict()
+    monkeypatch.setattr("drainer.changes.segment.hides_conflict", refuse)
+    assert builder.hides_conflict()
+
+
 def test_the_claims_of_several_shares_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares may lie in any order, and each alone has no conflict."""
     monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 1)

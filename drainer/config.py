@@ -1,4 +1,4 @@
-"""The drainer's settings (spec 3.1). Names, defaults and units are upstream's where it has the setting.
+"""The drainer's settings. Names, defaults and units are upstream's where it has the setting.
 
 TOML keys are the fields with dashes; `FLAGS` lists what the command line takes. Keys of parts that do not exist yet
 (Kafka, files, Oracle, relay, table-migrate rules) are refused as unknown rather than ignored.

@@ -237,5 +237,5 @@ class Destination(Protocol):
         ...
 
     def close(self, *, clean: bool) -> None:
-        """Give the destination back. `clean`: everything read was applied (D-CP-07)."""
+        """Give the destination back. `clean`: everything read was applied, `consistent` upstream (D-CP-07)."""
         ...

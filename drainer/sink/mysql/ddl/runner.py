@@ -32,7 +32,7 @@ from drainer.sink.mysql.rows.statements import quote
 
 _log = get_logger(__name__)
 
-# D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
+# Upstream ignores these (D-LD-14): what the first copy may already contain. Believed only where the step says so.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 _ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})

@@ -3,6 +3,7 @@ batch is cut and whichever way its parts went (rule 21)."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
+from drainer.changes.claims import concat_claims
 from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import merge_slot
@@ -27,7 +29,7 @@ from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.claimed import coarse
 from drainer.schema.view import SchemaView
 from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
-from tests.unit.drainer.changes.cases import BYTES
+from tests.unit.drainer.changes.cases import BYTES, Values
 from tests.unit.drainer.changes.keyed import (
     asked,
     by_columns,
@@ -212,6 +214,41 @@ def test_transactions_of_one_commit_ts_are_in_order_of_their_start() -> None:
         for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads)):
             builder.finish(0, 1)
             assert builder.hides_conflict() == hides
+        noted, found = (
+            builder.parts(1, goes_ahead=nothing).claims.values()
+            for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads))
+        )
+        assert asked([merge_claims(found)]) == asked([merge_noted(noted)])  # in order of the places, so both conflict
+
+
+def test_a_value_is_asked_for_in_all_its_spellings() -> None:
+    """As rows have them, and not as they are compared here."""
+    info = table([("id", INT), ("u", LOOSE)], handle="id", unique={"uu": ["u"]})
+    steps: list[Step] = [
+        ("insert", {}, {1: 1, 2: "Ré ".encode()}),
+        ("update", {1: 1, 2: "Ré ".encode()}, {1: 1, 2: b"RE"}),
+        ("insert", {}, {1: 2, 2: b"it's"}),
+        ("delete", {1: 3, 2: b"gone"}, {}),
+    ]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    blobs = by_columns(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    probes = merge_claims(blobs).probes
+    assert {(frozenset(probe.values), probe.key) for probe in probes} == {
+        (frozenset(["('Ré ')".encode(), b"('RE')"]), b"(1)"),
+        (frozenset([b"('it\\'s')"]), b"(2)"),
+    }
+    noted = by_rows(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    assert asked([merge_claims(blobs)]) == asked([merge_noted(noted)])
+
+
+def test_transactions_of_one_commit_ts_alone_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applied by themselves they would be one as well; also where each is in a share of its own."""
+    payloads = [transaction([(SHOP, put(key, 5))], commit_ts=BEGIN_TS, start_ts=BEGIN_TS - 9 + key) for key in (1, 2)]
+    for share in (1, 64 << 20):
+        monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", share)
+        for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads)):
+            assert builder.finish(0, 1).commits == 1
+            assert not builder.hides_conflict()
 
 
 def test_values_that_are_too_much_for_one_array_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,6 +306,20 @@ def test_what_an_update_loses(kind: FieldType, old: Datum, new: Datum, count: in
     assert noted == noted_by_rows(rows)
     assert sum(map(len, noted.values())) == count
     assert columns.hides_conflict() == rows.hides_conflict()
+
+
+def test_what_an_update_loses_of_two_columns_of_which_one_is_compared_more_coarsely() -> None:
+    """Its value counts as another one as soon as either is spelt otherwise."""
+    info = table([("id", INT), ("u", LOOSE), ("w", PADDED)], handle="id", unique={"uw": ["u", "w"]})
+    rows: list[Values] = [{1: 1, 2: b"Re", 3: text} for text in (b"x", b"x ", b"x ")]
+    steps: list[Step] = [("update", old, new) for old, new in itertools.pairwise(rows)]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    by_row, columns = by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)
+    by_row.finish(0, 1)
+    columns.finish(0, 1)
+    noted = noted_by_columns(columns)
+    assert noted == noted_by_rows(by_row)
+    assert len(noted[1, 2]) == 3
 
 
 MOMENT = FieldType(Tp.DATETIME, 128, 19, 0)
@@ -400,10 +451,15 @@ def test_keys_that_cannot_be_followed_are_not() -> None:
 
 def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An array has no more than 2 GiB."""
-    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
     payloads = shop([[put(n, n)] for n in range(9)] + [[gone(3, 3)], [put(8, 9), gone(4, 4)], [put(4, 3)]])
     expected = asked([merge_noted(by_rows(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims.values())])
     assert len(expected[1]) == 10
+    whole = by_columns(view_of(SHOP), payloads)
+    whole.finish(0, 1)
+    ((_, blocks),) = (one for table_ in whole._tables.values() for one in table_.claimed())
+    assert [len(one) for one in concat_claims(blocks)] == [sum(map(len, blocks))]
+    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
+    assert len(concat_claims(blocks)) == len(blocks) > 1
     found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
     assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found])]) == expected
 

@@ -98,8 +98,8 @@ class SparkRun:
         from drainer.spark.source.planner_server import PlannerServer
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
-        if self._config.syncer.db_type != "sqlite":
-            warn_of_loopback(self._config.spark.master, "[syncer.to] host", self._config.syncer.to.host)
+        for setting, host in self._config.syncer.to.hosts().items():
+            warn_of_loopback(self._config.spark.master, setting, host)
         self._session = self._opening.session()
         self._follow_executors()
         self._planner = PlannerServer(self._scheduler, self._fail)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
@@ -15,10 +16,10 @@ from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
 from drainer.changes.claim_slots import merge_claims
-from drainer.changes.slots import merge_slot
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, slotted_rows, unheard
+from drainer.spark.source.executor import decoder_for
 
 FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
 FOUND_DDL = "slot int, conflict string, blob binary"
@@ -69,5 +70,9 @@ def examine(packed: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
     unheard({row["slot"] for row in rows}, last - first, job.intent, job.planned)
     conflict = next((row["conflict"] for row in rows if row["conflict"]), "")
     blobs = join_blobs(row["blob"] for row in rows if row["blob"] is not None)
-    ahead = merge_slot(blobs, job.intent.after_ts, job.intent.until_ts) if blobs else None
+    ahead = (
+        job.order.merge(partial(decoder_for, job.order), blobs, job.intent.after_ts, job.intent.until_ts)
+        if blobs
+        else None
+    )
     return Examined(conflict, ahead)

@@ -77,8 +77,9 @@ def test_parts_leave_the_same_questions_open(
     """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts noted row by row, blobs in any
     order."""
     view, versions = of
-    # Which of two transactions of one commit_ts a claim is of is not said where it was noted row by row.
-    payloads = data.draw(histories(versions, ties=not any(rows_min[:parts])))
+    # Which of two transactions of one commit_ts a claim is of is not said where it was noted row by row, and then the
+    # row that held a value first may not be known there, which counts as a conflict.
+    payloads = data.draw(histories(versions, ties=False))
     dice = random.Random(data.draw(st.integers(0, 999)))
     shares: list[list[bytes]] = [[] for _ in range(parts)]
     for payload in payloads:

@@ -110,9 +110,7 @@ def test_files_of_any_length_are_cut_back_or_refused(whole: Path, tmp_path: Path
     written = committed + b'{"commit_ts": 1, "never": "committed"}\n'
     for size in range(len(written) + 1):
         path.write_bytes(written[:size])
-        start = (
-            opened if size % 500 == 0 or size == length else repaired
-        )
+        start = opened if size % 500 == 0 or size == length else repaired
         if size < length:
             with pytest.raises(DestinationRefused, match=f"has {size} bytes, and {length} are committed"):
                 start(directory)

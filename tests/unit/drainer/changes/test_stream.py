@@ -22,7 +22,7 @@ from drainer.order.errors import BlobError
 from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import TableUnknown, TableUnverified
-from drainer.schema.view import SchemaView, Stray
+from drainer.schema.view import Relocation, SchemaView
 from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
 from tests.unit.drainer.changes.test_segment import histories
@@ -131,7 +131,9 @@ def test_a_large_transaction_in_pieces_keeps_its_places() -> None:
 
 
 def test_a_row_that_says_itself_which_table_it_is_of() -> None:
-    view = replace(view_of(FIRST, SECOND), strays={FIRST.id: (Stray(9, FIRST),)}, homes={FIRST.id: FIRST.id})
+    view = replace(
+        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+    )
     payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(3)]
     found = listed(whole(view, payloads))
     assert found == expected(view, payloads)

@@ -35,6 +35,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -145,19 +146,18 @@ def own_cluster_id(endpoint: str) -> int:
 
 
 def fill(backlog: Backlog, case: Case) -> None:
-    """Half of the transactions into each pump."""
+    """Half of the transactions into each pump, both at once, so that their timestamps lie among one another's."""
     cluster = own_cluster_id(backlog.endpoint)
     half = case.txns // len(backlog.pump_ports)
-    for number, port in enumerate(backlog.pump_ports):
-        pairs = transactions(
-            half,
-            case.rows_each,
-            base=1 + number * half * case.rows_each,
-            seed=number,
-            table=case.table,
-            table_id=backlog.table_id,
-        )
+
+    def fill_one(number: int, port: int) -> None:
+        base = 1 + number * half * case.rows_each
+        pairs = transactions(half, case.rows_each, base=base, seed=number, table=case.table, table_id=backlog.table_id)
         fill_batched(port, cluster, pairs)
+
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(fill_one, *item) for item in enumerate(backlog.pump_ports)]:
+            done.result()
 
 
 def applied(mariadb: MariaDB) -> int:
@@ -261,6 +261,8 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
         drained = drain(watch, backlog, from_running=from_running)
         watch.close()
         server.stop(deadline_s=120)
+        if args.debug:
+            print("\n".join(line for line in server.text().splitlines() if "DEBUG" in line.upper()))
         report.add(name, drained.rate, "rows/s")
         if args.profile:
             tell_profile(report, name, drained, case.rows)
@@ -270,7 +272,8 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
     run("Go drainer", lambda: backlog.original(mariadb), from_running=False, missing=50 * case.rows_each)
     take_ceiling()
     syncer = f"worker-count = {args.slots}"
-    top = f"batch-bytes-max = {args.batch_bytes}" if args.batch_bytes else ""
+    top = f"batch-bytes-max = {args.batch_bytes}\n" if args.batch_bytes else ""
+    top += 'log-level = "debug"' if args.debug else ""
     run("this drainer", lambda: backlog.ours(mariadb, syncer, top), from_running=True)
     take_ceiling()
     means = {name: sum(found) / len(found) for name, found in rates.items()}
@@ -298,6 +301,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--unique", type=int, default=200_000, metavar="TXNS")
     parser.add_argument("--keyless", type=int, default=20_000, metavar="TXNS")
     parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
+    parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
     parser.add_argument("--no-original", action="store_true", help="leave the Go drainer out, though it is there")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
     parser.add_argument("--slots", type=int, default=0, help="worker-count of the drainer; 0: its default")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.report import timed
 from bench.sbtest import SBTEST, Table, rows
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 ROWS_A_STATEMENT = 500
 ROWS_A_TRANSACTION = 10_000

@@ -39,9 +39,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from binlog.cluster import cluster_id
-from binlog.config import UpstreamSection
-from binlog.etcd import connect_etcd
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.runtime.config import UpstreamSection
 
 from bench import cpu
 from bench.ceiling import PlainLoader
@@ -50,9 +50,9 @@ from bench.original import original_backlog
 from bench.report import Report
 from bench.sbtest import KEYLESS, SBTEST, TABLE_ID, UNIQUE, Table, jobs
 from bench.stack import Stack, running_stack
-from drainer.spark.java import archive_of, check_java
+from drainer.spark.startup.java import archive_of, check_java
 from tests.peer.cluster import peer_bin
-from tests.support import MariaDB, Server, wait_until
+from tests.support.servers import MariaDB, Server, wait_until
 
 RUNNING = "drainer is running"
 DRAIN_S = 3600
@@ -288,7 +288,7 @@ def make_archive() -> None:
     """The JVM's classes as an installed drainer has them (`make archive`)."""
     if not archive_of(check_java()).exists():
         print("the archive of the JVM's classes is made, once", flush=True)
-        subprocess.run([sys.executable, "-m", "drainer.spark.archive"], check=True)
+        subprocess.run([sys.executable, "-m", "drainer.spark.startup.class_archive"], check=True)
 
 
 def arguments() -> argparse.Namespace:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.peer.cluster import Peer, running_peer
-from tests.support import MariaDB, Server, running_mariadb
+from tests.support.servers import MariaDB, Server, running_mariadb
 
 WORKERS = 16  # of the Go drainer, which writes with that many connections; its default
 

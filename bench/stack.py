@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import (
+from tests.support.servers import (
     MariaDB,
     Server,
     answers,

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.plan import Kind, TableShape
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.form import Form

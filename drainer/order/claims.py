@@ -18,8 +18,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
-from drainer.order.table import INSERT, TableFold
-from drainer.plan import Row
+from drainer.batch.work import Row
+from drainer.order.key_states import INSERT, TableFold
 from drainer.row.claimed import ClaimCodec, OtherKey, Values
 from drainer.row.codec import Codec
 from drainer.row.program import UNUSUAL, Images

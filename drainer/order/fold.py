@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from drainer.batch.work import Change, Folded, Kind, Ordered, SegmentWork, TableShape
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
+from drainer.order.key_states import NetState, TableFold
 from drainer.order.probes import pack_claims
-from drainer.order.table import NetState, TableFold
-from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork, TableShape
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder, change_of, in_order

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
-from drainer.plan import Kind, Row
+from drainer.batch.work import Kind, Row
 from drainer.row.codec import Codec
 from drainer.row.form import Cell
 from drainer.row.key import Same, choose_key, normal

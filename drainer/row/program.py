@@ -29,7 +29,7 @@ from binlog.tidb.time import duration_text
 from binlog.tidb.types import FieldType
 from binlog.tidb.varint import decode_uvarint, decode_varint, encode_varint
 
-from drainer.plan import Row
+from drainer.batch.work import Row
 from drainer.row.family import Family, flag_of
 from drainer.row.form import Cell
 from drainer.row.key import Same, trim_fraction, trim_fraction_text

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bench import cpu
-from tests.support import wait_until
+from tests.support.servers import wait_until
 
 # The kernel counts by ticks, and may see less than the process does.
 BUSY_S = 0.3

@@ -14,12 +14,12 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind, NetRow, SegmentWork
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
-from drainer.plan import Kind, NetRow, SegmentWork
 from drainer.row.decode import Decoder
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})

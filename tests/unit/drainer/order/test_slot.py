@@ -9,7 +9,7 @@ from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION, slot_of
 from drainer.row.key import identity
-from tests.row_case import BEGIN_TS, INT, decoder_of, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, decoder_of, table, transaction
 
 
 def test_slots_of_version_1() -> None:

@@ -11,10 +11,10 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.claimed import ClaimCodec, other_keys
 from drainer.row.form import Dialect
-from tests.row_case import codec_of, not_null, table
+from tests.support.row_case import codec_of, not_null, table
 from tests.unit.drainer.row.test_program import KINDS, _encoded, datums, quick
 
 KEYED = [kind for kind in KINDS if kind.tp is not Tp.JSON]

@@ -14,9 +14,9 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.form import Dialect
-from tests.row_case import INT, codec_of, not_null, table
+from tests.support.row_case import INT, codec_of, not_null, table
 from tests.unit.drainer.row.test_program import KINDS, datums, pairs
 
 COLLATED = tuple(

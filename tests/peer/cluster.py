@@ -146,7 +146,8 @@ class Peer:
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'initial-commit-ts = 0\nstatus-addr = ""\n{more}\n[schema]\nhistory-url = "{self.history_url}"\n'
-            f'[syncer]\ndb-type = "mariadb"\n{syncer}\n[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
+            f'[syncer]\ndb-type = "mariadb"\n{syncer}\n[syncer.to]\n'
+            f'host = "{destination.host}"\nport = {destination.port}\n'
             f'user = "{destination.user}"\npassword = "{destination.password}"\n'
         )
         drainer = python_module(

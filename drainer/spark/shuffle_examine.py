@@ -18,7 +18,7 @@ from drainer.changes.slots import merge_slot
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.order.probes import merge_claims
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
-from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, slotted_rows, unheard
+from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, unheard
 
 FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
 FOUND_DDL = "slot int, conflict string, blob binary"
@@ -52,16 +52,11 @@ class Examine:
         return found
 
 
-def examine(packed: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
-    """Run the whole job. RangeDiffers where a slot has not been heard of."""
+def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
+    """Look at what `shuffle_apply.read_by_slot` gave. RangeDiffers where a slot has not been heard of."""
     first, last = job.order.slots, job.order.blobs
-    found = (
-        slotted_rows(packed, job.order, job.folded, errors)
-        .where(f"slot >= {first}")
-        .selectExpr(f"slot - {first} AS slot", "blob")
-        .repartitionById(last - first, "slot")
-        .mapInArrow(carried(Examine(job), errors), FOUND_DDL)
-    )
+    claims = by_slot.where(f"slot >= {first}").selectExpr(f"slot - {first} AS slot", "blob")
+    found = claims.mapInArrow(carried(Examine(job), errors), FOUND_DDL)
     try:
         rows = found.toArrow().to_pylist()
     except SPARK_ERRORS as error:

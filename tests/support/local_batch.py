@@ -26,6 +26,7 @@ class LocalFeed:
     after_ts: int
     until_ts: int
     checks: int = 0
+    reads: int = 0
     spreads: list[SpreadJob] = field(default_factory=list)
     examined: list[ExamineJob] = field(default_factory=list)
 
@@ -36,6 +37,10 @@ class LocalFeed:
 
     def check(self, order: FoldOrder) -> None:
         self.checks += 1
+        self._fold(order)
+
+    def read(self, order: FoldOrder, *, folded: bool) -> None:
+        self.reads += 1
         self._fold(order)
 
     def examine(self, job: ExamineJob) -> Examined:

@@ -50,3 +50,13 @@ def test_transactions_hold_the_rows_and_come_in_order() -> None:
         assert mutation.table_id == 42
         ids += [decode_one(row)[0] for row in mutation.inserted_rows]
     assert ids == list(range(7, 157))
+
+
+def test_what_two_pumps_get_has_no_timestamp_in_common() -> None:
+    found = [
+        Binlog.FromString(payload).commit_ts or Binlog.FromString(payload).start_ts
+        for seed in range(2)
+        for pair in transactions(300, 1, seed=seed)
+        for payload in pair
+    ]
+    assert len(set(found)) == len(found)

@@ -102,7 +102,6 @@ def test_a_batch_that_keeps_its_keys(spark: Any, folded: bool) -> None:
     results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), folded, with_all))
     assert sum(result.rows for result in results) == 40
     assert {result.surprise for result in results} == {"unique"} and len(results) > 1
-    feed.close()
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -110,14 +109,12 @@ def test_a_value_that_two_parts_give_to_two_rows(spark: Any, folded: bool) -> No
     feed = feed_of(spark, TWICE, folded=folded)
     found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, planned(TWICE)))
     assert found.conflict == "two rows of db.unique hold one value of (u)"
-    feed.close()
 
 
 def test_a_value_that_the_destination_holds(spark: Any) -> None:
     feed = feed_of(spark, PARTS, folded=True)
     found = feed.examine(ExamineJob(ORDER, INTENT, Holding((b"(117)",)), True, planned(PARTS)))
     assert found.conflict == "b'(117)' is taken"
-    feed.close()
 
 
 def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
@@ -126,4 +123,3 @@ def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
     feed = feed_of(spark, PARTS, folded=True)
     with pytest.raises(RangeDiffers, match="through Spark to slot"):
         feed.examine(ExamineJob(ORDER, INTENT, Holding(), True, one_more))
-    feed.close()

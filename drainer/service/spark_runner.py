@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from binlog.errors import PumpUnavailable
+from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
@@ -140,6 +141,8 @@ class SparkRun:
             self._pipeline.read(plan, feed)
         except BaseException as error:  # noqa: BLE001  what the batch before it raised comes first
             failure = error
+        else:
+            crash_point("drainer.after_read")
         self._applier.wait()
         if failure is not None:
             if self._pipeline.stopping:

@@ -19,10 +19,11 @@ of 10,000 rows; each taken before and after the drainer, and the mean of the two
 from its "drainer is running" to its last row. *The Go drainer*, where PEER_BIN names its binaries and for the first two
 backlogs: on the same pumps before ours, with 16 workers; for it the clock runs from the first row that is visible.
 
-`--profile` prints the CPU that each program takes for a row, in µs, and how busy the machine was; what other programs
-of the machine take is no part of it. `--batch-bytes` and `--slots` set the drainer's `batch-bytes-max` and
-`worker-count`. Progress comes from the server's counter of written rows, for a COUNT of the table would take a part of
-the machine. On a noisy machine compare CPU for each row, and ratios of one run.
+`--profile` prints the CPU that each program takes for a row, in µs, how much of it went before the first row was
+visible, which is the same for any number of rows, and how busy the machine was with these programs. `--batch-bytes` and
+`--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--debug` prints its log of its batches. Progress comes
+from the server's counter of written rows, for a COUNT of the table would take a part of the machine. On a noisy machine
+compare CPU for each row, and ratios of one run.
 """
 
 from __future__ import annotations
@@ -210,11 +211,13 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Rows a second, and CPU seconds by program in that time."""
+    """Rows a second, and CPU seconds by program in that time; `first`: of these, until the first row was visible."""
 
     rate: float
     seconds: float
     cpu: dict[str, float]
+    first_s: float
+    first: dict[str, float]
 
 
 def drain(watch: Watch, backlog: Backlog, *, from_running: bool) -> Drained:
@@ -229,15 +232,19 @@ def drain(watch: Watch, backlog: Backlog, *, from_running: bool) -> Drained:
 
     wait_until(begins, deadline_s=300, what="the drainer runs")
     before, begin = used(), time.perf_counter()
+    wait_until(watch.first, deadline_s=DRAIN_S, what="the first row downstream")
+    first_s, first = time.perf_counter() - begin, cpu.between(before, used())
     wait_until(watch.done, deadline_s=DRAIN_S, what="all rows downstream")
     seconds = time.perf_counter() - begin
-    return Drained(watch.expected / seconds, seconds, cpu.between(before, used()))
+    return Drained(watch.expected / seconds, seconds, cpu.between(before, used()), first_s, first)
 
 
 def tell_profile(report: Report, who: str, drained: Drained, rows: int) -> None:
     for name, seconds in drained.cpu.items():
         if seconds:
             report.add(f"{who}: CPU of {name}", seconds / rows * 1e6, "µs/row")
+    shares = ", ".join(f"{name} {seconds:.1f}" for name, seconds in drained.first.items() if seconds)
+    report.note(f"of this before the first row, after {drained.first_s:.1f} s: {shares or 'nothing'} (CPU seconds)")
     total = sum(drained.cpu.values())
     report.add(f"{who}: CPU in all", total / rows * 1e6, "µs/row")
     cores = len(os.sched_getaffinity(0))

@@ -181,7 +181,7 @@ class Writer:
         for n, part in enumerate(self.layout.handle):
             v = f"h{n}"
             if part.kind is None:
-                # A whole number is the column itself, whatever the row says (row format 2.6).
+                # A whole number is the column itself, whatever the row says (D-TR-01).
                 v = f"c{part.target}" if part.target >= 0 else v
                 self._int_handle(part, v)
             else:

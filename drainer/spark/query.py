@@ -12,9 +12,9 @@ from binlog.runtime.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
-from drainer.sink.base import SlotResult
+from drainer.sink.base import Receipt
 from drainer.spark import shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
@@ -37,19 +37,19 @@ class SparkFeed:
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         shuffle_apply.check_rows(self._packed, order, self._errors)
 
-    def read(self, order: FoldOrder, *, folded: bool) -> None:
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
         self._read(order, folded)
 
     def examine(self, job: ExamineJob) -> Examined:
         return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors)
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)
 
-    def _read(self, order: FoldOrder, folded: bool) -> DataFrame:
+    def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
         """All jobs of a batch have one order, and read it once."""
         if self._by_slot is None:
             self._by_slot = shuffle_apply.read_by_slot(self._packed, order, folded, self._errors)

@@ -13,6 +13,7 @@ import pytest
 from binlog import envelope
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
@@ -24,8 +25,8 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Merged, Rows, Step
-from drainer.sink.base import Destination, Identity
+from drainer.schema.steps import Ddl, Rows, Step
+from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.ddl.server import Server
@@ -39,12 +40,12 @@ from tests.support.servers import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
+def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
     scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    binlogs = [Merged(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
+    binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     jobs.write_bytes(capture.jobs_text)
     keeper = SchemaKeeper([FileSource(jobs)], Policy())
@@ -64,7 +65,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
     return schema
 
 
-def apply(step: Step, schema: Schema, destination: Destination) -> None:
+def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):

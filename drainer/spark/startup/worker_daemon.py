@@ -23,13 +23,13 @@ import pyspark.daemon
 import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
-import drainer.sink.registry
 import drainer.spark.shuffle_apply
 import drainer.spark.shuffle_examine
 import drainer.spark.source.executor
 import drainer.spark.source.planned_reader
 import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
+from drainer.sink.registry import import_writers
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -46,6 +46,7 @@ class WithoutPandas(MetaPathFinder):
 if __name__ == "__main__":
     drainer.spark.startup.node_requirements.check_build()
     sys.meta_path.insert(0, WithoutPandas())
+    import_writers()
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

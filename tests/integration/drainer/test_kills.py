@@ -43,7 +43,7 @@ ROWS = [
     "sink.before_chunk_commit:2",
     "sink.after_chunk_commit:3",
     "drainer.mid_spread",
-    "drainer.before_finish",
+    "drainer.before_commit",
 ]
 # With a backlog of several batches, of which one is read while the one before it is applied.
 READ_AHEAD = [

@@ -182,7 +182,7 @@ def test_what_is_read_before_its_turn_is_refused_if_its_turn_does_not_come() -> 
 
 
 def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:
-    """Rule 17."""
+    """The destination's position wins (rule 17)."""
     run = start(Store())
     with pytest.raises(BatchRefused, match="does not begin"):
         run.pipeline.run(plan(BEGIN + 1, END), feed(BEGIN, END))

@@ -21,9 +21,9 @@ backlogs: on the same pumps before ours, with 16 workers; for it the clock runs 
 
 `--profile` prints the CPU that each program takes for a row, in µs, how much of it went before the first row was
 visible, which is the same for any number of rows, and how busy the machine was with these programs. `--batch-bytes` and
-`--slots` set the drainer's `batch-bytes-max` and `worker-count`; `--debug` prints its log of its batches. Progress is
-the server's counter of written rows, for a COUNT of the table would take a part of the machine. On a noisy machine
-compare CPU for each row, and ratios of one run.
+`--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--master` its Spark; `--debug` prints its log of its
+batches. Progress is the server's counter of written rows, for a COUNT of the table would take a part of the machine. On a
+noisy machine compare CPU for each row, and ratios of one run.
 """
 
 from __future__ import annotations
@@ -280,7 +280,8 @@ def measure(backlog: Backlog, mariadb: MariaDB, case: Case, args: argparse.Names
     take_ceiling()
     syncer = f"worker-count = {args.slots}"
     top = f"batch-bytes-max = {args.batch_bytes}\n" if args.batch_bytes else ""
-    top += 'log-level = "debug"' if args.debug else ""
+    top += 'log-level = "debug"\n' if args.debug else ""
+    top += f'[spark]\nmaster = "{args.master}"\n' if args.master else ""
     run("this drainer", lambda: backlog.ours(mariadb, syncer, top), from_running=True)
     take_ceiling()
     means = {name: sum(found) / len(found) for name, found in rates.items()}
@@ -312,6 +313,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--no-original", action="store_true", help="leave the Go drainer out, though it is there")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
     parser.add_argument("--slots", type=int, default=0, help="worker-count of the drainer; 0: its default")
+    parser.add_argument("--master", default="", help="Spark's master; its default if empty")
     return parser.parse_args()
 
 

@@ -22,8 +22,8 @@ backlogs: on the same pumps before ours, with 16 workers; for it the clock runs 
 `--profile` prints the CPU that each program takes for a row, in µs, how much of it went before the first row was
 visible, which is the same for any number of rows, and how busy the machine was with these programs. `--batch-bytes` and
 `--slots` set the drainer's `batch-bytes-max` and `worker-count`, `--master` its Spark; `--debug` prints its log of its
-batches. Progress is the server's counter of written rows, for a COUNT of the table would take a part of the machine. On a
-noisy machine compare CPU for each row, and ratios of one run.
+batches. Progress is the server's counter of written rows, for a COUNT of the table would take a part of the machine. On
+a noisy machine compare CPU for each row, and ratios of one run.
 """
 
 from __future__ import annotations

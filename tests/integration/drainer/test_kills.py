@@ -50,7 +50,6 @@ READ_AHEAD = [
     "drainer.after_read:2",
     "drainer.after_read:3",
     "drainer.after_intent:2",
-    "sink.after_chunk_commit:5",
     "drainer.before_finish:2",
 ]
 DDL = [

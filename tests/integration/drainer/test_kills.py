@@ -50,7 +50,7 @@ READ_AHEAD = [
     "drainer.after_read:2",
     "drainer.after_read:3",
     "drainer.after_intent:2",
-    "drainer.before_finish:2",
+    "drainer.before_commit:2",
 ]
 DDL = [
     "drainer.after_apply",

@@ -46,7 +46,8 @@ class TableShape:
     writers check nothing, so a row takes away whatever stands under one of its unique keys, and one to remove may be
     missing (rule 21); `row_key`: of such a table that stays in order, the columns by which a row is removed, empty:
     all of them; `unique`: of such a table, the places of every unique key. `fractions`: parallel to
-    `columns`, how many digits upstream keeps behind the point of a number or of a second.
+    `columns`, how many digits upstream keeps behind the point of a number or of a second; `families`: likewise, the
+    families of their types (row.family), empty where nobody has told.
     """
 
     table_id: int
@@ -62,6 +63,7 @@ class TableShape:
     row_key: tuple[int, ...] = ()
     unique: tuple[tuple[int, ...], ...] = ()
     fractions: tuple[int, ...] = ()
+    families: tuple[str, ...] = ()
 
     @property
     def has_text_key(self) -> bool:
@@ -113,11 +115,11 @@ class Folded:
     rows: Sequence[NetRow]
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """A value of a unique key that a batch gives to rows (rule 21). Before the batch nobody may hold it but the row
     `key`, a fold key as in `NetRow.stale`. `places`: the unique key's columns in the shape's; `values`: the value,
-    likewise written; several where they are one by a comparison that is coarser than upstream's."""
+    likewise written; several where they are one by a comparison that is coarser than upstream's. As many as a batch has
+    values, so a NamedTuple, as NetRow."""
 
     shape: TableShape
     places: tuple[int, ...]

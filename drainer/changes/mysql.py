@@ -36,6 +36,19 @@ def tuples(forms: Sequence[Form], columns: Sequence[Any], end: bytes = b")") -> 
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
 
 
+def compared_tuples(families: Sequence[Family], columns: Sequence[Any]) -> Any:
+    """As `tuples`, of columns without a NULL as they are compared in a key (changes.key.compared)."""
+    parts: list[Any] = []
+    constant = b"("
+    for number, (family, column) in enumerate(zip(families, columns, strict=True)):
+        text = column if column.type == pa.binary() else pc.cast(pc.cast(column, pa.string()), pa.binary())
+        before, text, after = _quoted(family, text)
+        parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
+        constant = after
+    parts.append(pa.scalar(constant + b")", pa.binary()))
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+
+
 def literals(form: Form, column: Any) -> Any:
     """A binary array of one column's literals, NULL as `NULL`."""
     before, text, after = _literal(form, column)
@@ -48,9 +61,13 @@ def literals(form: Form, column: Any) -> Any:
 
 def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
     """(what stands before each, texts without a NULL among them, what stands behind each)."""
-    text = text_of(form, column)
-    before, after = _QUOTES.get(form.family, (b"", b""))
-    if form.family in (Family.TEXT, Family.JSON):
+    return _quoted(form.family, text_of(form, column))
+
+
+def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
+    """As `_literal`, of the texts that stand between quotes."""
+    before, after = _QUOTES.get(family, (b"", b""))
+    if family in (Family.TEXT, Family.JSON):
         escaped = _escaped(text)
         if escaped is None:
             shown = [b"NULL" if value is None else string_literal(value) for value in text.to_pylist()]

@@ -178,6 +178,6 @@ def _no_program(b: bytes, p: int, end: int) -> None:
 
 @lru_cache(maxsize=2048)
 def _compiled(layout: Layout, keys: tuple[OtherKey, ...]) -> ClaimPrograms:
-    if any(target.heir_of for target in layout.targets):
+    if any(target.old_column_id for target in layout.targets):
         return ClaimPrograms(_no_program, _no_program, _no_program)
     return claim_programs(layout, keys)

@@ -44,7 +44,7 @@ _NO_CELLS = CellPrograms(_general_way, _general_way, _general_way)
 def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, FoldPrograms, CellPrograms]:
     layout = layout_of(at, dialect)
     reader = GeneralReader(layout)
-    if dialect == "carrier" or any(target.heir_of for target in layout.targets):
+    if dialect == "carrier" or any(target.old_column_id for target in layout.targets):
         return layout, reader, _NO_FOLD, _NO_CELLS
     if layout.key.columns:
         return layout, reader, fold_programs(layout), _NO_CELLS
@@ -125,11 +125,11 @@ class Codec:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
-            coming = self._view.coming.get((self._at.table_id, column_id))
-            if coming is not None and coming.shows_nothing(values.get(column_id), values):
+            coming = self._view.upcoming_columns.get((self._at.table_id, column_id))
+            if coming is not None and coming.may_precede_ddl(values.get(column_id), values):
                 return
             if column_id in self._at.current.columns_by_id:
-                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.going:
+                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.columns_being_dropped:
                     raise ColumnGoing(
                         table_id=self._at.table_id,
                         column_id=column_id,
@@ -174,6 +174,7 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         row_key=layout.key.row_key,
         unique=layout.key.unique,
         fractions=tuple(_fraction(t.form) for t in layout.targets),
+        families=tuple(t.form.family.value for t in layout.targets),
     )
 
 

@@ -35,8 +35,9 @@ def is_utf8(text: bytes) -> bool:
 
 
 def string_literal(text: bytes) -> bytes:
-    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed."""
-    return b"'%b'" % escape(text) if is_utf8(text) else b"X'%b'" % text.hex().encode()
+    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed. It
+    is not written as that of a binary column (X), for LOAD DATA can take those alone."""
+    return b"'%b'" % escape(text) if is_utf8(text) else b"x'%b'" % text.hex().encode()
 
 
 def double_text(value: float) -> str:

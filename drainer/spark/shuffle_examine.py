@@ -15,8 +15,8 @@ from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
+from drainer.changes.claim_slots import merge_claims
 from drainer.order.blob_pieces import cut_blob, join_blobs
-from drainer.order.probes import merge_claims
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, unheard
 from drainer.spark.source.executor import decoder_for

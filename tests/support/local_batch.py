@@ -11,7 +11,7 @@ from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
-from drainer.order.probes import merge_claims
+from drainer.changes.claim_slots import merge_claims
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 

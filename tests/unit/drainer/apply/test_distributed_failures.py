@@ -135,7 +135,7 @@ def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() 
     with pytest.raises(NotSpread, match="planned again"):
         now.pipeline.read(plan, feed)
     assert (store.intent, store.commit_ts, feed.spreads) == (None, BEGIN_TS, [])
-    assert now.pipeline.loose_from == BEGIN_TS
+    assert now.pipeline.inline_from == BEGIN_TS
 
 
 def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is() -> None:
@@ -144,7 +144,7 @@ def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is
     now = life(store, complete=False)
     with pytest.raises(NotSpread, match="planned again"):
         now.pipeline.read(folded(now), feed)
-    assert now.pipeline.loose_from is None
+    assert now.pipeline.inline_from is None
     plan = folded(now)
     now.pipeline.read(plan, feed)
     assert store.intent is None

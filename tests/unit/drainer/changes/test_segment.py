@@ -26,7 +26,7 @@ from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
 from drainer.row.decode import Decoder
 from drainer.schema.errors import TableUnknown, TableUnverified
-from drainer.schema.view import SchemaView, Stray
+from drainer.schema.view import Relocation, SchemaView
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
@@ -254,7 +254,7 @@ def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> Non
         assert merged(merge_slot(blobs[0])) == merged(expected)
 
 
-def test_a_table_with_other_unique_keys_and_one_without_any_go_one_by_one() -> None:
+def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> None:
     shop = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]}, table_id=1, name="shop")
     bare = table([("v", TEXT)], table_id=2, name="bare")
     plain = table([("id", INT), ("v", TEXT)], handle="id", table_id=3, name="plain")
@@ -268,7 +268,9 @@ def test_a_table_with_other_unique_keys_and_one_without_any_go_one_by_one() -> N
         payloads.append(transaction(steps[n % 3 :], commit_ts=BEGIN_TS + n))
     view = view_of(shop, bare, plain)
     expected = one_by_one(view, payloads)
-    assert listed(by_columns(view, payloads)) == listed(expected)
+    work = by_columns(view, payloads)
+    assert listed(work) == listed(expected)
+    assert all(isinstance(one.rows, NetColumns) for one in work.folded) and len(work.folded) == 2
     for in_order in (False, True):
         work = merge_slot(cut(view, [payloads[:9], payloads[9:]], 1, in_order=in_order)[0])
         assert merged(work) == merged(expected)
@@ -314,7 +316,7 @@ def test_rows_that_must_be_placed_one_by_one_and_tables_that_get_some_of_them_ha
     """Beside them other tables have, and no row counts twice."""
     infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
     stray, _, plain = infos
-    view = replace(view_of(*infos), strays={1: (Stray(9, stray),)}, homes={77: 2})
+    view = replace(view_of(*infos), relocations={1: (Relocation(9, stray),)}, relocated_ids={77: 2})
     payloads = [
         transaction([(info, ("insert", {}, {1: n, 2: b"x"})) for info in infos], commit_ts=BEGIN_TS + n)
         for n in range(5)

@@ -23,6 +23,7 @@ from drainer.changes.slots import merge_slot
 from drainer.order.blob import merge_slot as merge_rows
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.row_case import BEGIN_TS, Step, transaction, view_of
 
 SMALL = (1, 10, 30, 100, 250, 1000)
@@ -50,15 +51,15 @@ def by_columns(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentBuilder
 
 
 def by_rows(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(decoder)
+    builder = FoldBuilder(decoder, SQL_TEXT)
     builder.add_all(payloads)
     return builder
 
 
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
     columns, rows = (
-        SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(info), "mysql"),
+        SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(info)),
     )
 
     def both(what: str, ours: Callable[[], object], other: Callable[[], object]) -> None:
@@ -77,13 +78,13 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
     )
     both("to 4 slots", lambda: by_columns(columns, payloads).slots(4), lambda: by_rows(rows, payloads).slots(4))
     ours, theirs = by_columns(columns, payloads).slots(4).values(), by_rows(rows, payloads).slots(4).values()
-    both("merging slots", lambda: [merge_slot([b]) for b in ours], lambda: [merge_rows([b]) for b in theirs])
+    both("merging slots", lambda: [merge_slot([b], SQL_TEXT) for b in ours], lambda: [merge_rows([b]) for b in theirs])
 
 
 def small(report: Report, payloads: list[bytes]) -> None:
     columns, rows = (
-        SegmentDecoder(view_of(SBTEST), "mysql", columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(SBTEST), "mysql"),
+        SegmentDecoder(view_of(SBTEST), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(SBTEST)),
     )
     for count in SMALL:
         some = payloads[:count]

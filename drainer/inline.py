@@ -199,5 +199,5 @@ class Inline:
     def _decoder_for(self, view: SchemaView) -> SegmentDecoder:
         """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""
         if self._decoder is None or self._decoder.view is not view:
-            self._decoder = SegmentDecoder(view, self._destination.dialect)
+            self._decoder = SegmentDecoder(view, self._destination.format)
         return self._decoder

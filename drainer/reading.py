@@ -7,8 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drainer.changes.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.protocol import Dialect
 
 if TYPE_CHECKING:
     from drainer.changes.segment import SegmentBuilder
@@ -29,12 +29,12 @@ class PackedView:
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`. `ahead`: ids of tables that slots
-    get no rows of, for these go ahead. `examined`: behind the slots come as many with claims, and one with the rows
-    that go ahead; all of it is looked at before anything is applied (rule 21)."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and cut into `slots`. `ahead`: ids of
+    tables that slots get no rows of, for these go ahead. `examined`: behind the slots come as many with claims, and one
+    with the rows that go ahead; all of it is looked at before anything is applied (rule 21)."""
 
     view: PackedView
-    dialect: Dialect
+    format: Format
     slots: int
     ahead: frozenset[int] = frozenset()
     examined: bool = False

@@ -189,7 +189,7 @@ class Spreading:
             self._packed = (view, PackedView.of(view), *_strict(view))
         _, packed, ahead, followed = self._packed
         examined = fresh and (followed or bool(ahead))
-        return FoldOrder(packed, self._destination.dialect, slots, ahead, examined)
+        return FoldOrder(packed, self._destination.format, slots, ahead, examined)
 
     def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what

@@ -44,7 +44,7 @@ class LocalFeed:
         conflict, ahead = "", None
         for slot, blobs in sorted(self._slots(job.order).items()):
             if slot == 2 * slots:
-                ahead = merge_slot(blobs, job.intent.after_ts, job.intent.until_ts)
+                ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts)
             elif slot >= slots:
                 asked = merge_claims(blobs)
                 conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
@@ -57,7 +57,7 @@ class LocalFeed:
 
     def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> SlotResult:
         try:
-            return job.target.apply(slot, merge_slot(blobs, job.intent.after_ts, job.intent.until_ts))
+            return job.target.apply(slot, merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts))
         except DataError as error:
             error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
             raise
@@ -72,7 +72,7 @@ class LocalFeed:
     def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
         found = []
         for _, message in self.messages():
-            decoder = SegmentDecoder(pickle.loads(order.view.pickled), order.dialect)
+            decoder = SegmentDecoder(pickle.loads(order.view.pickled), order.format)
             builder = SegmentBuilder(decoder, follows_values=order.examined)
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
             found.append(order.cut(builder))

@@ -17,15 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from binlog.errors import DecodeError
 from binlog.tidb.table import TableInfo
 
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.plan import Kind, TableShape
+from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.form import Form
+from drainer.row.usual import Cells
 from drainer.schema.view import SchemaView, TableVersions
 
 # Fewer rows of one kind than this are read one by one: reading in step costs the same for 1 and for 1,000.
@@ -55,7 +58,7 @@ class Changes:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        return tuple(target.form for target in self.codec.layout.targets)
+        return self.codec.forms
 
     def __len__(self) -> int:
         return len(self.order)
@@ -90,10 +93,10 @@ class ColumnDecoder:
     """Decodes under one view. Keeps what it has made for each table and schema_version; not for several threads."""
 
     def __init__(
-        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, beside: Decoder | None = None
+        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, decoder: Decoder | None = None
     ) -> None:
-        """`beside`: as of Decoder."""
-        self.decoder = Decoder(view, "carrier", beside=beside)
+        """`decoder`: one of this view that others use, too."""
+        self.decoder = decoder or Decoder(view)
         self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
         self._vector_rows_min = vector_rows_min
 
@@ -187,16 +190,33 @@ def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Col
 
 
 def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int]) -> Changes:
-    """The general way, in the rows' own order, so that its error is that of the first of them."""
-    images: list[tuple[tuple[object, ...], ...]] = [()] * len(rows)
+    """In the rows' own order, so that its error is that of the first of them."""
+    codec = codec.asking_for(wanted_old)
+    olds: list[Cells] = [()] * len(rows)
+    news: list[Cells] = [()] * len(rows)
     for number in np.argsort(rows.order, kind="stable").tolist():
-        images[number] = codec.cells(kind, rows.row(number), int(rows.commit_ts[number]))
-    targets = codec.layout.targets
+        old, new = codec.images(kind, rows.row(number), int(rows.commit_ts[number]))
+        olds[number], news[number] = old or (), new or ()
+    forms = codec.forms
 
-    def columns(image: int, wanted: Sequence[int]) -> Columns:
-        arrays = [pa.array([one[image][at] for one in images], targets[at].carrier_type) for at in wanted]
-        return _spread(arrays, wanted, len(targets))
+    def columns(images: list[Cells], wanted: Sequence[int]) -> Columns:
+        arrays = [_array(codec, forms[at], [one[at] for one in images], rows) for at in wanted]
+        return _spread(arrays, wanted, len(forms))
 
-    old = None if kind is Kind.INSERT else columns(0, wanted_old)
-    new = None if kind is Kind.DELETE else columns(-1, range(len(targets)))
-    return _changes(codec, kind, rows, old, new)
+    old_columns = None if kind is Kind.INSERT else columns(olds, wanted_old)
+    new_columns = None if kind is Kind.DELETE else columns(news, range(len(forms)))
+    return _changes(codec, kind, rows, old_columns, new_columns)
+
+
+def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> Any:
+    """DecodeError, naming table and commit_ts, of a number beyond the column's type, which a column cannot hold."""
+    try:
+        return pa.array(values, form.carrier_type)
+    except (OverflowError, pa.ArrowInvalid):
+        for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
+            try:
+                pa.array([value], form.carrier_type)
+            except (OverflowError, pa.ArrowInvalid):
+                detail = f"{value!r:.100} does not fit"
+                codec.fail(DecodeError(f"{form.kind.mysql_name} value", offset=0, detail=detail), commit_ts)
+        raise

@@ -17,6 +17,7 @@ from binlog.errors import DecodeError
 from binlog.log import get_logger
 
 from drainer.changes.decode import Changes, ColumnDecoder
+from drainer.changes.format import Format, check_row
 from drainer.changes.net import States, merge, net_of
 from drainer.changes.netrows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
@@ -26,7 +27,6 @@ from drainer.order.fold import FoldBuilder, Parts
 from drainer.plan import Folded, SegmentWork, TableShape
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
 from drainer.row.key import choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
@@ -50,21 +50,21 @@ class _NoColumns(Exception):
 
 
 class SegmentDecoder:
-    """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
+    """What decodes the rows of one view for a destination that writes them so. Keeps what it has made; not for several
     threads."""
 
     def __init__(
         self,
         view: SchemaView,
-        dialect: Dialect,
+        format_: Format,
         *,
         columns_bytes_min: int = COLUMNS_BYTES_MIN,
         columns_rows_min: int = COLUMNS_ROWS_MIN,
     ) -> None:
         self.view = view
-        self.dialect = dialect
-        self.rows = Decoder(view, dialect)
-        self.columns = ColumnDecoder(view, beside=self.rows)
+        self.format = format_
+        self.rows = Decoder(view)
+        self.columns = ColumnDecoder(view, decoder=self.rows)
         self.columns_bytes_min = columns_bytes_min
         self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
@@ -79,7 +79,7 @@ class SegmentDecoder:
     def _covers(self, table_id: int) -> bool:
         view = self.view
         versions = view.tables.get(table_id)
-        if versions is None or self.dialect != "mysql" or table_id in view.strays or table_id in view.homes.values():
+        if versions is None or table_id in view.strays or table_id in view.homes.values():
             return False
         key = choose_key(versions.current)
         return bool(key.columns) and not key.others
@@ -109,6 +109,7 @@ class SegmentBuilder:
         self._ways: dict[int, bool] = {}
         self._rest = FoldBuilder(
             decoder.rows,
+            decoder.format,
             follows_values=follows_values,
             leaves_out=lambda table_id: self._ways.get(table_id, False),
         )
@@ -153,19 +154,20 @@ class SegmentBuilder:
         Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
         first row that has one."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
-        if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
-            return self._finish_rows(after_ts, until_ts)
         try:
-            return self._finish(after_ts, until_ts)
-        except _NoColumns:
-            return self._finish_rows(after_ts, until_ts)
+            if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
+                return self._finish_rows(after_ts, until_ts)
+            try:
+                return self._finish(after_ts, until_ts)
+            except _NoColumns:
+                return self._finish_rows(after_ts, until_ts)
         except (DecodeError, SchemaError) as error:
             self._raise_first(self._payloads, error)  # of all shares and of both ways
             raise
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Row by row."""
-        self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
+        self._rest = FoldBuilder(self._decoder.rows, self._decoder.format, follows_values=self._follows_values)
         self._rest.add_all(self._payloads)
         return self._rest.finish(after_ts, until_ts)
 
@@ -180,7 +182,7 @@ class SegmentBuilder:
         folded = [*rest.folded]
         for table in self._tables.values():
             if table.states:
-                folded.append(Folded(table.shape, NetColumns.of(_merged(table.states))))
+                folded.append(Folded(table.shape, NetColumns.of(_merged(table.states), self._decoder.format)))
         folded.sort(key=lambda one: one.shape.table_id)
         count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
@@ -266,7 +268,8 @@ class SegmentBuilder:
                 codecs.setdefault(codec.shape.table_id, codec)
                 some = changes.setdefault(codec.shape.table_id, [])
                 some += decoder.decode_group(codec, group, whole=False)
-        found = [(codec, net_of(codec.layout.key, changes[table_id])) for table_id, codec in codecs.items()]
+        format_ = self._decoder.format
+        found = [(codec, net_of(codec.layout.key, changes[id_], format_)) for id_, codec in codecs.items()]
         for codec, states in found:
             if states is not None:
                 self._table(codec).states.append(states)
@@ -281,10 +284,11 @@ class SegmentBuilder:
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
         """Raise what stops the first row that is stopped by anything, which going row by row tells."""
-        builder = FoldBuilder(Decoder(self._decoder.view, self._decoder.dialect))
-        builder.add_all(payloads)
+        decoder = Decoder(self._decoder.view)
         try:
-            builder.finish(0, 0)
+            for row in decoder.rows(payloads):
+                check_row(self._decoder.format, *row[:5])
+            decoder.check_verified()
         except (DecodeError, SchemaError) as first:
             raise first from error
 

@@ -10,6 +10,7 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.decode import VECTOR_ROWS_MIN, view_of_table
+from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 
@@ -19,11 +20,11 @@ _COLUMNS = (
 )
 
 
-def warm_up() -> None:
+def warm_up(format_: Format) -> None:
     """Rows of a table that nobody has, from binlogs to slots and back."""
     columns = tuple(ColumnInfo(id=n + 1, name=f"c{n}", offset=n, type=kind) for n, kind in enumerate(_COLUMNS))
     info = TableInfo(id=1, name="t", columns=columns, pk_is_handle=True)
-    decoder = SegmentDecoder(view_of_table(info, "d"), "mysql", columns_bytes_min=0, columns_rows_min=0)
+    decoder = SegmentDecoder(view_of_table(info, "d"), format_, columns_bytes_min=0, columns_rows_min=0)
     payloads = []
     for number in range(3 * VECTOR_ROWS_MIN):
         value = PrewriteValue(1)
@@ -38,4 +39,4 @@ def warm_up() -> None:
     builder.finish(0, 1)
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
-    merge_slot(builder.slots(2).values())
+    merge_slot(builder.slots(2).values(), format_)

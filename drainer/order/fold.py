@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from drainer.changes.format import Format, written_literals
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
 from drainer.order.probes import pack_claims
 from drainer.order.table import NetState, TableFold
-from drainer.plan import Change, Folded, Kind, Ordered, SegmentWork, TableShape
+from drainer.plan import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
-from drainer.row.decode import Decoder, change_of, in_order
+from drainer.row.decode import DecodedRow, Decoder, in_order
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
@@ -43,6 +44,7 @@ class FoldBuilder:
     def __init__(
         self,
         decoder: Decoder,
+        format_: Format,
         *,
         follows_values: bool = True,
         leaves_out: Callable[[int], bool] = lambda table_id: False,
@@ -50,12 +52,15 @@ class FoldBuilder:
         """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21).
         `leaves_out`: tables, by the id their rows carry, that somebody else folds (drainer.changes.segment)."""
         self._decoder = decoder
+        self._format = format_
         self._leaves_out = leaves_out
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
-        # (transaction's place, sequence, change, transaction's payload) of tables that stay in order.
+        # (transaction's place, sequence, change, transaction's payload) of tables that stay in order; first as they
+        # were decoded: (transaction's place, row, transaction's payload).
         self._ordered: list[tuple[int, int, Change, bytes]] = []
+        self._unwritten: list[tuple[int, DecodedRow, bytes]] = []
         self._change_count = 0
         self._places = 0
         self._source_bytes = 0
@@ -165,7 +170,9 @@ class FoldBuilder:
 
     def _fold_of(self, codec: Codec) -> TableFold:
         keys = other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
-        return ClaimedFold(codec, keys) if keys and self._follows_values else TableFold(codec)
+        if keys and self._follows_values:
+            return ClaimedFold(codec, self._format, keys)
+        return TableFold(codec, self._format)
 
     def _fold(self, transactions: list[Scanned]) -> None:
         """Transactions in order, behind those folded before."""
@@ -186,8 +193,9 @@ class FoldBuilder:
             codec, fold = lane
             self._change_count += 1
             if fold is None:
-                row = payload[at:end]
-                self._ordered.append((place, 0, change_of(codec, KIND_OF_TAG[tag], row, commit_ts, 0), payload))
+                kind = KIND_OF_TAG[tag]
+                old, new = codec.images(kind, payload[at:end], commit_ts)
+                self._unwritten.append((place, DecodedRow(codec, kind, old, new, commit_ts, 0), payload))
             elif tag == INSERTED:
                 fold.insert(codec, payload, at, end, commit_ts, 0)
             elif tag == UPDATED:
@@ -197,6 +205,18 @@ class FoldBuilder:
         self._places += len(transactions)
         self._source_bytes += sum([len(one[1]) for one in transactions])
         self._decoder.check_verified()
+        self._write()
+
+    def _write(self) -> None:
+        """Make of what was decoded what the destination writes. DecodeError, naming table and commit_ts, of a row that
+        cannot be written, not always the first one."""
+        for fold in self._folds.values():
+            fold.write()
+        unwritten, self._unwritten = self._unwritten, []
+        literals = _literals(self._format, [row for _, row, _ in unwritten])
+        for (place, row, payload), (old, new) in zip(unwritten, literals, strict=True):
+            change = Change(row.codec.shape, row.kind, old, new, row.commit_ts, row.sequence)
+            self._ordered.append((place, row.sequence, change, payload))
 
     def _fold_many(self, place: int, one: Scanned) -> None:
         """A transaction of any number of rows and tables."""
@@ -210,13 +230,30 @@ class FoldBuilder:
             codec, fold = lane
             self._change_count += 1
             if fold is None:
-                self._ordered.append((place, sequence, change_of(codec, kind, row, commit_ts, sequence), one[1]))
+                old, new = codec.images(kind, row, commit_ts)
+                self._unwritten.append((place, DecodedRow(codec, kind, old, new, commit_ts, sequence), one[1]))
             elif kind is Kind.INSERT:
                 fold.insert(codec, row, 0, len(row), commit_ts, sequence)
             elif kind is Kind.UPDATE:
                 fold.update(codec, row, 0, len(row), commit_ts, sequence)
             else:
                 fold.delete(codec, row, 0, len(row), commit_ts, sequence)
+
+
+def _literals(format_: Format, rows: Sequence[DecodedRow]) -> list[tuple[Literals | None, Literals | None]]:
+    """(old, new) of each row, written together with those of the same codec."""
+    places: dict[Codec, list[tuple[int, int]]] = {}
+    for place, row in enumerate(rows):
+        for image in (0, 1):
+            if row[2 + image] is not None:
+                places.setdefault(row.codec, []).append((place, image))
+    found: list[list[Literals | None]] = [[None, None] for _ in rows]
+    for codec, chosen in places.items():
+        cells = [rows[place].image(image) for place, image in chosen]
+        stamps = [rows[place].commit_ts for place, _ in chosen]
+        for (place, image), one in zip(chosen, written_literals(format_, codec, cells, stamps), strict=True):
+            found[place][image] = one
+    return [(old, new) for old, new in found]
 
 
 @contextmanager

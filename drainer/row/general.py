@@ -1,4 +1,4 @@
-"""Any row TiDB or drainer's peers may send, column by column: the judge behind the generated programs."""
+"""Any row TiDB or drainer's peers may send, column by column: the judge of those that are not in the usual encoding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ROWID
 
-from drainer.row.form import Cell
+from drainer.row.carrier import Carrier
 from drainer.row.layout import Layout, Target
-from drainer.row.program import Cells
+from drainer.row.usual import Cells
 
 # (column id, row) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that the
 # row lacks because it is being dropped.
@@ -19,7 +19,7 @@ CheckColumn = Callable[[int, Mapping[int, Datum]], None]
 
 
 class GeneralReader:
-    """Reads rows of one layout into cells. DecodeError names what is wrong; the caller adds table and commit_ts.
+    """Reads rows of one layout into carriers. DecodeError names what is wrong; the caller adds table and commit_ts.
 
     `lax`: the row's schema_version is not the TableInfo's own, so a DDL may be running and an update may lack a
     public column (one that is being dropped); else that is damage (D-TR-04).
@@ -64,13 +64,13 @@ class GeneralReader:
         return tuple([_cell(target, values) for target in self._layout.targets])
 
 
-def _cell(target: Target, values: Mapping[int, Datum]) -> Cell:
+def _cell(target: Target, values: Mapping[int, Datum]) -> Carrier:
     try:
         if target.id not in values:
             if target.heir_of is not None and target.heir_of[0] in values:
                 return target.inherit(values[target.heir_of[0]])
             return target.default
-        return target.form.cell(values[target.id])
+        return target.form.carrier(values[target.id])
     except DecodeError as err:
         detail = f"{err.what}: {err.detail}"
         raise DecodeError(f"column {target.name} (id {target.id})", offset=err.offset, detail=detail) from None

@@ -12,7 +12,6 @@ from binlog.tidb.row import decode_delete, decode_insert, decode_update
 
 from drainer.plan import Kind
 from drainer.row.codec import Codec
-from drainer.row.form import Dialect
 from drainer.row.partition import PartitionUnknown, Values, locator
 from drainer.schema.view import Gone, SchemaView, Stray
 
@@ -22,11 +21,10 @@ _log = get_logger(__name__)
 class StrayRows:
     """Of one table, of versions before one DDL."""
 
-    def __init__(self, table_id: int, stray: Stray, view: SchemaView, dialect: Dialect) -> None:
+    def __init__(self, table_id: int, stray: Stray, view: SchemaView) -> None:
         self._table_id = table_id
         self._stray = stray
         self._view = view
-        self._dialect: Dialect = dialect
         self._codecs: dict[int | None, Codec | None] = {}
         self._told = False
         try:
@@ -47,7 +45,7 @@ class StrayRows:
             at = self._view.rehomed(self._table_id, self._stray, place, commit_ts)
             made = None
             if not isinstance(at, Gone):
-                made = Codec(at, self._stray.before_version - 1, self._view, self._dialect)
+                made = Codec(at, self._stray.before_version - 1, self._view)
             _log.info(
                 "rows behind a DDL on their partition", table_id=self._table_id, physical_id=place, kept=bool(made)
             )

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from drainer.changes.format import Format
 from drainer.order.upsert import upsert
 from drainer.plan import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.protocol import (
     NO_QUESTION,
     Applied,
-    Dialect,
     Examiner,
     FirstStart,
     Identity,
@@ -133,9 +134,9 @@ class NothingInTheWay:
 class MemoryDestination:
     """See protocol.Destination."""
 
-    def __init__(self, store: Store | None = None, *, dialect: Dialect = "mysql", spreads: bool = True) -> None:
+    def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
         self.store = store or Store()
-        self._dialect: Dialect = dialect
+        self._format = format_
         self._spreads = spreads
         self._epoch = 0
 
@@ -144,8 +145,8 @@ class MemoryDestination:
         return "memory:"
 
     @property
-    def dialect(self) -> Dialect:
-        return self._dialect
+    def format(self) -> Format:
+        return self._format
 
     @property
     def spreads(self) -> bool:

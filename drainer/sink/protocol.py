@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from drainer.changes.format import Format
     from drainer.plan import Pieces, Probe, SegmentWork
     from drainer.step import Ddl
 
-Dialect = Literal["mysql", "sqlite"]
 TableName = tuple[str, str]  # database, table
 
 
@@ -162,8 +162,8 @@ class Destination(Protocol):
         ...
 
     @property
-    def dialect(self) -> Dialect:
-        """The form in which rows must be written for `apply` (drainer/plan.py)."""
+    def format(self) -> Format:
+        """What makes rows for `apply` (drainer/plan.py) of what they hold."""
         ...
 
     @property

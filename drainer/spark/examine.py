@@ -69,5 +69,5 @@ def examine(packed: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
     unheard({row["slot"] for row in rows}, last - first, job.intent, job.planned)
     conflict = next((row["conflict"] for row in rows if row["conflict"]), "")
     blobs = join_blobs(row["blob"] for row in rows if row["blob"] is not None)
-    ahead = merge_slot(blobs, job.intent.after_ts, job.intent.until_ts) if blobs else None
+    ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts) if blobs else None
     return Examined(conflict, ahead)

@@ -106,7 +106,7 @@ def decoder_for(order: FoldOrder) -> SegmentDecoder:
     decoder = _decoders.get(view.token)
     if decoder is None:
         found = pickle.loads(view.pickled)  # noqa: S301  our driver's
-        decoder = _decoders[view.token] = SegmentDecoder(found, order.dialect)
+        decoder = _decoders[view.token] = SegmentDecoder(found, order.format)
         while len(_decoders) > DECODERS_KEPT:
             del _decoders[next(iter(_decoders))]
     return decoder

@@ -15,6 +15,7 @@ from binlog.crashpoint import crash_point
 from binlog.errors import BinlogError
 from pyspark.sql import DataFrame
 
+from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import last_change, merge_slot
 from drainer.feed import SpreadJob
@@ -85,6 +86,7 @@ class Apply:
 
     intent: Intent
     target: SpreadTarget
+    format: Format
     planned: Counted | None = None
 
     def __call__(self, batches: Batches) -> Batches:
@@ -95,7 +97,7 @@ class Apply:
             if not blobs:
                 results.append(astuple(SlotResult(slot, 0, 0, 0)))
                 continue
-            work = merge_slot(blobs, intent.after_ts, intent.until_ts)
+            work = merge_slot(blobs, self.format, intent.after_ts, intent.until_ts)
             try:
                 results.append(astuple(self.target.apply(slot, work)))
             except DataError as error:
@@ -147,7 +149,7 @@ def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Slo
     if job.order.examined:
         rows = rows.where(f"slot < {job.intent.slots}")
     results = rows.repartitionById(job.intent.slots, "slot").mapInArrow(
-        carried(Apply(job.intent, job.target, job.planned), errors), RESULT_DDL
+        carried(Apply(job.intent, job.target, job.order.format, job.planned), errors), RESULT_DDL
     )
     try:
         table = results.toArrow()

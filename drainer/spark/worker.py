@@ -30,6 +30,7 @@ import drainer.spark.planned
 import drainer.spark.read
 import drainer.spark.spread
 from drainer.changes.warm import warm_up
+from drainer.sink.mysql.rows.format import SQL_TEXT
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -49,7 +50,7 @@ if __name__ == "__main__":
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    warm_up()
+    warm_up(SQL_TEXT)
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

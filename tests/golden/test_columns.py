@@ -21,6 +21,7 @@ from drainer.schema.history import JobHistory
 from drainer.schema.policy import Policy
 from drainer.schema.schema import Schema
 from drainer.segment import walk
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.step import Merged, Rows
 from tests.capture import GOLDEN, CaptureSet, find_sets
 from tests.unit.drainer.changes.cases import images
@@ -66,16 +67,16 @@ def test_both_ways_of_decoding_agree(capture: CaptureSet) -> None:
 def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
     folded = 0
     for step, payloads in segments(capture):
-        expected = FoldBuilder(Decoder(step.view, "mysql"))
+        expected = FoldBuilder(Decoder(step.view), SQL_TEXT)
         expected.add_all(payloads)
         work = expected.finish(step.after_ts, step.until_ts)
-        decoder = SegmentDecoder(step.view, "mysql", columns_bytes_min=0, columns_rows_min=0)
-        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, beside=decoder.rows)
+        decoder = SegmentDecoder(step.view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
+        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, decoder=decoder.rows)
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads[::-1])
         assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(work)
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads)
-        assert shown(merge_slot(builder.slots(1).values())) == shown(work)
+        assert shown(merge_slot(builder.slots(1).values(), SQL_TEXT)) == shown(work)
         folded += sum(decoder.covers(one.shape.table_id) for one in work.folded)
     assert folded > 5

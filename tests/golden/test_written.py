@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.order.fold import FoldBuilder
 from drainer.plan import SegmentWork
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
 from tests.capture import GOLDEN, CaptureSet, find_sets
 from tests.golden.test_columns import segments
+from tests.row_case import FORMATS
 
 DIGESTS = Path(__file__).parent / "vectors" / "written_rows.json.gz"
 SETS = [found for found in find_sets(GOLDEN) if found.has("binlogs.bin")]
@@ -43,19 +44,19 @@ def digests(works: list[SegmentWork]) -> dict[str, str]:
     return {name: one.hexdigest()[:16] for name, one in sorted(found.items())}
 
 
-def by_rows(capture: CaptureSet, dialect: Dialect) -> list[SegmentWork]:
+def by_rows(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
     found = []
     for step, payloads in segments(capture):
-        builder = FoldBuilder(Decoder(step.view, dialect))
+        builder = FoldBuilder(Decoder(step.view), format_)
         builder.add_all(payloads)
         found.append(builder.finish(step.after_ts, step.until_ts))
     return found
 
 
-def by_columns(capture: CaptureSet, dialect: Dialect) -> list[SegmentWork]:
+def by_columns(capture: CaptureSet, format_: Format) -> list[SegmentWork]:
     found = []
     for step, payloads in segments(capture):
-        builder = SegmentBuilder(SegmentDecoder(step.view, dialect, columns_bytes_min=0, columns_rows_min=0))
+        builder = SegmentBuilder(SegmentDecoder(step.view, format_, columns_bytes_min=0, columns_rows_min=0))
         builder.add_all(payloads)
         found.append(builder.finish(step.after_ts, step.until_ts))
     return found
@@ -63,8 +64,8 @@ def by_columns(capture: CaptureSet, dialect: Dialect) -> list[SegmentWork]:
 
 @pytest.mark.parametrize("capture", SETS, ids=[found.name for found in SETS])
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_rows_are_written_as_the_generated_programs_wrote_them(capture: CaptureSet, dialect: Dialect) -> None:
+def test_rows_are_written_as_the_generated_programs_wrote_them(capture: CaptureSet, dialect: str) -> None:
     expected = json.loads(gzip.decompress(DIGESTS.read_bytes()))[capture.name][dialect]
     assert len(expected) > 10
-    assert digests(by_rows(capture, dialect)) == expected
-    assert digests(by_columns(capture, dialect)) == expected
+    assert digests(by_rows(capture, FORMATS[dialect])) == expected
+    assert digests(by_columns(capture, FORMATS[dialect])) == expected

@@ -9,6 +9,7 @@ from typing import Final
 
 from binlog.log import get_logger
 
+from drainer.changes.format import Format
 from drainer.plan import Pieces, SegmentWork
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.missing import MissingRows
@@ -21,13 +22,13 @@ from drainer.sink.mysql.driver import Driver
 from drainer.sink.mysql.examine import MySQLExaminer
 from drainer.sink.mysql.limits import explained
 from drainer.sink.mysql.position import Stored
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.spread import MySQLSpread
 from drainer.sink.mysql.unique import UniqueKeys
 from drainer.sink.mysql.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
 from drainer.sink.protocol import (
     NO_QUESTION,
     Applied,
-    Dialect,
     FirstStart,
     Identity,
     Intent,
@@ -65,8 +66,8 @@ class MySQLDestination:
         return f"mysql://{self._config.user}@{self._config.address}"
 
     @property
-    def dialect(self) -> Dialect:
-        return "mysql"
+    def format(self) -> Format:
+        return SQL_TEXT
 
     @property
     def spreads(self) -> bool:

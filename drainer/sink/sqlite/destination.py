@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
+from drainer.changes.format import Format
 from drainer.plan import Pieces, SegmentWork
 from drainer.sink.missing import MissingRows
 from drainer.sink.protocol import (
     NO_QUESTION,
     Applied,
-    Dialect,
     Examiner,
     FirstStart,
     Identity,
@@ -26,6 +26,7 @@ from drainer.sink.recycled import KEEP_MS_DEFAULT
 from drainer.sink.sqlite import alter, position, rows
 from drainer.sink.sqlite.bin import RecycleBin
 from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import table_name
 from drainer.sink.sqlite.position import Feed
 from drainer.step import Ddl
@@ -49,8 +50,8 @@ class SQLiteDestination:
         return f"sqlite:{self._path}"
 
     @property
-    def dialect(self) -> Dialect:
-        return "sqlite"
+    def format(self) -> Format:
+        return SQLITE_VALUES
 
     @property
     def spreads(self) -> bool:

@@ -19,6 +19,7 @@ from drainer.order.slot import HASH_VERSION
 from drainer.plan import SegmentWork
 from drainer.reading import FoldOrder, PackedView
 from drainer.sink.errors import UniqueConflict
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.protocol import Intent, Phase, SlotResult
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkFeed
@@ -79,7 +80,7 @@ def feed_of(spark: Any, seal: ErrorSeal, *binlogs: bytes) -> SparkFeed:
 
 
 def order_of(info: TableInfo) -> FoldOrder:
-    return FoldOrder(PackedView.of(view_of(info)), "mysql", SLOTS)
+    return FoldOrder(PackedView.of(view_of(info)), SQL_TEXT, SLOTS)
 
 
 def job_of(info: TableInfo, target: Refusing) -> SpreadJob:

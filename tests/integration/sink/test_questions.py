@@ -13,6 +13,7 @@ from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.changes.format import written
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
@@ -20,6 +21,7 @@ from drainer.order.probes import Questions, merge_claims
 from drainer.row.codec import Codec
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.examine import MySQLExaminer
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.sink.case import server_config
 from tests.row_case import Step, codec_of, decoder_of, not_null, table, transaction
 from tests.support import MariaDB
@@ -96,13 +98,13 @@ def insert(db: MariaDB, codec: Codec, rows: list[dict[int, Datum]]) -> None:
     session = connect(config, idle_s=60, read_timeout_s=60)
     for row in rows:
         raw = encode_insert(codec.layout.at, row, rowid=1)
-        values = codec.insert(raw, 0, len(raw), 9)[2]
-        session.execute(b"INSERT INTO db.%s VALUES %s" % (codec.shape.table.encode(), values))
+        (values,) = written(SQL_TEXT, codec, [codec.insert(raw, 0, len(raw), 9)], [9])
+        session.execute(b"INSERT INTO db.%s VALUES %b" % (codec.shape.table.encode(), values))
     session.close()
 
 
 def asked(info: TableInfo, steps: list[Step]) -> Questions:
-    builder = FoldBuilder(decoder_of(info))
+    builder = FoldBuilder(decoder_of(info), SQL_TEXT)
     builder.add_all([transaction([(info, step)], commit_ts=100 + n) for n, step in enumerate(steps)])
     return merge_claims(builder.parts(1, goes_ahead=lambda _: False).claims.values())
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from drainer.order.conflict import conflict_groups, unique_keys
 from drainer.plan import Change
 from drainer.row.decode import Decoder
-from tests.row_case import BEGIN_TS, INT, TEXT, decoder_of, not_null, table, transaction
+from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.row_case import BEGIN_TS, INT, TEXT, changes_of, decoder_of, not_null, table, transaction
 from tests.unit.drainer.order.test_fold import SHOP, Upstream
 
 CI = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4", collate="utf8mb4_general_ci")
@@ -20,7 +21,7 @@ KEYS = {SHOP.id: unique_keys(SHOP)}
 
 
 def transactions_of(decoder: Decoder, payloads: list[bytes]) -> list[list[Change]]:
-    return [list(decoder.changes([payload])) for payload in payloads]
+    return [list(changes_of(decoder, [payload], SQLITE_VALUES)) for payload in payloads]
 
 
 class Table:
@@ -48,7 +49,7 @@ def test_any_interleaving_of_groups_is_sequential(seed: int) -> None:
     upstream = Upstream(dice)
     for _ in range(25):
         upstream.step()
-    given_order = transactions_of(decoder_of(SHOP, dialect="sqlite"), upstream.payloads)
+    given_order = transactions_of(decoder_of(SHOP), upstream.payloads)
     sequential, mixed = Table(), Table()
     for changes in given_order:
         sequential.apply(changes)

@@ -1,0 +1,1 @@
+"""Rows into a server of the MySQL family."""

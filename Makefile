@@ -5,7 +5,7 @@
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
 # Tests run in one process more than there are cores: a third of their time is waiting for servers. Each process has its
-# own MariaDB; one that is done takes over what another one has left (tests/dealing.py). WORKERS= runs them one after the
+# own MariaDB; one that is done takes over what another one has left (tests/support/dealing.py). WORKERS= runs them one after the
 # other; PYTEST_ARGS="--cpu-report 30" tells which are dear; HYPOTHESIS_PROFILE=search tries other examples, and more.
 WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
@@ -57,7 +57,7 @@ docs: sync  ## docs/configuration.md from the code
 
 archive: sync  ## classes of the drainer's JVM in ~/.cache, once: halves the CPU of every later start
 	@scripts/need.sh java
-	@$(RUN) python -m drainer.spark.archive
+	@$(RUN) python -m drainer.spark.startup.class_archive
 
 bench: sync  ## all benchmarks; each prints a ratio to a ceiling or a peer measured in the same run
 	@scripts/need.sh java mariadb

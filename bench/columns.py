@@ -24,7 +24,7 @@ from drainer.order.blob import merge_slot as merge_rows
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import BEGIN_TS, Step, transaction, view_of
+from tests.support.row_case import BEGIN_TS, Step, transaction, view_of
 
 SMALL = (1, 10, 30, 100, 250, 1000)
 

@@ -18,16 +18,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from binlog.cluster import cluster_id
-from binlog.config import UpstreamSection
-from binlog.etcd import connect_etcd
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.runtime.config import UpstreamSection
 
 from bench.fill import fill_batched, fill_with_pumpload, transactions
 from bench.report import Report
 from bench.sbtest import CREATE, ceiling, jobs
 from bench.stack import Stack, peer_binary, running_stack
-from drainer.spark.java import archive_of, check_java
-from tests.support import MariaDB, Server, wait_until
+from drainer.spark.startup.java import archive_of, check_java
+from tests.support.servers import MariaDB, Server, wait_until
 
 RUNNING = "drainer is running"
 
@@ -117,7 +117,7 @@ def make_archive() -> None:
     """The JVM's classes as an installed drainer has them (`make archive`)."""
     if not archive_of(check_java()).exists():
         print("the archive of the JVM's classes is made, once", flush=True)
-        subprocess.run([sys.executable, "-m", "drainer.spark.archive"], check=True)
+        subprocess.run([sys.executable, "-m", "drainer.spark.startup.class_archive"], check=True)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from bench.report import Report, spread
 from bench.stack import Stack, running_stack
 from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
 from tests.peer.cluster import Peer, peer_bin, running_peer
-from tests.support import MariaDB, running_mariadb, wait_until
+from tests.support.servers import MariaDB, running_mariadb, wait_until
 
 LOOK_S = 0.002
 VISIBLE_S = 60

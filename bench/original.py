@@ -19,7 +19,7 @@ from bench.fill import fill_with_pumpload
 from bench.report import Report
 from bench.sbtest import CREATE, ceiling
 from tests.peer.cluster import Peer, peer_bin, running_peer
-from tests.support import MariaDB, running_mariadb, wait_until
+from tests.support.servers import MariaDB, running_mariadb, wait_until
 
 # pumpload's timestamps come from the local clock and may equal a fake's of the other pump; the original's merger drops
 # the second of two equal commit_ts ("duplicate binlog"), so its last few rows may never come.

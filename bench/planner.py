@@ -27,20 +27,20 @@ from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
-from binlog.etcd import connect_etcd
-from binlog.node import NodeStatus, State
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import ROOT, Registry
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.registry import ROOT, Registry
-from binlog.security import Security
+from binlog.runtime.security import Security
 
 from bench.report import Report
 from bench.sbtest import ceiling
-from drainer.coordinator import Mode, Plan, Sizes
+from drainer.apply.batch_planner import Mode, Plan, Sizes
 from drainer.pipeline import Pipeline
 from drainer.pumps.client import aio_channel
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.scheduler import Scheduler
-from tests.support import running_etcd, running_mariadb
+from drainer.service.scheduler import Scheduler
+from tests.support.servers import running_etcd, running_mariadb
 
 CLUSTER = 1
 BEGIN_TS, RESOLVED_TS = 1 << 60, (1 << 60) + (1 << 40)
@@ -221,8 +221,8 @@ def measure_connections(numbers: Sequence[int], rows: int) -> None:
 
 
 def measure_tasks(numbers: Sequence[int], rounds: int) -> None:
-    from drainer.spark.session import start_session, stop_session
-    from drainer.spark.warm import RESULT_DDL, _packed, _results
+    from drainer.spark.startup.session import start_session, stop_session
+    from drainer.spark.startup.warmup import RESULT_DDL, _packed, _results
 
     report = Report("a batch of two stages whose tasks do nothing, by number of tasks, 2 cores")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:

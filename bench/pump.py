@@ -22,7 +22,7 @@ from bench.drainer import own_cluster_id
 from bench.fill import Pair, fill_batched, fill_with_pumpload, transactions
 from bench.report import Report
 from bench.stack import Stack, peer_binary, running_stack
-from tests.support import Server, answers, free_port, wait_until
+from tests.support.servers import Server, answers, free_port, wait_until
 
 GROUP = 1000
 

@@ -29,7 +29,7 @@ from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
 
 RUNS = 5
 CHAR = FieldType(Tp.STRING, Flag.NOT_NULL, 120, 0, "utf8mb4", "utf8mb4_bin")
@@ -129,7 +129,7 @@ def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
 
 
 def inline(decoder: Decoder, payloads: list[bytes]) -> None:
-    """As drainer.inline has it before anything is written."""
+    """As drainer.apply.inline has it before anything is written."""
     builder = fold(decoder, payloads)
     builder.finish(0, 1)
     assert not builder.hides_conflict()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.report import timed
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 TABLE_ID = 1
 CREATE = (

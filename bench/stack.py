@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support import (
+from tests.support.servers import (
     MariaDB,
     Server,
     answers,

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.report import Report
 from bench.stack import Stack, running_stack
-from tests.support import MariaDB, Server
+from tests.support.servers import MariaDB, Server
 
 RUNNING = "drainer is running"
 LOOK_S = 0.02
@@ -35,7 +35,7 @@ KINDS = (
     ("spark-submit", "spark-submit"),
     ("spark-class", "spark-submit"),
     ("supervisor.py", "supervisor"),
-    ("drainer.spark.worker", "Python workers"),
+    ("drainer.spark.startup.worker_daemon", "Python workers"),
     ("pyspark.sql", "Python's part of the source"),
     ("pyspark.daemon", "Python's part of the source"),
     ("-m drainer", "drainer"),

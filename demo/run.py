@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from binlog import log
+from binlog.runtime import log
 
 from demo.compare import Comparison, compare_table
 from demo.processes import DemoError, Program, drainer_program, etcd_program, pump_program

@@ -1,5 +1,5 @@
 """Many logs in, one ordered stream out, applied in parallel."""
 
-from binlog.version import release
+from binlog.runtime.version import release
 
 __version__ = release()

@@ -6,13 +6,13 @@ import asyncio
 import importlib.util
 import sys
 
-from binlog import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
-from binlog import log
-from binlog.config import ConfigError, load_or_exit
+from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog.errors import BinlogError
+from binlog.runtime import log
+from binlog.runtime.config import ConfigError, load_or_exit
 
 from drainer.config import FLAGS, PROGRAM, Config
-from drainer.start import run
+from drainer.service.early_start import run
 
 _log = log.get_logger("drainer")
 

@@ -12,7 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from binlog.config import (
+from binlog.cluster.registry import check_node_id
+from binlog.errors import ConfigError
+from binlog.runtime.config import (
     ByteSize,
     Duration,
     Flag,
@@ -24,15 +26,13 @@ from binlog.config import (
     UpstreamSection,
     default_host,
 )
-from binlog.errors import ConfigError
-from binlog.registry import check_node_id
 from pydantic import Field
 
-from drainer.filter import IGNORE_SCHEMAS_DEFAULT, Filter
-from drainer.pumps.go import SILENCE_MAX_S
-from drainer.schema.policy import Policy
-from drainer.schema.rewrite import RewriteRule, RewriteRules
-from drainer.sink.recycled import KEEP_MS_DEFAULT
+from drainer.pumps.go_pump import SILENCE_MAX_S
+from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
+from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter
+from drainer.schema.job_policy import Policy
+from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 
 PORT = 8249
 

@@ -15,19 +15,19 @@ import threading
 import time
 from collections.abc import Iterator
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
-from drainer.coordinator import Mode, Plan
-from drainer.feed import Feed, binlogs
-from drainer.inline import Inline, SchemaSupply
-from drainer.large import PullLarge
-from drainer.progress import Progress, Stopped
-from drainer.reading import FoldOrder
-from drainer.row.pieces import PIECE_BYTES_MAX
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import BatchRefused, Cut, Spreading
+from drainer.apply.fold_order import FoldOrder
+from drainer.apply.inline import Inline, SchemaSupply
+from drainer.apply.large_transaction import PullLarge
+from drainer.apply.micro_batch import Feed, binlogs
+from drainer.apply.progress import Progress, Stopped
+from drainer.failures import TRIES_TOLD, TROUBLES
+from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
-from drainer.sink.protocol import Destination, Intent
-from drainer.spreading import BatchRefused, Cut, Spreading
-from drainer.trouble import TRIES_TOLD, TROUBLES
+from drainer.sink.base import Destination, Intent
 
 _log = get_logger(__name__)
 

@@ -1,5 +1,5 @@
 """An append-only binlog served over gRPC. FORMAT.md is its disk format."""
 
-from binlog.version import release
+from binlog.runtime.version import release
 
 __version__ = release()

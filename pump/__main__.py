@@ -7,9 +7,9 @@ import gc
 import signal
 import sys
 
-from binlog import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
-from binlog import log
+from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401  # isort: skip
 from binlog.errors import BinlogError, ConfigError
+from binlog.runtime import log
 
 from pump.config import PumpConfig, load_config
 from pump.process import Pump

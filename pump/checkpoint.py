@@ -15,7 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 from google_crc32c import value as crc32c
 
 from pump.index import Index

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from binlog.config import (
+from binlog.runtime.config import (
     ByteSize,
     Flag,
     HostPort,

@@ -9,14 +9,14 @@ from typing import Any
 
 from binlog import errors
 from binlog.errors import BinlogError, ConfigError
-from binlog.fields import split_host_port, why_not_listening
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
-from binlog.security import Security, common_names
+from binlog.runtime.fields import split_host_port, why_not_listening
+from binlog.runtime.security import Security, common_names
 
 from pump import errors as own
 from pump import messages, metering

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from binlog.cluster.kv import KV, Compare, Etcd, Lease, Put
+from binlog.cluster.tso import compose, format_local
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError, LeaseExpired
-from binlog.kv import KV, Compare, Etcd, Lease, Put
-from binlog.log import get_logger
-from binlog.outage import Outage
-from binlog.tso import compose, format_local
-from binlog.upstream import BOUND_KEY, LEADER_KEY
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.allocator import BOUND_AHEAD_MAX_S, Allocator, Term, start_after
 from pump.errors import AbsurdBound, NotLeader

@@ -1,6 +1,6 @@
 """Prewrites whose writer is gone: a service of the SDK whose lease in etcd has ended (correctness rule 24).
 
-A prewrite of the SDK names its writer; see binlog.writers. Once that writer's key is absent, the prewrite is rolled
+A prewrite of the SDK names its writer; see cluster/writers.py. Once that writer's key is absent, the prewrite is rolled
 back here; of a DDL, the published job decides, which nobody can publish any more without that key. A writer that only
 slept and sends its commit at that moment is answered by the matcher: one of the two comes first, and refuses the other.
 While etcd does not answer, nothing is rolled back.
@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from binlog.cluster.kv import Etcd
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import living_writers
 from binlog.errors import BinlogError
-from binlog.kv import Etcd
-from binlog.log import get_logger
-from binlog.published import PublishedJobs
+from binlog.runtime.log import get_logger
 from binlog.tidb.job import Job
-from binlog.writers import living_writers
 
 from pump.errors import Conflict, NoSuchPrewrite
 from pump.gauges import EXPIRED_WRITERS

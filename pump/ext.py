@@ -12,7 +12,7 @@ from binlog.errors import BinlogError, DecodeError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Received
-from binlog.version import release
+from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering

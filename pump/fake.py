@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from binlog.errors import BinlogError, LogBroken
-from binlog.log import get_logger
-from binlog.outage import Outage
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.store import Store
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from binlog import tso
-from binlog.metrics import counter, gauge
+from binlog.cluster import tso
+from binlog.runtime.metrics import counter, gauge
 
 from pump.store import Store
 

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 
-from binlog import tso
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 from binlog.errors import BinlogError
-from binlog.log import get_logger
-from binlog.node import NodeStatus, State
-from binlog.outage import Outage
-from binlog.registry import Registry
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.errors import DrainerUnreadable
 from pump.keys import COMPLETE, OUTCOME, TS

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from binlog.tso import LOGICAL_MAX, compose, format_local, physical_ms
+from binlog.cluster.tso import LOGICAL_MAX, compose, format_local, physical_ms
 
 from pump.errors import TooFarAhead
 

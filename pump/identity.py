@@ -7,10 +7,10 @@ import os
 import socket
 from pathlib import Path
 
+from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
-from binlog.fields import split_host_port
-from binlog.log import get_logger
-from binlog.registry import check_node_id
+from binlog.runtime.fields import split_host_port
+from binlog.runtime.log import get_logger
 
 from pump.errors import DataDirLocked
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from binlog.crashpoint import crash_point
 from binlog.envelope import scan as scan_envelope
 from binlog.errors import BinlogError, DecodeError, LogBroken
-from binlog.log import get_logger
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
 
 from pump.errors import DamagedRecord
 from pump.record import (

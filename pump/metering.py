@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from binlog.errors import BinlogError
-from binlog.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.metrics import counter, exponential, gauge, histogram
 
 RPC_SECONDS = histogram(
     "pump_rpc_duration_seconds",

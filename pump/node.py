@@ -14,13 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from binlog import tso
+from binlog.cluster import tso
+from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
+from binlog.cluster.own_record import ForeignRecord, OwnRecord
+from binlog.cluster.registry import NodeRecord, Registry
 from binlog.errors import BinlogError, EtcdError, RegistryConflict
-from binlog.log import get_logger
-from binlog.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
-from binlog.outage import Outage
-from binlog.own_record import ForeignRecord, OwnRecord
-from binlog.registry import NodeRecord, Registry
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 _log = get_logger("pump.node")
 

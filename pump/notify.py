@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import grpc
-from binlog import tso
-from binlog.channel import open_channel
-from binlog.log import get_logger
-from binlog.node import NodeStatus, State
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.registry import Registry
-from binlog.security import Security
+from binlog.runtime.channel import open_channel
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
 from grpc import aio
 
 from pump.errors import NotifyFailed

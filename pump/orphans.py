@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from binlog.channel import open_channel
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import BelowSafepoint, TiKV
 from binlog.errors import BinlogError
-from binlog.log import get_logger
-from binlog.node import NodeStatus, State
-from binlog.outage import Outage
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.registry import Registry
-from binlog.security import Security
-from binlog.tikv import BelowSafepoint, TiKV
+from binlog.runtime.channel import open_channel
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.runtime.security import Security
 from grpc import aio
 
 from pump.pending import Pending

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from binlog import tso
-from binlog.node import NodeStatus
-from binlog.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus
+from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 PENDING_WARN_S = 10.0
 

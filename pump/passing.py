@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from binlog.envelope import BinlogType, encode_binlog
-from binlog.log import get_logger
-from binlog.metrics import counter
+from binlog.runtime.log import get_logger
+from binlog.runtime.metrics import counter
 
 from pump.errors import DamagedRecord, NoSuchBinlog, NotDamaged
 from pump.index import Index

@@ -15,20 +15,20 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from binlog.cluster import cluster_id
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.kv import Etcd
+from binlog.cluster.node import Event, State
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import TiKV
+from binlog.cluster.timestamp import TimestampSource, connect_timestamps
+from binlog.cluster.upstream import choose_source, pd_addresses
 from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
-from binlog.etcd import connect_etcd
-from binlog.fields import reachable, split_host_port
-from binlog.http import StatusServer
-from binlog.kv import Etcd
-from binlog.log import get_logger
-from binlog.node import Event, State
-from binlog.outage import Outage
-from binlog.published import PublishedJobs
-from binlog.registry import Registry
-from binlog.tikv import TiKV
-from binlog.timestamp import TimestampSource, connect_timestamps
-from binlog.upstream import choose_source, pd_addresses
+from binlog.runtime.fields import reachable, split_host_port
+from binlog.runtime.http import StatusServer
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.admission import InFlight
 from pump.config import PumpConfig

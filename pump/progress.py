@@ -9,7 +9,7 @@ import threading
 from typing import NamedTuple
 
 from binlog.errors import BinlogError
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 from pump.checkpoint import Checkpoints
 from pump.index import Index

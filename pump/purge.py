@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlog import tso
+from binlog.cluster import tso
 
 SLACK_MS = 600_000  # removed this much later than the purge point says
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from binlog.envelope import BinlogType, Envelope, scan, writer_of
 from binlog.errors import DecodeError
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 from pump.checkpoint import Checkpoint
 from pump.errors import DamagedRecord

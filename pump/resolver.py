@@ -6,8 +6,8 @@ import asyncio
 from typing import Protocol
 
 from binlog.errors import BinlogError
-from binlog.log import get_logger
-from binlog.outage import Outage
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pump.horizon import Horizon
 from pump.pending import PendingSet, Resolved

@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
-from binlog.log import get_logger
-from binlog.outage import Outage
 from binlog.pb import pump_pb2
 from binlog.rpc.messages import Buffer
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering

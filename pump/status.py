@@ -8,13 +8,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 from binlog.envelope import scan
 from binlog.errors import BinlogError
-from binlog.http import Action, Page, Request, Response, html_response, json_response, text_response
-from binlog.node import NodeStatus, State
 from binlog.pb import binlog_pb2
-from binlog.registry import Registry
-from binlog.version import release
+from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, text_response
+from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump.gc import GarbageCollector
@@ -28,7 +28,7 @@ OK, WRONG, FAILED = 200, 1, 3  # upstream's codes inside its JSON
 
 
 class StatusPages:
-    """Handlers for binlog.http. `stop` is called with "pause" or "close"."""
+    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close"."""
 
     def __init__(
         self,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from binlog import tso
+from binlog.cluster import tso
 from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
 from binlog.errors import BinlogError, LogBroken, NotOnline
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 from pump.checkpoint import Checkpoints
 from pump.counters import LATE_KEPT, Counters

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from binlog.cluster.pd import COUNT_MAX
+from binlog.cluster.tso import logical, physical_ms
 from binlog.errors import ClusterMismatch, DecodeError
 from binlog.pb import pdpb_pb2 as pb
-from binlog.pd import COUNT_MAX
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import Received
-from binlog.tso import logical, physical_ms
 from google.protobuf.message import DecodeError as ProtobufError
 
 from pump import metering

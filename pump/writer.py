@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from binlog.crashpoint import crash_point
 from binlog.envelope import Envelope
 from binlog.errors import BinlogError, LogBroken
-from binlog.log import get_logger
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
 
 from pump.errors import Stopping
 from pump.index import Index, IndexFailed

@@ -3,6 +3,6 @@
 `client` is the pump client, `sync` its face for threads, `sdk` what a service embeds, `ctl` binlogctl.
 """
 
-from binlog.version import release
+from binlog.runtime.version import release
 
 __version__ = release()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from binlog.errors import BinlogError
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, Unpack
 
-from binlog.cluster import cluster_id
-from binlog.etcd import connect_etcd
-from binlog.fields import UpstreamSection
-from binlog.kv import Etcd
-from binlog.log import get_logger
-from binlog.registry import Registry
-from binlog.security import Security
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.kv import Etcd
+from binlog.cluster.registry import Registry
+from binlog.runtime.fields import UpstreamSection
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
 from pumpclient.options import ConnectOptions, PdUrls, limits_of, upstream_of
@@ -116,7 +116,7 @@ class PumpsClient:
     ) -> str:
         """A transaction's rows, a serialized PrewriteValue; the id of the pump that has it now.
 
-        `writer`: an id registered by binlog.writers; the pumps roll the transaction back when its lease has ended.
+        `writer`: an id registered by cluster/writers.py; the pumps roll the transaction back when its lease has ended.
         Without one it stays pending, and holds every drainer back, until it is ended here or by an operator.
         Raises PrewriteFailed, PayloadTooLarge, NoPump, DuplicateTransaction or TooManyTransactions.
         """

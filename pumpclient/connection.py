@@ -11,9 +11,9 @@ import time
 
 import grpc
 import grpc.aio
-from binlog.channel import keepalive, open_channel
 from binlog.pb import pump_pb2, pump_pb2_grpc
-from binlog.security import Security
+from binlog.runtime.channel import keepalive, open_channel
+from binlog.runtime.security import Security
 
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
 from pumpclient.batch import MESSAGE_BYTES_MAX, BatchWriter

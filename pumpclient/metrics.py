@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlog.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.metrics import counter, exponential, gauge, histogram
 
 UNDELIVERED = counter(
     "pump_client_undelivered_total", "Commits and rollbacks that no pump took within the budget: pending prewrites"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict
 
 from binlog.errors import ConfigError
-from binlog.fields import UpstreamSection, parse_loose_urls
-from binlog.security import Security
+from binlog.runtime.fields import UpstreamSection, parse_loose_urls
+from binlog.runtime.security import Security
 from pydantic import ValidationError
 
 from pumpclient.errors import CommitUndelivered

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from binlog.node import NodeStatus, State
+from binlog.cluster.node import NodeStatus, State
 
 ERRORS_MAX = 10  # consecutive; spec 2.1
 

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import time
 
+from binlog.cluster.registry import NodeChange, Registry
 from binlog.errors import BinlogError
-from binlog.log import get_logger
-from binlog.outage import Outage
-from binlog.registry import NodeChange, Registry
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pumpclient.pool import Pool
 from pumpclient.writer import Limits, Writer

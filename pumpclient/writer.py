@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from binlog.log import get_logger
-from binlog.node import State
-from binlog.outage import Outage
-from binlog.security import Security
+from binlog.cluster.node import State
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.runtime.security import Security
 
 from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent

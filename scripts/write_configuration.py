@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from binlog.config import reference_markdown
+from binlog.runtime.config import reference_markdown
 
 from drainer.config import FLAGS as DRAINER_FLAGS
 from drainer.config import Config

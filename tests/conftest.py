@@ -12,9 +12,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.cpu_report import Meter
-from tests.dealing import dealt
-from tests.support import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
+from tests.support.cpu_report import Meter
+from tests.support.dealing import dealt
+from tests.support.servers import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

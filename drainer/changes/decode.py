@@ -20,10 +20,10 @@ import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.plan import Kind, TableShape
 from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from binlog.errors import DecodeError
 
-from drainer.plan import Key, Kind, Literals, Row
+from drainer.batch.work import Key, Kind, Literals, Row
 from drainer.row.codec import Codec
 from drainer.row.form import Form
 from drainer.row.usual import Cells

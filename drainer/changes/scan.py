@@ -13,8 +13,8 @@ import numpy as np
 from binlog import envelope
 from binlog.tidb import mutation
 
+from drainer.batch.work import Kind
 from drainer.changes.vector import Buffer, Ints, Mask, Words, packed_groups
-from drainer.plan import Kind
 from drainer.row.transaction import DELETED, INSERTED, UPDATED, may_repeat, prewrite_of, rows, scan
 from drainer.row.transaction import Scanned as Found
 

@@ -14,17 +14,17 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 from binlog.errors import DecodeError
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
+from drainer.batch.work import Folded, SegmentWork, TableShape
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.format import Format, check_row
 from drainer.changes.net import States, merge, net_of
-from drainer.changes.netrows import NetColumns
+from drainer.changes.net_rows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
 from drainer.changes.vector import Mask
 from drainer.order.fold import FoldBuilder, Parts
-from drainer.plan import Folded, SegmentWork, TableShape
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.key import choose_key

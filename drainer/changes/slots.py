@@ -19,16 +19,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.batch.work import Folded, Match, SegmentWork, TableShape
 from drainer.changes.format import Format
 from drainer.changes.net import States, merge, states_from
-from drainer.changes.netrows import NetColumns
+from drainer.changes.net_rows import NetColumns
 from drainer.changes.vector import Ints
 from drainer.order.blob import last_change as rest_last_change
 from drainer.order.blob import merge_slot as merge_rest
 from drainer.order.blob import without_tables
 from drainer.order.errors import BlobError
 from drainer.order.slot import table_seed
-from drainer.plan import Folded, Match, SegmentWork, TableShape
 
 BLOB_VERSION: Final = 16  # order/blob.py counts from 1
 _HEAD: Final = Struct("<BIIQQ")

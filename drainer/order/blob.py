@@ -17,10 +17,10 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
+from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.order.errors import BlobError
+from drainer.order.key_states import NetState, in_one_order
 from drainer.order.slot import ORDERED_SLOT, table_seed
-from drainer.order.table import NetState, in_one_order
-from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 
 BLOB_VERSION = 4
 _TOTALS = Struct("<QQ")

@@ -20,9 +20,9 @@ from typing import TypeAlias
 
 from binlog.errors import DecodeError
 
+from drainer.batch.work import Row
 from drainer.changes.format import Format
-from drainer.order.table import TableFold
-from drainer.plan import Row
+from drainer.order.key_states import TableFold
 from drainer.row.claimed import OtherKey, Values, needed_of, value_function, value_row
 from drainer.row.codec import Codec
 from drainer.row.usual import Cells

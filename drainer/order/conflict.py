@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
-from drainer.plan import Change, Literals
+from drainer.batch.work import Change, Literals
 from drainer.row.key import Same, comparison, normal
 from drainer.row.layout import replicated
 

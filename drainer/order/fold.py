@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.changes.format import Format, written_literals
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
+from drainer.order.key_states import NetState, TableFold
 from drainer.order.probes import pack_claims
-from drainer.order.table import NetState, TableFold
-from drainer.plan import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder, in_order

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
 
+from drainer.batch.work import Key, Probe, Row
 from drainer.order.blob import BLOB_VERSION, load, packed_shape, shape_of
 from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.slot import table_seed
-from drainer.plan import Key, Probe, Row
 from drainer.row.key import identity
 
 

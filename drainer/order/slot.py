@@ -7,7 +7,8 @@ from zlib import crc32
 
 # 2: tables with text keys are cut with those that have secondary unique keys (sink/mysql/chunks.py).
 # 3: tables that upsert and have several unique keys stay in order (row/key.py).
-# 4: what could refuse a batch of TiDB's goes ahead with the intent, and slots have none of it (drainer/spreading.py).
+# 4: what could refuse a batch of TiDB's goes ahead with the intent, and slots have none of it
+#    (drainer/apply/distributed.py).
 HASH_VERSION = 4
 
 # Changes that must stay in order go to one slot whole, the same for every partition of a batch.

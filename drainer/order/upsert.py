@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from drainer.plan import Change, Kind, Literals, TableShape
+from drainer.batch.work import Change, Kind, Literals, TableShape
 
 
 class Upsert(NamedTuple):

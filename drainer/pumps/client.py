@@ -8,16 +8,16 @@ from typing import Protocol
 import grpc
 import grpc.aio
 from binlog import envelope
-from binlog.channel import keepalive
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
-from binlog.security import Security
+from binlog.runtime.channel import keepalive
+from binlog.runtime.security import Security
 
-from drainer.pumps.count import Counted, RangeDiffers, check
-from drainer.pumps.left import MISSED_MAX, MISSED_SHOWN, Missed
-from drainer.pumps.mark import Limits, Pending, PumpMark, Stop
-from drainer.pumps.parts import PART_BYTES_MAX, leading_start_ts
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, leading_start_ts
+from drainer.pumps.left_pumps import MISSED_MAX, MISSED_SHOWN, Missed
+from drainer.pumps.range_count import Counted, RangeDiffers, check
+from drainer.pumps.watermark import Limits, Pending, PumpMark, Stop
 
 CALL_TIMEOUT_S = 10.0
 MISSED_TIMEOUT_S = 60.0

@@ -11,12 +11,12 @@ from binlog import envelope
 from binlog.errors import PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_pb2, pump_pb2_grpc
-from binlog.security import Security
+from binlog.runtime.security import Security
 
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, cut_into_parts
 from drainer.pumps.client import CHANNEL_OPTIONS, NoExtension, Received, ended_early, translate
-from drainer.pumps.count import check
-from drainer.pumps.mark import PumpRange
-from drainer.pumps.parts import PART_BYTES_MAX, cut_into_parts
+from drainer.pumps.range_count import check
+from drainer.pumps.watermark import PumpRange
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
@@ -34,7 +34,7 @@ def _channel(host: str, security: Security) -> grpc.Channel:
 
 def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[bytes]:
     """Serialized PullRangeResp messages that hold every binlog of the range, ascending, fakes apart, and large ones in
-    parts (see drainer.pumps.parts).
+    parts (see drainer.pumps.binlog_parts).
 
     Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where what came is not what was
     planned (correctness rule 22); what was yielded before is then no whole range.
@@ -106,7 +106,7 @@ def _pull_ours(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Itera
 
 def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
     """A Go pump streams without end: stop at the first binlog at or above until_ts. There is one, for the driver
-    has seen it before it planned this range (drainer.pumps.go)."""
+    has seen it before it planned this range (drainer.pumps.go_pump)."""
     stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=part.after_ts))
     stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S)

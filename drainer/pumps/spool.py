@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from binlog import envelope
 from binlog.errors import BinlogError
-from binlog.security import Security
+from binlog.runtime.security import Security
 
-from drainer.pumps.mark import PumpRange
-from drainer.pumps.parts import parse
+from drainer.pumps.binlog_parts import parse
 from drainer.pumps.pull import pull
-from drainer.step import Merged
+from drainer.pumps.watermark import PumpRange
+from drainer.schema.steps import Merged
 
 
 class SpoolFailed(BinlogError):

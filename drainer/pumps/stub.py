@@ -13,9 +13,9 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.pb import pump_ext_pb2_grpc as ext_grpc
 from binlog.pb import pump_pb2, pump_pb2_grpc
 
-from drainer.pumps.cut import Place, cut
-from drainer.pumps.mark import Limits
-from drainer.pumps.parts import cut_into_parts
+from drainer.pumps.batch_end import Place, cut
+from drainer.pumps.binlog_parts import cut_into_parts
+from drainer.pumps.watermark import Limits
 
 
 class StubPump(ext_grpc.PumpExtServicer, pump_pb2_grpc.PumpServicer):

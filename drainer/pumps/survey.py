@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from binlog.cluster.node import State
+from binlog.cluster.registry import NodeRecord, Registry
 from binlog.errors import BinlogError, ClusterMismatch, EtcdError, PumpUnavailable, PurgedPosition
-from binlog.log import get_logger
-from binlog.node import State
-from binlog.registry import NodeRecord, Registry
-from binlog.security import Security
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
 
-from drainer.pumps.books import Books
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
-from drainer.pumps.count import Counted
-from drainer.pumps.counting import Listed, counts, unchanged
-from drainer.pumps.go import SILENCE_MAX_S, GoPump
-from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark, watermark_of
-from drainer.pumps.view import HeldBack, PumpView, report_late, report_pending
+from drainer.pumps.eligibility import Listed, counts, unchanged
+from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
+from drainer.pumps.health import HeldBack, PumpView, report_late, report_pending
+from drainer.pumps.membership import Books
+from drainer.pumps.range_count import Counted
+from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark, watermark_of
 
 ATTEMPTS_MAX = 8
 PROBE_EVERY_S = 1.0

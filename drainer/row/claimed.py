@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
-from drainer.plan import Row
+from drainer.batch.work import Row
 from drainer.row.form import Form
 from drainer.row.key import Same, choose_key, compared_as
 from drainer.row.key import comparison as comparison_of

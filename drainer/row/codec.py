@@ -10,7 +10,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.types import Tp
 
-from drainer.plan import Kind, Match, TableShape
+from drainer.batch.work import Kind, Match, TableShape
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.general import GeneralReader

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.codec import Codec
-from drainer.row.stray import StrayRows
+from drainer.row.partition.relocated_rows import StrayRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
 from drainer.row.usual import Cells
 from drainer.schema.errors import TableUnverified
@@ -72,7 +72,7 @@ class Decoder:
         return bool(self._strays)
 
     def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
-        """As `codec`, also for rows that say themselves which table they belong to (drainer.row.stray)."""
+        """As `codec`, also for rows that say themselves which table they belong to (relocated_rows.py)."""
         found = self.codec(table_id, schema_version, commit_ts)
         if found is None and self._strays:
             stray = self._strays.get((table_id, schema_version))

@@ -14,7 +14,7 @@ from binlog.errors import DecodeError
 from binlog.tidb import mutation
 from binlog.tidb.varint import decode_uvarint
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 
 # tag 1 and tp | tag 2 | eight bytes of start_ts | its ninth and tag 3 | eight bytes of commit_ts | its ninth and
 # tag 4 | length of the key. Every TSO since 1971 has nine bytes; a served binlog is a commit that repeats the key

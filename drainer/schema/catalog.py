@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from binlog.tidb.table import TableInfo
 
+from drainer.schema.steps import Located
 from drainer.schema.view import Gone, Stray, TableVersions
-from drainer.step import Located
 
 # TiDB 6.2 and later create this schema outside SQL, so no job tells of it (D-IN-04).
 MYSQL_SCHEMA_ID = 1

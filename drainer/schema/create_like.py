@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 
 from drainer.ddl.lexer import Token, quoted, tokens

@@ -76,7 +76,7 @@ class JobMissing(SchemaError):
 
 
 class UnknownColumn(SchemaError):
-    """A row carries a column id that the table's current TableInfo does not have (see drainer.schema.column)."""
+    """A row carries a column id that the table's current TableInfo does not have (see unknown_column.py)."""
 
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
         super().__init__(
@@ -91,7 +91,7 @@ class UnknownColumn(SchemaError):
 
 class TableUnverified(SchemaError):
     """Rows are of a version up to which these tables have not been asked for: a DDL that is running may already make
-    them other than the newest known job says (see drainer.schema.abreast)."""
+    them other than the newest known job says (see drainer.schema.running_ddl)."""
 
     def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
         shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from binlog.log import get_logger
-from binlog.outage import Outage
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 from binlog.tidb.table import TableInfo
 
-from drainer.batch import Batch
-from drainer.schema.abreast import abreast
-from drainer.schema.column import Verdict, unknown_column, unknown_until
+from drainer.batch.served import Batch
 from drainer.schema.errors import (
     HistoryBroken,
     HistoryUnavailable,
@@ -21,9 +19,11 @@ from drainer.schema.errors import (
     TableUnverified,
     UnknownColumn,
 )
-from drainer.schema.history import JobHistory, JobSource
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
+from drainer.schema.history.base import JobHistory, JobSource
+from drainer.schema.job_policy import Policy
+from drainer.schema.running_ddl import abreast
+from drainer.schema.state import Schema
+from drainer.schema.unknown_column import Verdict, unknown_column, unknown_until
 
 _log = get_logger(__name__)
 

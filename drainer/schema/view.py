@@ -179,7 +179,7 @@ class SchemaView:
     coming: Mapping[tuple[int, int], Coming] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
-        """Whether it must be asked if a DDL is running on this table (drainer.schema.abreast)."""
+        """Whether it must be asked if a DDL is running on this table (drainer.schema.running_ddl)."""
         if self.verified is None or table_id not in self.tables:
             return False
         return schema_version > self.verified.get(table_id, 0)

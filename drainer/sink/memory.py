@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.changes.format import Format
 from drainer.order.upsert import upsert
-from drainer.plan import Change, Kind, Literals, Pieces, Probe, SegmentWork
-from drainer.sink.errors import Fenced, PositionMoved, RowMissing
-from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.protocol import (
+from drainer.schema.steps import Ddl
+from drainer.sink.base import (
     NO_QUESTION,
     Applied,
     Examiner,
@@ -27,7 +26,8 @@ from drainer.sink.protocol import (
     SpreadTarget,
     TableName,
 )
-from drainer.step import Ddl
+from drainer.sink.errors import Fenced, PositionMoved, RowMissing
+from drainer.sink.mysql.rows.format import SQL_TEXT
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Everything that touches Spark: the data source "binlog", the session, and the spread way of applying a batch.
 
-`register(spark)` makes `spark.readStream.format("binlog")` known; see drainer.spark.source for options and columns.
+`register(spark)` makes `spark.readStream.format("binlog")` known; see source/data_source.py for options and columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def register(spark: SparkSession) -> None:
     Its workers must find this package: on this machine they run the interpreter that runs us, unless PYSPARK_PYTHON
     says otherwise (Spark's default is whatever `python3` is on PATH).
     """
-    from drainer.spark.source import BinlogSource
+    from drainer.spark.source.data_source import BinlogSource
 
     context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):

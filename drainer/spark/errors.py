@@ -23,7 +23,7 @@ from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from drainer.spark.node import lacking, silent
+from drainer.spark.startup.node_requirements import lacking, silent
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)

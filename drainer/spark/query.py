@@ -9,14 +9,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from drainer.feed import Examined, ExamineJob, SpreadJob
-from drainer.reading import FoldOrder
-from drainer.sink.protocol import SlotResult
-from drainer.spark import examine, spread
+from drainer.apply.fold_order import FoldOrder
+from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
+from drainer.sink.base import SlotResult
+from drainer.spark import shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
 _log = get_logger(__name__)
@@ -39,12 +39,12 @@ class SparkFeed:
             yield pump.as_py(), blob.as_py()
 
     def check(self, order: FoldOrder) -> None:
-        spread.check_rows(self._packed, order, self._errors)
+        shuffle_apply.check_rows(self._packed, order, self._errors)
 
     def examine(self, job: ExamineJob) -> Examined:
         if not self._kept:  # the same rows are applied behind this: read once
             self._packed, self._kept = self._packed.persist(), True
-        return examine.examine(self._packed, job, self._errors)
+        return shuffle_examine.examine(self._packed, job, self._errors)
 
     def close(self) -> None:
         """Give back what was kept. Nothing that Spark says then matters: its session may be over."""
@@ -53,7 +53,7 @@ class SparkFeed:
                 self._packed.unpersist()
 
     def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
-        return spread.spread(self._packed, job, self._errors)
+        return shuffle_apply.spread(self._packed, job, self._errors)
 
 
 class Query:

@@ -1,5 +1,5 @@
 """The contract: everything two programs must agree on."""
 
-from binlog.version import release
+from binlog.runtime.version import release
 
 __version__ = release()

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 
 from binlog.errors import BinlogError
-from binlog.log import get_logger, setup
-from binlog.version import version_text
+from binlog.runtime.log import get_logger, setup
+from binlog.runtime.version import version_text
 
 from pumpclient.ctl import bound, leave, meta, nodes, passing, settle
 from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage

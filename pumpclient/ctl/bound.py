@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binlog.kv import KV, Compare, Put
-from binlog.node import NodeStatus
-from binlog.tso import compose, format_local, physical_ms
-from binlog.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
+from binlog.cluster.kv import KV, Compare, Put
+from binlog.cluster.node import NodeStatus
+from binlog.cluster.tso import compose, format_local, physical_ms
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.session import CommandError, Session

@@ -6,9 +6,9 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from binlog.http import NoAnswer, put
-from binlog.node import STATUS_LABEL, NodeStatus
-from binlog.registry import Kind
+from binlog.cluster.node import STATUS_LABEL, NodeStatus
+from binlog.cluster.registry import Kind
+from binlog.runtime.http import NoAnswer, put
 
 from pumpclient.ctl.session import CommandError, Session
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from binlog.timestamp import connect_timestamps
-from binlog.tso import physical_ms
+from binlog.cluster.timestamp import connect_timestamps
+from binlog.cluster.tso import physical_ms
 
 from pumpclient.ctl.session import CommandError, Session
 

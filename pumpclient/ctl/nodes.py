@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from binlog.node import NodeStatus, State
-from binlog.registry import Kind
-from binlog.tso import format_local, physical_ms
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Kind
+from binlog.cluster.tso import format_local, physical_ms
 
 from pumpclient.ctl.output import Listing
 from pumpclient.ctl.session import CommandError, Session

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
 log = get_logger("binlogctl")
 

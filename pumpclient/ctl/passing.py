@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from binlog.cluster.tso import format_local
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.tso import format_local
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.session import CommandError, Session

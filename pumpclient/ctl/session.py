@@ -10,16 +10,16 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from binlog.channel import open_channel
-from binlog.cluster import cluster_id
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.kv import Etcd
+from binlog.cluster.registry import Kind, NodeRecord, Registry, key_of
 from binlog.errors import BinlogError, NodeNotFound
-from binlog.etcd import connect_etcd
-from binlog.fields import UpstreamSection, parse_loose_urls
-from binlog.kv import Etcd
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
-from binlog.registry import Kind, NodeRecord, Registry, key_of
-from binlog.security import Security
+from binlog.runtime.channel import open_channel
+from binlog.runtime.fields import UpstreamSection, parse_loose_urls
+from binlog.runtime.security import Security
 
 from pumpclient.ctl.options import Options
 from pumpclient.ctl.output import LogOutput, Output, open_output

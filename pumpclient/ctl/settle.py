@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from binlog.node import NodeStatus, State
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.tso import format_local
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
-from binlog.tso import format_local
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.output import Listing

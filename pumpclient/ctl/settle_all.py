@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from binlog.node import NodeStatus
+from binlog.cluster.node import NodeStatus
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.tso import format_local
+from binlog.cluster.writers import living_writers
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
-from binlog.tso import format_local
-from binlog.writers import living_writers
 
 from pumpclient.ctl.confirm import confirm
 from pumpclient.ctl.options import UsageError, seconds_of

@@ -15,16 +15,16 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from binlog.crashpoint import crash_point
+from binlog.cluster.kv import Compare, Etcd, Put
+from binlog.cluster.published_jobs import JOB_BYTES_MAX, PublishedJobs, key_of_version
+from binlog.cluster.timestamp import TimestampSource
 from binlog.errors import EtcdError
-from binlog.kv import Compare, Etcd, Put
-from binlog.log import get_logger
-from binlog.published import JOB_BYTES_MAX, PublishedJobs, key_of_version
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.key import meta_hash_key
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import SchemaState
-from binlog.timestamp import TimestampSource
 
 from pumpclient.client import PumpsClient
 from pumpclient.payload import DdlFields

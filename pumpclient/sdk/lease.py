@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from binlog.cluster.keepalive import Keep, KeepAlive, KeepAliveTask, boot_clock_s
+from binlog.cluster.kv import Compare, Etcd, Lease
+from binlog.cluster.writers import register_writer
 from binlog.errors import EtcdError, LeaseExpired
-from binlog.keepalive import Keep, KeepAlive, KeepAliveTask, boot_clock_s
-from binlog.kv import Compare, Etcd, Lease
-from binlog.log import get_logger
-from binlog.writers import register_writer
+from binlog.runtime.log import get_logger
 
 log = get_logger(__name__)
 
@@ -67,7 +67,7 @@ class WriterLease:
     """Without an id until first asked for one; then with it, or a new one where it was retired or its lease has ended;
     then closed.
 
-    `keep` is how a lease is renewed, by default in the running event loop: see binlog.keepalive.
+    `keep` is how a lease is renewed, by default in the running event loop: see binlog.cluster.keepalive.
     """
 
     def __init__(self, etcd: Etcd, *, ttl_s: int = TTL_S, keep: Keep = KeepAliveTask) -> None:

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from binlog.cluster.kv import Compare, Etcd, EventKind, Lease
+from binlog.cluster.registry import ROOT
 from binlog.errors import BinlogError
-from binlog.kv import Compare, Etcd, EventKind, Lease
-from binlog.log import get_logger
-from binlog.outage import Outage
-from binlog.registry import ROOT
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 from pumpclient.sdk.errors import SdkError
 

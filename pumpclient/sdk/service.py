@@ -20,15 +20,15 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.keepalive import keep_in_thread
+from binlog.cluster.kv import Etcd
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from binlog.errors import BinlogError
-from binlog.etcd import connect_etcd
-from binlog.keepalive import keep_in_thread
-from binlog.kv import Etcd
-from binlog.log import get_logger
-from binlog.outage import Outage
-from binlog.published import PublishedJobs
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
-from binlog.timestamp import TimestampSource, connect_timestamps
 
 from pumpclient.client import PumpsClient
 from pumpclient.options import ConnectOptions, PdUrls, check_strategy, upstream_of

@@ -12,10 +12,10 @@ from enum import Enum
 from types import TracebackType
 from typing import Self
 
-from binlog.crashpoint import crash_point
+from binlog.cluster.timestamp import TimestampSource
+from binlog.runtime.crashpoint import crash_point
 from binlog.tidb.key import record_key
 from binlog.tidb.mutation import PrewriteValue
-from binlog.timestamp import TimestampSource
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk.arguments import of_kind

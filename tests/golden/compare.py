@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from tests.capture import CaptureSet
-from tests.support import MariaDB
+from tests.support.capture import CaptureSet
+from tests.support.servers import MariaDB
 
 # MariaDB prints these otherwise than TiDB: FLOAT with 6 digits, FLOAT/DOUBLE(M,D) with all D, ZEROFILL with its
 # zeros. There the recording's own MariaDB tells what the stored value looks like.

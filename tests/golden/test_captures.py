@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from binlog.stub.pd import StubPD
 
-from tests.capture import GOLDEN, CaptureSet, find_sets
 from tests.golden.compare import differences
-from tests.replay import (
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.replay import (
     Chain,
     Sender,
     drainer_config,
@@ -25,7 +25,7 @@ from tests.replay import (
     schedule,
     temporary_directory,
 )
-from tests.support import Etcd, MariaDB, wait_until
+from tests.support.servers import Etcd, MariaDB, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture import GOLDEN, CaptureSet, find_sets
 from tests.golden.compare import differences
 from tests.golden.test_captures import chain_of, config_of, through_kills
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
-from tests.replay import Sender, last_ts, schedule
-from tests.support import Etcd, MariaDB
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.replay import Sender, last_ts, schedule
+from tests.support.servers import Etcd, MariaDB
 
 pytestmark = [
     pytest.mark.integration,

@@ -14,13 +14,13 @@ from pyspark.sql import types as spark
 
 from drainer.row.decode import in_order
 from drainer.row.transaction import scan
-from drainer.schema.history import JobHistory
-from drainer.schema.watched import Name, Watched, watch
+from drainer.schema.history.base import JobHistory
+from drainer.schema.table_versions import Name, Watched, watch
 from drainer.spark.typed.fields import fields_of
 from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.rows import Changes
-from tests.capture import GOLDEN, CaptureSet
 from tests.golden.compare import split_name
+from tests.support.capture import GOLDEN, CaptureSet
 
 Cells = tuple[Any, ...]
 CHANGES = (ActionType.ADD_COLUMN, ActionType.DROP_COLUMN, ActionType.MODIFY_COLUMN, ActionType.RENAME_TABLE)

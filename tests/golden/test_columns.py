@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 from binlog import envelope
 
-from drainer.batch import read_batch
+from drainer.batch.served import read_batch
+from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.order.fold import FoldBuilder
-from drainer.plan import SegmentWork
 from drainer.row.decode import Decoder
-from drainer.schema.file import parse_jobs
-from drainer.schema.history import JobHistory
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
-from drainer.segment import walk
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.job_policy import Policy
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Merged, Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.step import Merged, Rows
-from tests.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.unit.drainer.changes.cases import images
 
 

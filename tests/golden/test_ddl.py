@@ -13,34 +13,34 @@ import pytest
 from binlog import envelope
 from binlog.tidb.table import TableInfo
 
-from drainer.batch import read_batch
+from drainer.batch.served import read_batch
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.schema.errors import UnknownColumn
-from drainer.schema.file import FileSource
+from drainer.schema.history.file import FileSource
+from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
-from drainer.segment import walk
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Merged, Rows, Step
+from drainer.sink.base import Destination, Identity
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.mysql.server import Server
-from drainer.sink.protocol import Destination, Identity
-from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.sink import MySQLDestination
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.step import Ddl, Merged, Rows, Step
-from tests.capture import GOLDEN, CaptureSet
+from drainer.sink.sqlite.sink import SQLiteDestination
 from tests.golden.compare import differences, split_name
-from tests.support import MariaDB
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.servers import MariaDB
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
-    """Every binlog in one batch; what a batch finds out on its way is mended as drainer.inline does it."""
+    """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
     scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]

@@ -13,21 +13,21 @@ from binlog import envelope
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 
-from drainer.batch import read_batch
+from drainer.batch.served import read_batch
+from drainer.batch.work import Change
 from drainer.order.fold import FoldBuilder
-from drainer.plan import Change
 from drainer.row.decode import Decoder
 from drainer.row.layout import replicated
 from drainer.row.transaction import scan
-from drainer.schema.file import parse_jobs
-from drainer.schema.history import JobHistory
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
-from drainer.segment import walk
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.job_policy import Policy
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Merged, Rows
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from drainer.step import Ddl, Merged, Rows
-from tests.capture import GOLDEN, CaptureSet
-from tests.row_case import FORMATS, changes_of
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.row_case import FORMATS, changes_of
 
 _ESCAPED = re.compile(rb"\\(.)", re.S)
 _UNESCAPED = {b"0": b"\0", b"n": b"\n", b"r": b"\r", b"Z": b"\x1a"}

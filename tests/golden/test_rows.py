@@ -31,7 +31,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import Tp
 from binlog.tidb.unflatten import Text, to_python, to_text
 
-from tests.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
 
 Values = dict[int, Datum]
 

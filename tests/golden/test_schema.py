@@ -13,16 +13,16 @@ import pytest
 from binlog import envelope
 from binlog.pb import binlog_pb2
 
-from drainer.batch import Batch, read_batch
-from drainer.filter import Filter
-from drainer.schema.file import parse_jobs
-from drainer.schema.history import JobHistory
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
+from drainer.batch.served import Batch, read_batch
+from drainer.schema.filter import Filter
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.job_policy import Policy
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Fence, Merged, Rows
 from drainer.schema.view import Gone
-from drainer.segment import walk
-from drainer.step import Ddl, Fence, Merged, Rows
-from tests.capture import GOLDEN, CaptureSet
+from tests.support.capture import GOLDEN, CaptureSet
 
 EVERYTHING = Policy(filter=Filter.create(ignore_schemas=()))
 RESTARTS = 30

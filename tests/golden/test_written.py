@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from drainer.batch.work import SegmentWork
 from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.order.fold import FoldBuilder
-from drainer.plan import SegmentWork
 from drainer.row.decode import Decoder
-from tests.capture import GOLDEN, CaptureSet, find_sets
 from tests.golden.test_columns import segments
-from tests.row_case import FORMATS
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.row_case import FORMATS
 
 DIGESTS = Path(__file__).parent / "vectors" / "written_rows.json.gz"
 SETS = [found for found in find_sets(GOLDEN) if found.has("binlogs.bin")]

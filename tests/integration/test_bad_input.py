@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import Etcd, MariaDB, free_port, python_module, running_etcd
+from tests.support.servers import Etcd, MariaDB, free_port, python_module, running_etcd
 
 pytestmark = pytest.mark.integration
 

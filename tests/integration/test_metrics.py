@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from binlog import metrics
+from binlog.runtime import metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
-from tests.support import ROOT, Etcd, Server, free_port, python_module, wait_until
+from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

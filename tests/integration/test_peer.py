@@ -16,7 +16,7 @@ import pytest
 from tests.peer.cluster import Peer, peer_bin, running_peer
 from tests.peer.compare import AS_TEXT, differences
 from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
-from tests.support import MariaDB, Server, running_mariadb, wait_until
+from tests.support.servers import MariaDB, Server, running_mariadb, wait_until
 
 pytestmark = [
     pytest.mark.integration,

@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from binlog.etcd import connect_etcd
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 
 from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
-from tests.support import Etcd, free_port
+from tests.support.servers import Etcd, free_port
 
 BINARIES = peer_bin()
 

@@ -10,7 +10,7 @@ import pytest
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
 from tests.peer.load import CALM_DDLS, DDLS, Load, prepare, running_load
-from tests.support import MariaDB, wait_until
+from tests.support.servers import MariaDB, wait_until
 
 pytestmark = [
     pytest.mark.integration,

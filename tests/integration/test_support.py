@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, Etcd, MariaDB, answers, free_port
+from tests.support.servers import ROOT, Etcd, MariaDB, answers, free_port
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ def test_java_for_spark(java: None) -> None:
 def test_a_port_is_given_once() -> None:
     """Also over processes, and never one that the kernel may take for an outgoing connection."""
     ours = {free_port() for _ in range(300)}
-    child = "from tests.support import free_port; print(*(free_port() for _ in range(300)))"
+    child = "from tests.support.servers import free_port; print(*(free_port() for _ in range(300)))"
     printed = subprocess.run([sys.executable, "-c", child], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     theirs = {int(port) for port in printed.split()}
     assert len(ours) == len(theirs) == 300

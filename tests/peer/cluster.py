@@ -19,7 +19,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from tests.support import MariaDB, Server, answers, free_port, python_module, wait_until
+from tests.support.servers import MariaDB, Server, answers, free_port, python_module, wait_until
 
 GO_IGNORED = "INFORMATION_SCHEMA,PERFORMANCE_SCHEMA,mysql,METRICS_SCHEMA"
 

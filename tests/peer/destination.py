@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support import MariaDB, Server, free_port, wait_until
+from tests.support.servers import MariaDB, Server, free_port, wait_until
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import cpu_report
-from tests.cpu_report import CpuClock, read_cgroup_s, waited_for_s
+from tests.support import cpu_report
+from tests.support.cpu_report import CpuClock, read_cgroup_s, waited_for_s
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass"
 

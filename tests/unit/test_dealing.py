@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.dealing import dealt
+from tests.support.dealing import dealt
 
 Item = tuple[int, int, bool]  # module, number, whether it starts a server
 items_of_modules = st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=30).map(

@@ -14,9 +14,9 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import Flag, Tp
 
-from drainer.row.partition import locator
-from tests.row_case import INT, TEXT, not_null
-from tests.schema_case import ts
+from drainer.row.partition.locate import locator
+from tests.support.row_case import INT, TEXT, not_null
+from tests.support.schema_case import ts
 from tests.upstream.table import (
     ADD,
     DELETE_ONLY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drainer.sink import recycled
+from drainer.sink import recycle_names
 
 Takeover = Literal["same-node", "never", "force"]
 
@@ -51,8 +51,8 @@ class ServerConfig:
     limits: Limits = Limits()
     spread: bool = True
     allow_triggers: bool = False
-    recycle_schema: str = recycled.SCHEMA
-    recycle_keep_ms: int = recycled.KEEP_MS_DEFAULT
+    recycle_schema: str = recycle_names.SCHEMA
+    recycle_keep_ms: int = recycle_names.KEEP_MS_DEFAULT
 
     @property
     def address(self) -> str:

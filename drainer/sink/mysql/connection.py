@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import pymysql
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 from pymysql.constants import CLIENT
 
 from drainer.sink.errors import DestinationError, DestinationRefused
-from drainer.sink.mysql import settings, tls
+from drainer.sink.mysql import session_settings, tls
 from drainer.sink.mysql.config import ServerConfig
 
 DEADLOCK: Final = 1213
@@ -209,14 +209,14 @@ def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
     session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
     session.packet_bytes_max = int(packet or 1 << 22)
     session.execute(b"SET NAMES utf8mb4")  # the server's init_connect may have said otherwise
-    fixed = (*settings.SETTINGS, ("wait_timeout", str(idle_s)))
+    fixed = (*session_settings.SETTINGS, ("wait_timeout", str(idle_s)))
     session.execute(("SET SESSION " + ", ".join(f"{name}={value}" for name, value in fixed)).encode())
     session.execute(b"SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    for name, value in settings.OPTIONAL:
+    for name, value in session_settings.OPTIONAL:
         with contextlib.suppress(ServerError):
             session.execute(f"SET SESSION {name}={value}".encode())
     if session.flavour == "tidb":
-        _set_known(session, settings.TIDB)
+        _set_known(session, session_settings.TIDB)
     _set_params(session, config)
     _check(session, config)
 
@@ -248,9 +248,9 @@ def _set_params(session: Session, config: ServerConfig) -> None:
 
 def _check(session: Session, config: ServerConfig) -> None:
     """Raises DestinationRefused where a variable would make rows wrong, whoever set it."""
-    names = ",".join(f"'{name}'" for name in settings.READ_BACK)
+    names = ",".join(f"'{name}'" for name in session_settings.READ_BACK)
     rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())
-    found = list(settings.wrong(session.flavour, {str(name): str(value) for name, value in rows}))
+    found = list(session_settings.wrong(session.flavour, {str(name): str(value) for name, value in rows}))
     if found:
         raise DestinationRefused(
             f"{config.address}: this session cannot be written through; correct [syncer.to] params or the server's "

@@ -11,14 +11,14 @@ import hashlib
 import threading
 from typing import Final
 
-from binlog.log import get_logger
+from binlog.runtime.log import get_logger
 
+from drainer.sink.base import Identity
 from drainer.sink.errors import LockHeld
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, Session
 from drainer.sink.mysql.position import Feed
-from drainer.sink.protocol import Identity
 
 _log = get_logger(__name__)
 

@@ -12,11 +12,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final
 
+from drainer.sink.base import Identity, Intent, Phase
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
-from drainer.sink.mysql.statements import quote
-from drainer.sink.protocol import Identity, Intent, Phase
+from drainer.sink.mysql.rows.statements import quote
 
 _TABLES: Final = (
     b"CREATE TABLE IF NOT EXISTS %(schema)s.drainer_position ("

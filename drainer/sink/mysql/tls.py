@@ -12,8 +12,8 @@ import ssl
 from typing import Any, Final
 
 from binlog.errors import ConfigError
-from binlog.log import get_logger
-from binlog.security import Security
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
 from pymysql.err import OperationalError
 
 from drainer.sink.errors import DestinationRefused

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from binlog.crashpoint import crash_point
+from binlog.runtime.crashpoint import crash_point
 
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld
 

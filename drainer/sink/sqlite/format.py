@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from drainer.plan import Key, Row
+from drainer.batch.work import Key, Row
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.scalar import bit_number, enum_name, is_utf8, set_names, small_int

@@ -6,8 +6,8 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
+from drainer.sink.base import Identity
 from drainer.sink.errors import Fenced, PositionMoved
-from drainer.sink.protocol import Identity
 from drainer.sink.sqlite.layout import quote, table_name
 
 POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))

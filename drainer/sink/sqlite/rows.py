@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from drainer.batch.work import Change, Folded, Kind, Row, SegmentWork, TableShape
 from drainer.order.upsert import replaces, upsert
-from drainer.plan import Change, Folded, Kind, Row, SegmentWork, TableShape
 from drainer.sink.errors import RowMissing, RowsRefused, UniqueConflict
-from drainer.sink.missing import MissingRows
+from drainer.sink.missing_rows import MissingRows
 from drainer.sink.sqlite.layout import quote, table_name
 
 _UNIQUE: Final = re.compile(r"UNIQUE constraint failed: (.*)")

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from drainer.row.layout import replicated
-from drainer.schema.watched import Name, Watched
+from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.types import spark_type
 
 BEFORE, AFTER, ADDED = "before", "after", "added"
@@ -76,7 +76,7 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
 
 
 def change_schema(fields: Fields, *, collect: bool) -> StructType:
-    """What the data source gives for each change of a row (see drainer.spark.source)."""
+    """What the data source gives for each change of a row (see drainer.spark.source.data_source)."""
     found = [
         StructField("kind", StringType()),
         StructField("commit_ts", LongType()),

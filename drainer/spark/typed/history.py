@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.errors import HistoryUnavailable
-from drainer.schema.history import JobHistory, JobSource
+from drainer.schema.history.base import JobHistory, JobSource
+from drainer.schema.history.sources import job_sources
 from drainer.schema.keeper import TableSource
-from drainer.schema.sources import job_sources
-from drainer.schema.watched import Name, Watched, watch
-from drainer.spark.options import SourceOptions
-from drainer.spark.pumps import Pumps
+from drainer.schema.table_versions import Name, Watched, watch
+from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.pump_set import Pumps
 
 FINISH_WAIT_S = 60.0  # for the job of a column that a status port already shows as public
 

@@ -13,19 +13,19 @@ from itertools import groupby
 
 import pyarrow as pa
 from binlog.errors import BinlogError
-from binlog.security import Security
+from binlog.runtime.security import Security
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from drainer.pumps.mark import Limits, PumpRange, Watermark, ranges_of
-from drainer.pumps.parts import PartJoiner
+from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import pull
+from drainer.pumps.watermark import Limits, PumpRange, Watermark, ranges_of
 from drainer.row.decode import in_order
 from drainer.row.transaction import Scanned, scan
-from drainer.spark.options import SourceOptions, one_line_errors
-from drainer.spark.planned import UNSEALED
-from drainer.spark.pumps import Pumps
-from drainer.spark.stream import StreamReader
+from drainer.spark.source.options import SourceOptions, one_line_errors
+from drainer.spark.source.planned_reader import UNSEALED
+from drainer.spark.source.pump_set import Pumps
+from drainer.spark.source.stream import StreamReader
 from drainer.spark.typed.fields import Fields, change_schema, chosen, fields_of
 from drainer.spark.typed.history import TableHistory, table_history
 from drainer.spark.typed.reading import Reading

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from binlog.errors import BinlogError
 
-from drainer.schema.watched import Watched
+from drainer.schema.table_versions import Watched
 from drainer.spark.typed.fields import Fields
 
 

@@ -15,9 +15,9 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
 from binlog.tidb.unflatten import to_text
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.layout import replicated
-from drainer.schema.watched import Name, Watched
+from drainer.schema.table_versions import Name, Watched
 from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.types import Convert, converter, spark_type, text_of
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from binlog import tso
+from binlog.cluster import tso
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.transaction import Scanned, rows, start_ts_of
 from drainer.spark.typed.fields import ADDED, AFTER, BEFORE, change_schema
 from drainer.spark.typed.reading import Reading, SchemaChanged

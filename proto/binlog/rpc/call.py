@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from binlog.log import get_logger
 from binlog.rpc import messages, status
 from binlog.rpc.messages import Buffer, Collector, Message, TooLong
 from binlog.rpc.method import Method, Room
 from binlog.rpc.status import RpcError, Status
+from binlog.runtime.log import get_logger
 
 SEND_AHEAD_BYTES = 256 << 10  # of a stream's messages that wait for their reader
 GUNZIP_INLINE_BYTES_MAX = 4096

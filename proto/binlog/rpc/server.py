@@ -12,9 +12,9 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
 from socket import AI_PASSIVE, SOCK_STREAM
 
-from binlog.log import get_logger
-from binlog.outage import Outage
 from binlog.rpc.session import Session, Settings
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
 
 TICK_S = 0.25
 BACKLOG = 1024

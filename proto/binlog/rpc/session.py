@@ -13,7 +13,6 @@ from binlog.http2.events import Data, Failed, Request, Reset
 from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
-from binlog.log import get_logger
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
@@ -21,6 +20,7 @@ from binlog.rpc.messages import PREFIX
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
+from binlog.runtime.log import get_logger
 
 if TYPE_CHECKING:
     from binlog.rpc.waiting import Waiting

@@ -1,7 +1,7 @@
 """etcd in one process, for unit tests and for embedding everything in one program.
 
 It keeps revisions, history for watches, compaction and leases as etcd does; the suite in
-tests/etcd_suite.py runs on it and on a real etcd.
+tests/support/etcd_suite.py runs on it and on a real etcd.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import itertools
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from binlog.cluster.kv import KV, Compare, Event, EventKind, Put
 from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
-from binlog.kv import KV, Compare, Event, EventKind, Put
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from grpc import aio
 
+from binlog.cluster.tso import compose, logical, physical_ms
 from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
-from binlog.security import Security
-from binlog.tso import compose, logical, physical_ms
+from binlog.runtime.security import Security
 
 
 class StubPD(pdpb_pb2_grpc.PDServicer):

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from aetcd import rpc
+from binlog.cluster.etcd import GrpcEtcd, connect_etcd
+from binlog.cluster.kv import Etcd as EtcdProtocol
 from binlog.errors import EtcdError, WatchBroken, WatchCompacted
-from binlog.etcd import GrpcEtcd, connect_etcd
-from binlog.kv import Etcd as EtcdProtocol
-from binlog.security import Security
+from binlog.runtime.security import Security
 
-from tests.certificates import Authority
-from tests.etcd_suite import EtcdSuite, take
-from tests.support import Etcd, Server, answers, etcd_binary, free_port, missing, running_etcd, wait_until
+from tests.support.certificates import Authority
+from tests.support.etcd_suite import EtcdSuite, take
+from tests.support.servers import Etcd, Server, answers, etcd_binary, free_port, missing, running_etcd, wait_until
 
 pytestmark = pytest.mark.integration
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.keepalive import KeepAliveThread, boot_clock_s
 from binlog.errors import LeaseExpired
-from binlog.etcd import connect_etcd
-from binlog.keepalive import KeepAliveThread, boot_clock_s
 
-from tests.support import Etcd, wait_until
+from tests.support.servers import Etcd, wait_until
 
 pytestmark = pytest.mark.integration
 

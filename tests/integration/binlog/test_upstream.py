@@ -6,15 +6,15 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
-from binlog.cluster import cluster_id
-from binlog.config import UpstreamSection
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.timestamp import connect_timestamps
+from binlog.cluster.upstream import LEADER_KEY
 from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
-from binlog.etcd import connect_etcd
+from binlog.runtime.config import UpstreamSection
 from binlog.stub.pd import StubPD
-from binlog.timestamp import connect_timestamps
-from binlog.upstream import LEADER_KEY
 
-from tests.support import Etcd
+from tests.support.servers import Etcd
 
 pytestmark = pytest.mark.integration
 

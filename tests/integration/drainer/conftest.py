@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.drainer.stubs import Stubs, running_stubs
-from tests.support import Etcd
+from tests.support.servers import Etcd
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def stubs(etcd: Etcd, java: None) -> Iterator[Stubs]:
 @pytest.fixture(scope="module")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark session with two cores, for the tests of one module."""
-    from drainer.spark.session import start_session, stop_session  # pyspark is imported where a test needs it
+    from drainer.spark.startup.session import start_session, stop_session  # pyspark is imported where a test needs it
 
     session = start_session(master="local[2]", output=tmp_path_factory.mktemp("spark") / "spark.log", conf={})
     yield session

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from binlog.cluster import CLUSTER_ID_KEY
-from binlog.etcd import connect_etcd
-from binlog.node import NodeStatus, State
-from binlog.registry import ROOT
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import CLUSTER_ID_KEY
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import ROOT
 
 from drainer.pumps.stub import StubPump
-from tests.support import Etcd, Server, free_port, python_module
+from tests.support.servers import Etcd, Server, free_port, python_module
 
 CLUSTER = 1
 

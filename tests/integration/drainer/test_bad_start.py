@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from binlog.etcd import connect_etcd
-from binlog.registry import Registry
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.registry import Registry
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import END, configuration
 from tests.integration.drainer.test_signals import descendants, gone
-from tests.support import Server, free_port, wait_until
+from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -14,10 +14,10 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.table import ColumnInfo, TableInfo
 from pyspark.errors import PySparkException
 
-from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
-from tests.row_case import INT, table, transaction
-from tests.schema_case import ddl, job, ts
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.row_case import INT, table, transaction
+from tests.support.schema_case import ddl, job, ts
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -22,8 +22,8 @@ from tests.integration.drainer.large_case import descendants
 from tests.integration.drainer.test_kills import AUDIT, Writer
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.pumpclient.conftest import Cluster
-from tests.spark_cluster import CORES, SECRET, SparkCluster, running_cluster
-from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
+from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
+from tests.support.spark_cluster import CORES, SECRET, SparkCluster, running_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -141,7 +141,9 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
         drainer.kill()
     world.check()
     drainer.wait_for_output('["executors look for this address on their own machines"]')
-    drainer.wait_for_output(f'["tasks that can run at once"] [component=drainer.run] [tasks={2 * CORES}]')
+    drainer.wait_for_output(
+        f'["tasks that can run at once"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
+    )
 
 
 def command_lines(*servers: Server | None) -> str:

@@ -13,14 +13,14 @@ from contextlib import closing
 import grpc
 import pytest
 from binlog import envelope
-from binlog.etcd import connect_etcd
-from binlog.node import State
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.node import State
+from binlog.cluster.registry import NodeRecord, Registry
 from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.registry import NodeRecord, Registry
 
-from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
-from tests.support import ROOT, Server, free_port, running_mariadb, wait_until
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.servers import ROOT, Server, free_port, running_mariadb, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

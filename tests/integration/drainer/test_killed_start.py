@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from drainer.scratch import sweep
+from drainer.temporary_files import sweep
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import configuration
-from tests.support import Server, free_port, wait_until
+from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -96,8 +96,8 @@ MOMENTS: dict[str, Callable[[Life], bool]] = {
     "the gateway runs": lambda life: life.has("gateway-*/connection*"),
     "Spark's session is being made": lambda life: life.has("blockmgr-*"),
     "the planner listens": lambda life: life.has("drainer-planner-*/socket"),
-    "Python's daemon runs": lambda life: life.runs("-m drainer.spark.worker"),
-    "a worker runs": lambda life: life.runs("-m drainer.spark.worker", count=2),
+    "Python's daemon runs": lambda life: life.runs("-m drainer.spark.startup.worker_daemon"),
+    "a worker runs": lambda life: life.runs("-m drainer.spark.startup.worker_daemon", count=2),
     "the query is being made": lambda life: life.has("drainer-query-*"),
     "the stream reader runs": lambda life: life.runs("python_streaming_source_runner"),
     "the drainer runs": lambda life: "drainer is running" in life.drainer.text(),

@@ -20,7 +20,7 @@ import pytest
 from pumpclient.sdk import BigInt, Column, Int, SyncService, Table, VarChar
 from pumpclient.sdk.sync import SyncTransaction
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd
+from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from pumpclient.sdk import BigInt, Column, Int, SyncService, Table, VarChar
 from pumpclient.sdk.types import LongText
 from tests.integration.drainer.large_case import Memory, watched
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support import MariaDB, Server, free_port, python_module, require_java, running_etcd
+from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,8 +12,8 @@ from binlog.tidb.table import DBInfo
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import reached
-from tests.schema_case import BEGIN_TS, ts
-from tests.support import MariaDB, Server, free_port
+from tests.support.schema_case import BEGIN_TS, ts
+from tests.support.servers import MariaDB, Server, free_port
 from tests.unit.drainer.cut_case import BARE, INT_KEY, SECONDARY, Op, beginning, change, gone, jobs, payloads, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

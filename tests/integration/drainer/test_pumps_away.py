@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from binlog.etcd import connect_etcd
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 
 from pumpclient.sdk import BigInt, Column, SyncService, Table
 from tests.integration.drainer.test_daemon import status
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support import ROOT, Etcd, Server, free_port, python_module, wait_until
+from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

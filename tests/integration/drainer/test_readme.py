@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, Etcd, MariaDB, Server, free_port, python_module
+from tests.support.servers import ROOT, Etcd, MariaDB, Server, free_port, python_module
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -8,10 +8,10 @@ import re
 import pytest
 from binlog.envelope import scan
 
-from tests.capture import GOLDEN, CaptureSet
 from tests.golden.compare import differences
 from tests.integration.drainer.stubs import Stubs
-from tests.support import MariaDB, wait_until
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.servers import MariaDB, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

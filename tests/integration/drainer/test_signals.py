@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import CAPTURE, END, TABLES, configuration, counts, reached, record
-from tests.support import Server, free_port, wait_until
+from tests.support.servers import Server, free_port, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -9,8 +9,8 @@ import pytest
 from binlog import envelope
 from pyspark.errors import PySparkException
 
-from tests.capture import GOLDEN, CaptureSet
 from tests.integration.drainer.stubs import Stubs
+from tests.support.capture import GOLDEN, CaptureSet
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

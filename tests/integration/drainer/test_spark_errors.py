@@ -14,17 +14,17 @@ from binlog.pb import pump_ext_pb2 as ext
 from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 
-from drainer.feed import SpreadJob
+from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.micro_batch import SpreadJob
+from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
-from drainer.plan import SegmentWork
-from drainer.reading import FoldOrder, PackedView
+from drainer.sink.base import Intent, Phase, SlotResult
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.protocol import Intent, Phase, SlotResult
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkFeed
-from drainer.spark.source import PACKED_SCHEMA
-from tests.row_case import INT, table, transaction, view_of
+from drainer.spark.source.data_source import PACKED_SCHEMA
+from tests.support.row_case import INT, table, transaction, view_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -10,18 +10,18 @@ import pyarrow as pa
 import pytest
 from binlog.pb import pump_ext_pb2 as ext
 
-from drainer.feed import ExamineJob, SpreadJob
+from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.micro_batch import ExamineJob, SpreadJob
+from drainer.batch.work import Probe, SegmentWork
 from drainer.order.slot import HASH_VERSION
-from drainer.plan import Probe, SegmentWork
-from drainer.pumps.count import Counted, RangeDiffers
-from drainer.reading import FoldOrder, PackedView
+from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.sink.base import Intent, Phase, SlotResult
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.protocol import Intent, Phase, SlotResult
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkFeed
-from drainer.spark.source import PACKED_SCHEMA
-from drainer.spark.spread import Fold
-from tests.row_case import INT, Step, not_null, table, transaction, view_of
+from drainer.spark.shuffle_apply import Fold
+from drainer.spark.source.data_source import PACKED_SCHEMA
+from tests.support.row_case import INT, Step, not_null, table, transaction, view_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from binlog.envelope import encode_fake
 from binlog.errors import PumpUnavailable
-from binlog.security import Security
+from binlog.runtime.security import Security
 
-from drainer.pumps.go import GoPump
-from drainer.pumps.mark import Limits, PumpMark, PumpRange
+from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import pull
 from drainer.pumps.stub import StubPump
+from drainer.pumps.watermark import Limits, PumpMark, PumpRange
 from tests.integration.drainer.vanishing_child import BASE
 
 CHILD = Path(__file__).with_name("vanishing_child.py")

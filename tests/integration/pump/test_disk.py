@@ -9,16 +9,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from binlog.etcd import connect_etcd
-from binlog.node import State
-from binlog.registry import Registry
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.node import State
+from binlog.cluster.registry import Registry
 from grpc import StatusCode, aio
 
 from pumpclient.client import PumpsClient
 from pumpclient.pool import ERRORS_MAX
 from tests.integration.pump.rpc import Client, connected, until
 from tests.integration.pump.test_process import cluster_of, pump, served, timestamps
-from tests.support import Etcd, Server, free_port, python_module
+from tests.support.servers import Etcd, Server, free_port, python_module
 from tests.unit.pump.build import commit, prewrite
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ from tests.integration.drainer.large_case import peak_rss
 from tests.integration.pump.rpc import Client, connected, until
 from tests.integration.pump.test_large import large
 from tests.integration.pump.test_process import cluster_of, pump
-from tests.support import Etcd, free_port
+from tests.support.servers import Etcd, free_port
 from tests.unit.pump.build import commit
 
 pytestmark = pytest.mark.integration

@@ -10,18 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from binlog.cluster import own_cluster_id
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import own_cluster_id
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
+from binlog.cluster.upstream import LEADER_KEY
 from binlog.envelope import scan
 from binlog.errors import TimestampUnavailable
-from binlog.etcd import connect_etcd
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
-from binlog.timestamp import BatchingSource, OwnTimestamps
-from binlog.upstream import LEADER_KEY
 from grpc import aio
 
 from tests.integration.pump.rpc import Client, connected, until
-from tests.support import ROOT, Etcd, Server, free_port, python_module, wait_until
+from tests.support.servers import ROOT, Etcd, Server, free_port, python_module, wait_until
 from tests.unit.pump.build import commit, prewrite
 
 pytestmark = pytest.mark.integration

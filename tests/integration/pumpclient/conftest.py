@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from binlog.channel import open_channel
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.upstream import LEADER_KEY
 from binlog.envelope import Envelope, scan
-from binlog.etcd import connect_etcd
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
-from binlog.upstream import LEADER_KEY
+from binlog.runtime.channel import open_channel
 
-from tests.support import Etcd, Server, free_port, python_module, wait_until
+from tests.support.servers import Etcd, Server, free_port, python_module, wait_until
 
 
 @dataclass

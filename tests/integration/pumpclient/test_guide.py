@@ -18,15 +18,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import scan
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
-from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteDestination
 from pumpclient import sdk
 from tests.integration.pumpclient.conftest import Cluster
 from tests.integration.sink.test_sdk_columns import drain
-from tests.support import ROOT, wait_until
+from tests.support.servers import ROOT, wait_until
 
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import scan
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
-from drainer.sink.sqlite.destination import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteDestination
 from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
 from tests.integration.pumpclient.conftest import Cluster, Pump
 from tests.integration.pumpclient.test_pumps import binlogctl

@@ -13,14 +13,14 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.errors import BinlogError
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
 from pumpclient.sdk import BigInt, Column, Int, Service, Table, VarChar
 from pumpclient.writer import Limits
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support import ROOT
+from tests.support.servers import ROOT
 
 pytestmark = pytest.mark.integration
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from binlog.etcd import connect_etcd
-from binlog.published import PublishedJobs
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import living_writers
 from binlog.tidb.job import Job
-from binlog.writers import living_writers
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
@@ -24,7 +24,7 @@ from pumpclient.sdk.transaction import Transaction
 from pumpclient.writer import Limits
 from tests.integration.pumpclient.conftest import Cluster, Pump
 from tests.integration.pumpclient.test_pumps import binlogctl, child
-from tests.support import ROOT, wait_until
+from tests.support.servers import ROOT, wait_until
 
 pytestmark = pytest.mark.integration
 

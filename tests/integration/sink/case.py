@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.sink.base import Identity
 from drainer.sink.mysql.config import Limits, ServerConfig
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Identity
-from tests.support import MariaDB
+from drainer.sink.mysql.sink import MySQLDestination
+from tests.support.servers import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
 _ids = itertools.count(100)

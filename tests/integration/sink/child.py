@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drainer.plan import SegmentWork
+from drainer.batch.work import SegmentWork
+from drainer.sink.base import Identity, Intent, Position
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Identity, Intent, Position
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.forks import Child, children
 
 IDENTITY = Identity(7, "main", "drainer-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymysql
 import pytest
 
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.step import Ddl, Located, TableChange
-from tests.support import MariaDB
+from drainer.schema.steps import Ddl, Located, TableChange
+from tests.support.servers import MariaDB
 
 INT = FieldType(Tp.LONG, flen=11)
 TEXT = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4", collate="utf8mb4_bin")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from binlog import crashpoint
+from binlog.runtime import crashpoint
 
 ROOT = Path(__file__).resolve().parents[3]
 

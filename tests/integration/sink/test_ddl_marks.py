@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from binlog.tidb.job import ActionType
 
+from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, Fenced, PositionMoved
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.step import Ddl
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, opened, server_config
 from tests.integration.sink.ddl_case import CREATE, T, position, step
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -13,14 +13,14 @@ from dataclasses import asdict
 
 import pytest
 
+from drainer.sink.base import Identity, Intent, Phase
 from drainer.sink.errors import Fenced, PositionMoved
-from drainer.sink.mysql import marks, position
+from drainer.sink.mysql import chunk_progress, position
+from drainer.sink.mysql.chunk_progress import Mark
 from drainer.sink.mysql.connection import Session, connect
-from drainer.sink.mysql.marks import Mark
 from drainer.sink.mysql.position import Feed
-from drainer.sink.protocol import Identity, Intent, Phase
 from tests.integration.sink.case import server_config
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 
@@ -218,7 +218,7 @@ def all_marks(db: MariaDB) -> dict[Row, Row]:
 
 def step(session: Session, feed: Feed) -> bool:
     """Chunk 1 of 3 of our slot."""
-    return marks.step(
+    return chunk_progress.step(
         session, feed, epoch=EPOCH, intent=INTENT, phase=Phase.DIRECT, slot=0, chunk=1, total=3
     )  # fmt: skip
 
@@ -262,7 +262,7 @@ def test_opening_a_phase_takes_its_own_marks_and_makes_what_is_missing(
     put_marks(db)
     before = all_marks(db)
     three = Intent(100, 200, 3, 3, 1, "all")
-    marks.open_phase(session, feed, epoch=9, intent=three, phase=Phase.DIRECT)
+    chunk_progress.open_phase(session, feed, epoch=9, intent=three, phase=Phase.DIRECT)
     ours = {OUR_MARK: (9, 1, 3), (7, "main", 200, "direct", 1): (9, 1, 3), (7, "main", 200, "direct", 2): (9, 0, 0)}
     assert all_marks(db) == before | ours
 
@@ -275,24 +275,24 @@ def test_each_mark_is_read_by_its_whole_key(db: MariaDB, session: Session, feed:
     for number, (cluster_id, changefeed, until_ts, phase, slot) in enumerate((OUR_MARK, *NEIGHBOURS)):
         mine = feed_of(db, session, cluster_id, changefeed)
         range_ = Intent(100, until_ts, 2, 3, 1, "all")
-        found = marks.read(session, mine, intent=range_, phase=Phase(phase), slot=slot)
+        found = chunk_progress.read(session, mine, intent=range_, phase=Phase(phase), slot=slot)
         assert found == Mark(EPOCH, number, 100)
-    assert marks.read(session, feed, intent=INTENT, phase=Phase.INSERT, slot=0) is None
+    assert chunk_progress.read(session, feed, intent=INTENT, phase=Phase.INSERT, slot=0) is None
 
 
 def test_what_is_unfinished_is_asked_of_one_range_and_phase(db: MariaDB, session: Session, feed: Feed) -> None:
     put_marks(db)
-    assert marks.unfinished(session, feed, intent=INTENT, phase=Phase.DIRECT) == [0, 1]
+    assert chunk_progress.unfinished(session, feed, intent=INTENT, phase=Phase.DIRECT) == [0, 1]
     db.query("UPDATE tidb_binlog.drainer_mark SET chunks_done=3 "
              "WHERE cluster_id=7 AND changefeed='main' AND until_ts=200 AND phase='direct'")  # fmt: skip
-    assert marks.unfinished(session, feed, intent=INTENT, phase=Phase.DIRECT) == []
-    assert marks.unfinished(session, feed, intent=INTENT, phase=Phase.DELETE) == [0]
+    assert chunk_progress.unfinished(session, feed, intent=INTENT, phase=Phase.DIRECT) == []
+    assert chunk_progress.unfinished(session, feed, intent=INTENT, phase=Phase.DELETE) == [0]
 
 
 def test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed(
     db: MariaDB, session: Session, feed: Feed
 ) -> None:
     put_marks(db)
-    marks.purge(session, feed, intent=INTENT)
+    chunk_progress.purge(session, feed, intent=INTENT)
     assert set(all_marks(db)) == {(8, "main", 200, "direct", 0), (7, "other", 200, "direct", 0),
                                   (7, "main", 201, "direct", 0)}  # fmt: skip

@@ -9,13 +9,13 @@ from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.types import Flag
 
-from drainer.plan import Folded, Kind, Match, NetRow, TableShape
+from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
+from drainer.sink.base import Phase
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.protocol import Phase
 from tests.integration.sink.case import change, opened, put, shape, work
 from tests.integration.sink.ddl_case import TEXT, column, step, table
 from tests.integration.sink.test_mysql_spread import at_once, intent
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

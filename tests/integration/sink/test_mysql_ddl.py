@@ -11,14 +11,14 @@ import pytest
 from binlog.tidb.job import ActionType
 from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
 
-from drainer.plan import Folded
+from drainer.batch.work import Folded
+from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.step import Ddl
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, opened, put, server_config, shape, work
 from tests.integration.sink.child import ChildFailed, run_until_done, start
 from tests.integration.sink.ddl_case import CREATE, column, position, step, table
-from tests.support import MariaDB, wait_until
+from tests.support.servers import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
 

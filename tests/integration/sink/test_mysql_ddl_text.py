@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from binlog import tso
+from binlog.cluster import tso
 from binlog.tidb.document import Json
 from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
@@ -14,10 +14,10 @@ from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.sink.errors import DdlFailed
-from tests.ddl_case import foreign_key
 from tests.integration.sink.case import opened
 from tests.integration.sink.ddl_case import TEXT, T, column, position, step, table
-from tests.support import MariaDB
+from tests.support.ddl_case import foreign_key
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from drainer.plan import Folded, Kind
+from drainer.batch.work import Folded, Kind
+from drainer.sink.base import Applied, SlotResult
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Applied, SlotResult
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, change, opened, put, server_config, shape, work
 from tests.integration.sink.test_mysql_spread import intent
-from tests.support import free_port, running_mariadb
+from tests.support.servers import free_port, running_mariadb
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from drainer.plan import Folded, Kind, Match
+from drainer.batch.work import Folded, Kind, Match
+from drainer.sink.base import FirstStart, Identity
 from drainer.sink.errors import (
     DestinationRefused,
     PositionMoved,
@@ -16,10 +17,9 @@ from drainer.sink.errors import (
     UniqueConflict,
     ValueChanged,
 )
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import FirstStart, Identity
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, change, gone, limits, opened, put, server_config, shape, work
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

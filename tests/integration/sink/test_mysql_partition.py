@@ -13,12 +13,12 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.row.partition import locator
+from drainer.row.partition.locate import locator
+from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.errors import DdlFailed
-from drainer.step import Ddl, Located, TableChange
 from tests.integration.sink.case import opened
 from tests.integration.sink.ddl_case import column, step, table
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

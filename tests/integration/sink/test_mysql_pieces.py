@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from drainer.plan import Folded, Kind, Pieces, SegmentWork
+from drainer.batch.work import Folded, Kind, Pieces, SegmentWork
 from drainer.sink.errors import DestinationRefused, RowsRefused, UniqueConflict
 from drainer.sink.mysql.connection import ServerError
-from drainer.sink.mysql.limits import explained
+from drainer.sink.mysql.server_limits import explained
 from tests.integration.sink.case import change, gone, opened, put, shape, work
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from binlog import tso
+from binlog.cluster import tso
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import DBInfo, TableInfo
 
-from drainer.plan import Folded
+from drainer.batch.work import Folded
+from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.errors import DdlFailed
-from drainer.step import Ddl, Located, TableChange
 from tests.integration.sink.case import opened, put, server_config, shape, work
 from tests.integration.sink.child import run_until_done
 from tests.integration.sink.ddl_case import column, step, table
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

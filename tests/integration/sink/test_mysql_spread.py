@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from drainer.plan import Folded, Kind, Match, SegmentWork, TableShape
+from drainer.batch.work import Folded, Kind, Match, SegmentWork, TableShape
+from drainer.sink.base import Identity, Intent, Phase, SpreadTarget
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
-from drainer.sink.mysql import marks, position
+from drainer.sink.mysql import chunk_progress, position
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.destination import MySQLDestination
 from drainer.sink.mysql.position import Feed
-from drainer.sink.protocol import Identity, Intent, Phase, SpreadTarget
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import change, gone, opened, put, server_config, shape, waits_for_a_row, work
 from tests.integration.sink.child import run_until_done, spread
-from tests.support import MariaDB, wait_until
+from tests.support.servers import MariaDB, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -170,7 +170,7 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
     assert held is not None
     epoch = position.take_epoch(successor, feed, epoch=held.epoch, node_id="drainer-2")
     successor.begin()
-    marks.open_phase(successor, feed, epoch=epoch, intent=intent(), phase=Phase.DIRECT)
+    chunk_progress.open_phase(successor, feed, epoch=epoch, intent=intent(), phase=Phase.DIRECT)
     with ThreadPoolExecutor(1) as pool:
         attempt = pool.submit(asleep.apply, 0, slot)
         try:

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 from binlog.tidb.job import ActionType
 
-from drainer.plan import Folded, Kind
+from drainer.batch.work import Folded, Kind
+from drainer.sink.base import Intent
 from drainer.sink.errors import (
     Fenced,
     LockHeld,
 )
-from drainer.sink.protocol import Intent
 from tests.integration.sink.case import opened, put, shape, work
 from tests.integration.sink.ddl_case import step
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql import tls
 from drainer.sink.mysql.connection import ConnectionLost, Session, connect
-from drainer.sink.mysql.destination import MySQLDestination
-from tests.certificates import Authority, Pair
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, server_config
-from tests.support import MariaDB, running_mariadb
+from tests.support.certificates import Authority, Pair
+from tests.support.servers import MariaDB, running_mariadb
 
 pytestmark = pytest.mark.integration
 

@@ -20,11 +20,11 @@ from drainer.order.fold import FoldBuilder
 from drainer.order.probes import Questions, merge_claims
 from drainer.row.codec import Codec
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.examine import MySQLExaminer
+from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.sink.case import server_config
-from tests.row_case import Step, codec_of, decoder_of, not_null, table, transaction
-from tests.support import MariaDB
+from tests.support.row_case import Step, codec_of, decoder_of, not_null, table, transaction
+from tests.support.servers import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from drainer.sink.mysql.connection import ConnectionLost
-from drainer.sink.mysql.destination import MySQLDestination
+from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import server_config
-from tests.schema_case import ts
-from tests.support import MariaDB
+from tests.support.schema_case import ts
+from tests.support.servers import MariaDB
 from tests.unit.drainer.cut_case import (
     BARE,
     COMPOSITE,
@@ -104,7 +104,7 @@ class Killer:
             raise Killed(place)
 
 
-PLACES = ["drainer.spreading.crash_point", "drainer.sink.mysql.driver.crash_point"]
+PLACES = ["drainer.apply.distributed.crash_point", "drainer.sink.mysql.fenced_session.crash_point"]
 
 
 def killed(db: MariaDB, stream: Stream, how: Cuts, killer: Killer) -> None:
@@ -217,6 +217,6 @@ def test_rows_that_go_ahead_come_once_although_the_answer_is_lost(db: MariaDB, n
     """The transaction that records the intent holds them, and is not done again where it was committed."""
     stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
     reset(db)
-    with mock.patch("drainer.sink.mysql.driver.crash_point", AnswerLost(nth)):
+    with mock.patch("drainer.sink.mysql.fenced_session.crash_point", AnswerLost(nth)):
         error = drain(MySQLDestination(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
     assert error is None and standing(db, stream) == {"bare": [(1, 1, 1)]}

@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import BinlogType
 from binlog.pb import binlog_pb2
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
-from drainer.coordinator import Mode, Plan
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
-from drainer.schema.history import JobHistory
-from drainer.schema.schema import Schema
+from drainer.schema.history.base import JobHistory
+from drainer.schema.state import Schema
+from drainer.sink.base import Destination
 from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.mysql.destination import MySQLDestination
-from drainer.sink.protocol import Destination
-from drainer.sink.sqlite.destination import SQLiteDestination
-from drainer.spreading import Cut
+from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.sqlite.sink import SQLiteDestination
 from pumpclient.sdk import (
     BigInt,
     Binary,
@@ -37,8 +37,8 @@ from pumpclient.sdk import (
     VarChar,
 )
 from tests.integration.sink.case import IDENTITY, server_config
-from tests.local_feed import LocalFeed
-from tests.support import MariaDB
+from tests.support.local_batch import LocalFeed
+from tests.support.servers import MariaDB
 from tests.unit.drainer.test_pipeline import Supply
 from tests.unit.pumpclient.sdk.conftest import Shop
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from binlog import tso
+from binlog.cluster import tso
 from binlog.tidb.index import IndexColumn, IndexInfo
 from binlog.tidb.job import ActionType
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.plan import Change, Folded, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, NetRow, Ordered, Pieces, SegmentWork, TableShape
+from drainer.schema.steps import Ddl
+from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
-from drainer.sink.protocol import Identity
-from drainer.sink.sqlite.destination import SQLiteDestination
-from drainer.step import Ddl
+from drainer.sink.sqlite.sink import SQLiteDestination
 from tests.integration.sink.case import shape
 from tests.integration.sink.ddl_case import INT, TEXT, column, step, table
 from tests.integration.sink.forks import children

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from drainer.plan import Folded, Kind
+from drainer.batch.work import Folded, Kind
 from drainer.sink.errors import CommitRefused, DestinationRefused, Fenced, LockHeld, ValueChanged
 from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import Retry, Session, connect
-from drainer.sink.mysql.driver import run_transaction
+from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.position import Feed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
-from tests.support import MariaDB
+from tests.support.servers import MariaDB
 
 pytestmark = [
     pytest.mark.integration,

@@ -9,7 +9,7 @@ from binlog.pb import binlog_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.capture import GOLDEN, CaptureSet, find_sets
+from tests.support.capture import GOLDEN, CaptureSet, find_sets
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 TSO = st.integers(1 << 56, (1 << 62) - 1)

@@ -73,8 +73,8 @@ def test_the_metrics_page_lists_what_the_code_has() -> None:
 
 def test_the_source_is_documented_as_it_is() -> None:
     pytest.importorskip("pyspark")
-    from drainer.spark.options import _KNOWN
-    from drainer.spark.source import SCHEMA
+    from drainer.spark.source.data_source import SCHEMA
+    from drainer.spark.source.options import _KNOWN
 
     section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
     for option in _KNOWN - {"planner", "planner-key", "error-secret"}:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from drainer.config import Config
-from drainer.daemon import STOP_BATCH_S
+from drainer.service.daemon import STOP_BATCH_S
 from pump.config import PumpConfig
 from pump.process import GRACE_S, READ_WAIT_S, SEAL_S
 

@@ -15,23 +15,23 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 from hypothesis import strategies as st
 
-from drainer.coordinator import Mode, Plan
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
+from drainer.batch.work import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.pipeline import Pipeline
-from drainer.plan import Folded, Kind, NetRow, Ordered, Probe, SegmentWork
-from drainer.schema.history import JobHistory
-from drainer.schema.policy import Policy
-from drainer.schema.schema import Schema
+from drainer.schema.history.base import JobHistory
+from drainer.schema.job_policy import Policy
+from drainer.schema.state import Schema
+from drainer.sink.base import Destination, Identity, Intent, Phase, SlotResult, SpreadTarget
 from drainer.sink.errors import DataError, UniqueConflict
-from drainer.sink.protocol import Destination, Identity, Intent, Phase, SlotResult, SpreadTarget
 from drainer.sink.sqlite import rows as sqlite_rows
-from drainer.sink.sqlite.destination import SQLiteDestination
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.spreading import Cut
-from tests.local_feed import LocalFeed
-from tests.row_case import INT, TEXT, Step, not_null, table, transaction
-from tests.schema_case import BEGIN_TS, ddl, ts
+from drainer.sink.sqlite.sink import SQLiteDestination
+from tests.support.local_batch import LocalFeed
+from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
+from tests.support.schema_case import BEGIN_TS, ddl, ts
 from tests.unit.drainer.test_pipeline import Supply
 
 NN = not_null(INT)

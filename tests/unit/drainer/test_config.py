@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from binlog.config import load
 from binlog.errors import ConfigError
+from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
 

@@ -12,21 +12,21 @@ from binlog.tidb.job import ActionType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.batch import Batch
-from drainer.coordinator import Mode, Plan
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut
+from drainer.apply.progress import Stopped
+from drainer.batch.served import Batch
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
-from drainer.progress import Stopped
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
-from drainer.schema.file import parse_jobs
-from drainer.schema.history import JobHistory
-from drainer.schema.schema import Schema
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.state import Schema
+from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.protocol import Identity, Intent
-from drainer.spreading import SLOTS_MAX, BatchRefused, Cut
-from tests.capture import GOLDEN, CaptureSet
-from tests.local_feed import LocalFeed
-from tests.schema_case import BEGIN_TS, ddl, job, table, ts
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.local_batch import LocalFeed
+from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
 BEGIN, END = CAPTURE.meta["scenario_start_ts"], CAPTURE.meta["scenario_end_ts"]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from binlog.tso import LOGICAL_MAX, compose, physical_ms
+from binlog.cluster.tso import LOGICAL_MAX, compose, physical_ms
 from hypothesis import given
 from hypothesis import strategies as st
 

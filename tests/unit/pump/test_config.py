@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from binlog.config import load, reference_markdown
 from binlog.errors import ConfigError
+from binlog.runtime.config import load, reference_markdown
 
 from pump.config import FLAGS, PumpConfig
 

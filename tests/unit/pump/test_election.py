@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from binlog.cluster.tso import compose, physical_ms
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose, physical_ms
-from binlog.upstream import BOUND_KEY, LEADER_KEY
 
 from pump.election import Election
 from pump.errors import NotLeader

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from binlog.cluster.kv import Compare, Put
+from binlog.cluster.tso import compose, physical_ms
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY
 from binlog.errors import EtcdError
-from binlog.kv import Compare, Put
 from binlog.stub.etcd import MemoryEtcd, MemoryLease
-from binlog.tso import compose, physical_ms
-from binlog.upstream import BOUND_KEY, LEADER_KEY
 
 from pump.allocator import WINDOW_MS
 from pump.election import Election

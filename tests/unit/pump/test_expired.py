@@ -7,14 +7,14 @@ import secrets
 from pathlib import Path
 
 import pytest
+from binlog.cluster.kv import KV
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import WRITERS_PREFIX, living_writers, register_writer
 from binlog.envelope import merge, scan, writer_of
 from binlog.errors import EtcdError
-from binlog.kv import KV
 from binlog.pb import pump_ext_pb2 as pb
-from binlog.published import PublishedJobs
 from binlog.stub.etcd import MemoryEtcd
 from binlog.tidb.job import ActionType, Job
-from binlog.writers import WRITERS_PREFIX, living_writers, register_writer
 
 from pump.edge import code_number
 from pump.errors import RolledBack

@@ -7,10 +7,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from binlog.node import NodeStatus, State
-from binlog.registry import ROOT, Registry
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import ROOT, Registry
+from binlog.cluster.tso import compose
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
 
 from pump.errors import DrainerUnreadable
 from pump.gc import GarbageCollector, purge_point

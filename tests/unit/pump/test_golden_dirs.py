@@ -12,7 +12,7 @@ from binlog.envelope import scan
 
 from pump import keys
 from pump.record import Pointer
-from tests.capture import GOLDEN, CaptureSet
+from tests.support.capture import GOLDEN, CaptureSet
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite
 
 TYPES = CaptureSet(GOLDEN / "types")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from binlog.cluster.tso import compose
 from binlog.errors import TimestampUnavailable
-from binlog.tso import compose
 from hypothesis import given
 from hypothesis import strategies as st
 

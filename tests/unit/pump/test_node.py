@@ -10,19 +10,19 @@ from typing import Any
 
 import grpc
 import pytest
+from binlog.cluster.node import Event, NodeStatus, State
+from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.tso import compose
 from binlog.errors import ConfigError, EtcdError, RegistryConflict
-from binlog.node import Event, NodeStatus, State
 from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.registry import Registry, key_of
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
 from grpc import aio
 
 from pump.errors import DataDirLocked, NotifyFailed
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
 from pump.notify import notify_drainers
-from tests.lossy_etcd import LossyEtcd
+from tests.support.lossy_etcd import LossyEtcd
 
 NOW = compose(1_700_000_000_000)
 

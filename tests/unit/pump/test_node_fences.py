@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from binlog.cluster.kv import KV, Compare, Put
+from binlog.cluster.node import Event, NodeStatus, State
+from binlog.cluster.registry import Registry, key_of
+from binlog.cluster.tso import compose
 from binlog.errors import EtcdError, RegistryConflict
-from binlog.kv import KV, Compare, Put
-from binlog.node import Event, NodeStatus, State
-from binlog.registry import Registry, key_of
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
 
 from pump.node import Node
 

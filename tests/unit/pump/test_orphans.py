@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import StoreUnavailable, TiKV
+from binlog.cluster.tso import compose
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tikv import StoreUnavailable, TiKV
-from binlog.tso import compose
 
 from pump.orphans import Orphans, Upstream
 from pump.store import Store
-from tests.support import free_port
+from tests.support.servers import free_port
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, write
 from tests.unit.pump.tikv import StubTiKV
 

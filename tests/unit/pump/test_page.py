@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from binlog import tso
-from binlog.node import NodeStatus, State
+from binlog.cluster import tso
+from binlog.cluster.node import NodeStatus, State
 
 from pump.page import page
 

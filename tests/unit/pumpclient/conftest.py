@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from binlog.registry import Registry
+from binlog.cluster.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.client import PumpsClient

@@ -14,11 +14,11 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from binlog.cluster.node import NodeStatus, State
 from binlog.envelope import BinlogType, Envelope, scan
-from binlog.node import NodeStatus, State
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc, pump_pb2, pump_pb2_grpc
 
-from tests.support import free_port
+from tests.support.servers import free_port
 
 CLUSTER_ID = 77
 

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from binlog.node import State
+from binlog.cluster.node import State
 
 from pumpclient.errors import (
     ClientClosed,

@@ -12,7 +12,7 @@ from pumpclient.payload import (
     prewrite_payload,
     rollback_payload,
 )
-from tests.capture import GOLDEN, CaptureSet
+from tests.support.capture import GOLDEN, CaptureSet
 
 
 def test_every_recorded_write_can_be_written_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from binlog.node import NodeStatus, State
+from binlog.cluster.node import NodeStatus, State
 
 from pumpclient.pool import ERRORS_MAX, Pool
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from drainer.batch.work import Key, Row
 from drainer.changes.texts import as_string, data_of, text_of
-from drainer.plan import Key, Row
 from drainer.row.form import Form
 from drainer.row.usual import Cells
 from drainer.sink.mysql.rows.literals import ESCAPED, QUOTES, column_of, literal_of_text, literal_writer, string_literal

@@ -10,19 +10,19 @@ from typing import Any
 
 import grpc
 import pytest
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.upstream import BOUND_KEY
 from binlog.errors import TimestampUnavailable
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
-from binlog.upstream import BOUND_KEY
 from grpc import aio
 
 from pump.errors import NotifyFailed
 from pump.process import Pump
 from tests.integration.pump.rpc import Client, codes, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
-from tests.lossy_etcd import LossyEtcd
+from tests.support.lossy_etcd import LossyEtcd
 from tests.unit.pump.build import commit, prewrite, rollback
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import grpc
 import pytest
-from binlog.http import put
-from binlog.security import Security
+from binlog.runtime.http import put
+from binlog.runtime.security import Security
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
 
 from pumpclient.answer import Outcome, classify
-from tests.certificates import Authority
 from tests.integration.pump.rpc import Client, codes, connected, running, take
 from tests.integration.pump.services.conftest import CLUSTER
+from tests.support.certificates import Authority
 from tests.unit.pump.build import commit, encode_fake, merged, prewrite, rollback
 
 

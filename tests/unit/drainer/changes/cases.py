@@ -15,9 +15,9 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.changes.decode import Changes
-from drainer.plan import Kind
-from tests.row_case import Step, not_null, table
+from tests.support.row_case import Step, not_null, table
 
 COLLATIONS = ("utf8mb4_bin", "utf8mb4_0900_bin", "utf8mb4_general_ci", "latin1_bin")
 KINDS = (

@@ -17,14 +17,14 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, ColumnDecoder, view_of_table
 from drainer.changes.scan import Rows, scan_all
 from drainer.changes.vector import Buffer
-from drainer.plan import Kind
 from drainer.row.codec import Codec
 from drainer.schema.errors import TableUnknown, UnknownColumn
 from drainer.schema.view import SchemaView
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import encoded, images, steps_of, tables
 
 IN_STEP, ONE_BY_ONE = 1, 1 << 40

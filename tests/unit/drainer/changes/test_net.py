@@ -10,13 +10,13 @@ from binlog.tidb.decimal import Decimal
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
-from drainer.plan import SegmentWork
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.test_segment import listed, merged, one_by_one
 
 VARBINARY = FieldType(Tp.VARCHAR, Flag.BINARY, 20, 0, "binary", "binary")

@@ -12,11 +12,11 @@ from binlog.tidb.mutation import PrewriteValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.changes.scan import Scanned, scan_all
-from drainer.plan import Kind
 from drainer.row.decode import in_order
 from drainer.row.transaction import rows, scan
-from tests.row_case import BEGIN_TS
+from tests.support.row_case import BEGIN_TS
 
 Row = tuple[int, int, int, int, int, Kind, bytes]
 

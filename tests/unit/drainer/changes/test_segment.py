@@ -16,17 +16,17 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.changes.netrows import NetColumns, live_rows, stale_keys
+from drainer.batch.work import NetRow, SegmentWork
+from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.changes.warm import warm_up
 from drainer.order.errors import BlobError
 from drainer.order.slot import slot_of
-from drainer.plan import NetRow, SegmentWork
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import SchemaView, Stray
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
 ALWAYS, NEVER = 0, 1 << 60

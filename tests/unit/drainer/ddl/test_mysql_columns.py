@@ -10,7 +10,7 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_columns import UnsupportedType, at_clock, column_sql
-from tests.ddl_case import INT, MARIADB, MYSQL, STAMP, TEXT, column
+from tests.support.ddl_case import INT, MARIADB, MYSQL, STAMP, TEXT, column
 
 
 @pytest.mark.parametrize(

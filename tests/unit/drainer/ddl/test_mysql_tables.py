@@ -12,7 +12,7 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ddl.mysql_tables import create_table, foreign_key_statements
-from tests.ddl_case import (
+from tests.support.ddl_case import (
     INT,
     MARIADB,
     MYSQL,

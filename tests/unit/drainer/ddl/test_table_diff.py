@@ -24,7 +24,7 @@ from drainer.ddl.partition_diff import (
     partition_diff,
 )
 from drainer.ddl.table_diff import TableDiff, all_indexes, shown_columns, table_diff
-from tests.ddl_case import INT, TEXT, column, key, table
+from tests.support.ddl_case import INT, TEXT, column, key, table
 
 NAMES = tuple("abcdef")
 KINDS = (INT, TEXT, FieldType(Tp.LONGLONG))

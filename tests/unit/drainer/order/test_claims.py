@@ -11,16 +11,16 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.order.blob import merge_slot
 from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions, merge_claims
-from drainer.plan import Kind
 from drainer.row.claimed import other_keys, value_function, value_row
 from drainer.row.transaction import rows, scan
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import FORMATS, INT, TEXT, Step, codec_of, decoder_of, table, transaction
+from tests.support.row_case import FORMATS, INT, TEXT, Step, codec_of, decoder_of, table, transaction
 
 LOOSE_TEXT = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_general_ci")
 PRICE = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)

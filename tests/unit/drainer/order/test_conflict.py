@@ -9,11 +9,11 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Change
 from drainer.order.conflict import conflict_groups, unique_keys
-from drainer.plan import Change
 from drainer.row.decode import Decoder
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.row_case import BEGIN_TS, INT, TEXT, changes_of, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, changes_of, decoder_of, not_null, table, transaction
 from tests.unit.drainer.order.test_fold import SHOP, Upstream
 
 CI = FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4", collate="utf8mb4_general_ci")

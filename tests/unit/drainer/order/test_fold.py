@@ -14,15 +14,15 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind, NetRow, SegmentWork
 from drainer.changes.format import Format
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
-from drainer.plan import Kind, NetRow, SegmentWork
 from drainer.row.decode import Decoder
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
 
 # A secondary unique key that may be NULL, beside an integer handle.
 SHOP = table([("id", INT), ("u", INT), ("v", TEXT)], handle="id", unique={"u": ["u"]})

@@ -10,7 +10,7 @@ from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION, slot_of
 from drainer.row.key import identity
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import BEGIN_TS, INT, decoder_of, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, decoder_of, table, transaction
 
 
 def test_slots_of_version_1() -> None:

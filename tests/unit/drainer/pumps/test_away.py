@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from binlog.cluster.node import State
+from binlog.cluster.registry import key_of
 from binlog.errors import EtcdError
-from binlog.node import State
-from binlog.registry import key_of
 
 from drainer.pumps.client import NoExtension
-from drainer.pumps.left import Missed
-from drainer.pumps.view import HeldBack
+from drainer.pumps.health import HeldBack
+from drainer.pumps.left_pumps import Missed
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from binlog.node import State
+from binlog.cluster.node import State
 
-from drainer.pumps.counting import Listed, counts, unchanged
+from drainer.pumps.eligibility import Listed, counts, unchanged
 
 ONLINE = Listed("a", "h:1", State.ONLINE, 5, 100, final=False)
 

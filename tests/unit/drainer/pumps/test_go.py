@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 from binlog.envelope import encode_binlog, encode_fake, scan
 from binlog.errors import BinlogError, ClusterMismatch, PumpUnavailable, PurgedPosition
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
-from binlog.security import Security
+from binlog.runtime.security import Security
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import ExtensionPump, NoExtension
-from drainer.pumps.count import Counted
-from drainer.pumps.go import GoPump
-from drainer.pumps.left import Missed
-from drainer.pumps.mark import Limits, PumpMark, PumpRange, Watermark
+from drainer.pumps.go_pump import GoPump
+from drainer.pumps.health import HeldBack
+from drainer.pumps.left_pumps import Missed
 from drainer.pumps.pull import payloads, pull
+from drainer.pumps.range_count import Counted
 from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
-from drainer.pumps.view import HeldBack
-from tests.support import free_port
+from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark
+from tests.support.servers import free_port
 
 PLAIN = Security()
 BASE = 470_000_000_000_000_000

@@ -7,9 +7,9 @@ from itertools import accumulate, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.pumps.count import Counted
-from drainer.pumps.cut import Place, cut
-from drainer.pumps.mark import Limits, PumpMark, Stop, ranges_of, watermark_of
+from drainer.pumps.batch_end import Place, cut
+from drainer.pumps.range_count import Counted
+from drainer.pumps.watermark import Limits, PumpMark, Stop, ranges_of, watermark_of
 
 ts_lists = st.lists(st.integers(2, 999), unique=True).map(sorted)
 

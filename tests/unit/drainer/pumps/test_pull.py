@@ -11,14 +11,14 @@ import pytest
 from binlog import envelope
 from binlog.errors import PumpUnavailable
 from binlog.pb import pump_ext_pb2 as ext
-from binlog.security import Security
+from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, Received
-from drainer.pumps.count import Counted, RangeDiffers
-from drainer.pumps.go import GoPump
-from drainer.pumps.mark import Limits, PumpRange
+from drainer.pumps.go_pump import GoPump
 from drainer.pumps.pull import payloads, pull
+from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.pumps.stub import StubPump
+from drainer.pumps.watermark import Limits, PumpRange
 
 
 def binlog(ts: int) -> bytes:

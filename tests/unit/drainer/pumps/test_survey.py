@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import ROOT
 from binlog.errors import ClusterMismatch, PumpUnavailable
-from binlog.node import NodeStatus, State
-from binlog.registry import ROOT
 from structlog.testing import capture_logs
 
 from drainer.pumps.client import NoExtension
-from drainer.pumps.view import HeldBack
+from drainer.pumps.health import HeldBack
 from tests.unit.drainer.pumps.world import LIMITS, World
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 
-from drainer.pumps.books import Books
 from drainer.pumps.client import Inspection, PumpClient
-from drainer.pumps.left import Left, Missed
-from drainer.pumps.mark import Limits, PumpMark, Stop
+from drainer.pumps.left_pumps import Left, Missed
+from drainer.pumps.membership import Books
 from drainer.pumps.survey import PumpSet
+from drainer.pumps.watermark import Limits, PumpMark, Stop
 
 LIMITS = Limits(1000)
 

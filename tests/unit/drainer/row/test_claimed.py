@@ -8,9 +8,9 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.claimed import needed_of, other_keys, value_function
-from tests.row_case import codec_of, not_null, table
+from tests.support.row_case import codec_of, not_null, table
 from tests.unit.drainer.row.test_usual import KINDS, _encoded, datums
 
 KEYED = [kind for kind in KINDS if kind.tp is not Tp.JSON]

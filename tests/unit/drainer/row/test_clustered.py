@@ -13,8 +13,8 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Kind
-from tests.row_case import INT, codec_of, not_null, table
+from drainer.batch.work import Kind
+from tests.support.row_case import INT, codec_of, not_null, table
 from tests.unit.drainer.row.test_usual import KINDS, both, datums
 
 COLLATED = tuple(

@@ -12,14 +12,14 @@ from binlog.tidb.row import encode_insert, encode_row, encode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
+from drainer.batch.work import Kind, Match
 from drainer.order.fold import FoldBuilder
-from drainer.plan import Kind, Match
 from drainer.row.decode import Decoder
 from drainer.row.transaction import scan
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import Gone, SchemaView, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from tests.row_case import (
+from tests.support.row_case import (
     BEGIN_TS,
     FORMATS,
     INT,

@@ -9,7 +9,7 @@ from binlog.tidb.table import IndexColumn, TableInfo
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.row.key import Same, choose_key, normal
-from tests.row_case import INT, TEXT, not_null, table
+from tests.support.row_case import INT, TEXT, not_null, table
 
 NN_INT, NN_TEXT = not_null(INT), not_null(TEXT)
 CI = not_null(FieldType(Tp.VARCHAR, flen=20, charset="utf8mb4", collate="utf8mb4_general_ci"))

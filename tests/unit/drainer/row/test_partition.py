@@ -15,13 +15,13 @@ from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
-from drainer.row.expression import ExpressionUnreadable, parse_expression
-from drainer.row.partition import PartitionUnknown, locator
-from drainer.schema.history import JobHistory
-from drainer.schema.schema import Schema
+from drainer.row.partition.expression import ExpressionUnreadable, parse_expression
+from drainer.row.partition.locate import PartitionUnknown, locator
+from drainer.schema.history.base import JobHistory
+from drainer.schema.state import Schema
 from drainer.sink.sqlite.format import SQLITE_VALUES
-from tests.row_case import INT, TEXT, Step, changes_of, table, transaction
-from tests.schema_case import BEGIN_TS, job, ts
+from tests.support.row_case import INT, TEXT, Step, changes_of, table, transaction
+from tests.support.schema_case import BEGIN_TS, job, ts
 
 UBIG = FieldType(Tp.LONGLONG, flag=int(Flag.UNSIGNED), flen=20, decimal=0)
 DATE = FieldType(Tp.DATE, flen=10, decimal=0)

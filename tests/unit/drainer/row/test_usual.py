@@ -17,10 +17,10 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.plan import Kind
+from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.usual import Cells
-from tests.row_case import INT, TEXT, codec_of, not_null, table
+from tests.support.row_case import INT, TEXT, codec_of, not_null, table
 
 KINDS = (
     FieldType(Tp.LONG, flen=11, decimal=0),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.schema_case import Case, Runner, cases
+from tests.support.schema_case import Case, Runner, cases
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)

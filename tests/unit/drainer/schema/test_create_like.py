@@ -7,7 +7,7 @@ from binlog.tidb.job import ActionType
 
 from drainer.schema.catalog import Catalog
 from drainer.schema.create_like import independent
-from tests.schema_case import job, table
+from tests.support.schema_case import job, table
 
 SOURCE = table(10, "s", ("id", "v"))
 

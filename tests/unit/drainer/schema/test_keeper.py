@@ -12,8 +12,7 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
-from drainer.batch import read_batch
-from drainer.schema.abreast import abreast
+from drainer.batch.served import read_batch
 from drainer.schema.errors import (
     HistoryBroken,
     HistoryUnavailable,
@@ -22,12 +21,13 @@ from drainer.schema.errors import (
     TableUnverified,
     UnknownColumn,
 )
+from drainer.schema.history.etcd import PublishedSource
+from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
-from drainer.schema.policy import Policy
-from drainer.schema.published import PublishedSource
-from drainer.segment import walk
-from drainer.step import Ddl, Rows, Step
-from tests.schema_case import BEGIN_TS, ddl, job, row, table, ts
+from drainer.schema.running_ddl import abreast
+from drainer.schema.segmenter import walk
+from drainer.schema.steps import Ddl, Rows, Step
+from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
 CREATED = [
     job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),

@@ -9,12 +9,12 @@ from binlog.tidb.job import ActionType, Job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.batch import read_batch
-from drainer.schema.history import JobHistory
-from drainer.schema.schema import Schema
-from drainer.segment import walk
-from drainer.step import Ddl, Fence, Merged, Rows
-from tests.schema_case import BEGIN_TS, ddl, job, row, table, ts, versions_of
+from drainer.batch.served import read_batch
+from drainer.schema.history.base import JobHistory
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Fence, Merged, Rows
+from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts, versions_of
 
 TABLES = 3
 BEGUN = [

@@ -6,7 +6,7 @@ import pytest
 
 from drainer.schema.errors import JobUnknown, TableUnknown, UnknownColumn
 from drainer.schema.view import SYSTEM_TABLE_ID_MIN, VERSIONS_KEPT, Gone, SchemaView, TableAt, TableVersions
-from tests.schema_case import table
+from tests.support.schema_case import table
 
 
 def versions(*numbers: int) -> TableVersions:

@@ -9,15 +9,15 @@ import pytest
 from binlog.errors import ConfigError
 from binlog.tidb.job import ActionType, Job
 
-from drainer.plan import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
+from drainer.schema.steps import Ddl
+from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.lock import lock_name
-from drainer.sink.protocol import Identity, Intent
-from drainer.sink.table import DESTINATIONS, DestinationConfig, destination
-from drainer.step import Ddl
-from tests.row_case import FORMATS
+from drainer.sink.registry import DESTINATIONS, DestinationConfig, destination
+from tests.support.row_case import FORMATS
 
 IDENTITY = Identity(1, "main", "n")
 SHAPE = TableShape(1, "d", "t", ("id",), (0,), "", (), (Match.PLAIN,))

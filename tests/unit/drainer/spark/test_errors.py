@@ -95,7 +95,10 @@ def test_the_driver_knows_every_error_that_a_worker_may_raise() -> None:
         "*(below(c) for c in k.__subclasses__()))\nprint('\\n'.join(below(BinlogError)))"
     )
     known = []
-    for modules in ("drainer.daemon, drainer.run, drainer.spark.session, drainer.spark.query", "drainer.spark.worker"):
+    for modules in (
+        "drainer.service.daemon, drainer.service.spark_runner, drainer.spark.startup.session, drainer.spark.query",
+        "drainer.spark.startup.worker_daemon",
+    ):
         done = subprocess.run(
             [sys.executable, "-c", count.format(modules)], capture_output=True, text=True, check=True, timeout=120
         )

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import structlog
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose
+from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
-from binlog.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.bound import MARGIN_MS, decide, reset
 from pumpclient.ctl.options import Options

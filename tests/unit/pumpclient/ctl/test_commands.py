@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import structlog
+from binlog.cluster.kv import Etcd
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose
 from binlog.errors import NodeNotFound
-from binlog.http import Request, Response, StatusServer
-from binlog.kv import Etcd
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.runtime.http import Request, Response, StatusServer
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
 
 from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.__main__ import COMMANDS, run

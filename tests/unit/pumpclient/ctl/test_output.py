@@ -8,10 +8,10 @@ import time
 from typing import Any
 
 import pytest
-from binlog.node import NodeStatus, State
-from binlog.registry import Registry
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.cluster.tso import compose
 from binlog.stub.etcd import MemoryEtcd
-from binlog.tso import compose
 
 from pumpclient.ctl import nodes, settle
 from pumpclient.ctl.options import Options

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import structlog
-from binlog.published import PublishedJobs
+from binlog.cluster.published_jobs import PublishedJobs
+from binlog.cluster.writers import living_writers
 from binlog.tidb.job import ActionType, Job
-from binlog.writers import living_writers
 
 from pumpclient.ctl import settle
 from pumpclient.ctl.options import UsageError, seconds_of

@@ -7,9 +7,9 @@ import itertools
 from collections.abc import AsyncIterator
 
 import pytest
+from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import Envelope
 from binlog.errors import TimestampUnavailable
-from binlog.published import PublishedJobs
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient

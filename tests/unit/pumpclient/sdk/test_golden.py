@@ -16,7 +16,7 @@ from binlog.tidb.table import TableInfo
 from pumpclient.sdk import modify, schema, sql
 from pumpclient.sdk import types as t
 from pumpclient.sdk.table import Column, Index, Table
-from tests.capture import GOLDEN, CaptureSet
+from tests.support.capture import GOLDEN, CaptureSet
 
 
 def pk(kind: Any) -> tuple[Column, Column]:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from binlog.cluster.keepalive import KeepAliveTask, boot_clock_s
+from binlog.cluster.kv import Compare, Lease, Put
+from binlog.cluster.writers import WRITERS_PREFIX, key_of_writer, living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError
-from binlog.keepalive import KeepAliveTask, boot_clock_s
-from binlog.kv import Compare, Lease, Put
 from binlog.stub.etcd import MemoryEtcd
-from binlog.writers import WRITERS_PREFIX, key_of_writer, living_writers
 
 from pumpclient.sdk import BigInt, ClientClosed, Column, CommitUndelivered, Service, Table, TransactionRolledBack
 from pumpclient.sdk.ddl import DdlLockLost

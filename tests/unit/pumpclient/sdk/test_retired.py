@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from binlog.cluster.kv import Compare, Lease, Put
+from binlog.cluster.writers import living_writers
 from binlog.envelope import BinlogType, scan, writer_of
 from binlog.errors import EtcdError, TimestampUnavailable
-from binlog.kv import Compare, Lease, Put
 from binlog.stub.etcd import MemoryEtcd
-from binlog.writers import living_writers
 
 from pumpclient.sdk import (
     BigInt,

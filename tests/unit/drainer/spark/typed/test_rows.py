@@ -8,17 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from binlog import tso
+from binlog.cluster import tso
 from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
 from drainer.row.transaction import scan
-from drainer.schema.watched import Name, Watched, Written
+from drainer.schema.table_versions import Name, Watched, Written
 from drainer.spark.typed.fields import TablesUnfit, change_schema, chosen, fields_of
 from drainer.spark.typed.reading import Reading, SchemaChanged, ValueUnfit
 from drainer.spark.typed.rows import Changes
-from tests.row_case import BEGIN_TS, INT, TEXT, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction
 
 NAME = ("shop", "orders")
 OLD = table([("id", INT), ("note", TEXT), ("price", INT)], handle="id", name="orders")

@@ -1,0 +1,276 @@
+"""What the next batch is. Pure: the pumps' answers in, a plan or a question out; pipeline.py carries it out.
+
+A batch is *spread* over executors when enough lies in front of the next DDL (and before any row whose schema is not
+known yet); everything else is *inline*: collected to the driver, where DDLs are walked. A *large* transaction is one
+by itself, which the driver pulls past Spark. See docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from drainer.pumps.binlog_parts import PART_BYTES_MAX
+from drainer.pumps.range_count import Counted, together
+from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
+
+if TYPE_CHECKING:
+    from drainer.apply.fold_order import FoldOrder
+    from drainer.sink.base import Intent
+
+MIB = 1 << 20
+# A pump's share is only known in quarters: a second range for each task that runs at once evens it out.
+READERS_PER_TASK = 2
+
+
+class Mode(StrEnum):
+    INLINE = "inline"
+    SPREAD = "spread"
+    LARGE = "large"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How batches are cut. Bytes are of binlog payloads.
+
+    `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: less than this is not worth spreading;
+    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: tasks that can run at once.
+    """
+
+    inline_bytes_max: int = 2 * MIB
+    inline_count_max: int = 5_000
+    spread_bytes_min: int = 2 * MIB
+    spread_bytes_max: int = 64 * MIB
+    parallelism: int = 2
+    # Below this many bytes one task pulls from all pumps: a second task costs more than it saves.
+    one_task_bytes_max: int = MIB // 4
+    # A transaction of more bytes is a batch of its own, and never one value.
+    large_bytes_min: int = PART_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: (after_ts, until_ts] of all pumps, and which task pulls what. `intent`: an open one of an earlier
+    life, which fixes the range and the cut (rule 17); `fold`: what the reading tasks do with a spread batch at once;
+    `large`: what the driver pulls itself, in mode LARGE, and `holders`: the pumps that have the large transaction."""
+
+    after_ts: int
+    until_ts: int
+    mode: Mode
+    tasks: tuple[tuple[PumpRange, ...], ...]
+    batch_bytes: int
+    intent: Intent | None = None
+    fold: FoldOrder | None = None
+    large: tuple[PumpRange, ...] = ()
+    holders: tuple[str, ...] = ()
+
+    @property
+    def planned(self) -> dict[str, Counted | None]:
+        """What each pump must bring, None where that is not known (rule 22)."""
+        parts = [part for task in (*self.tasks, self.large) for part in task]
+        return {
+            node_id: together(part.planned for part in parts if part.node_id == node_id)
+            for node_id in dict.fromkeys(part.node_id for part in parts)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Nothing to read up to `until_ts`: the position may move there without a batch."""
+
+    until_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The answers do not decide it: ask the pumps again with these limits."""
+
+    limits: Limits
+
+
+Decision = Plan | Advance | Ask | None
+
+
+def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> Limits:
+    """What to ask first: how much lies in front of the next DDL, or a plain inline batch where nothing is spread."""
+    if not sizes.spread_bytes_max:
+        return inline_limits(sizes, pumps=pumps)
+    share = _share(sizes.spread_bytes_max, pumps)
+    return Limits(share, stop_at_schema=True, schema_version=schema_version, large_bytes_min=sizes.large_bytes_min)
+
+
+def inline_limits(sizes: Sizes, *, pumps: int) -> Limits:
+    return Limits(
+        _share(sizes.inline_bytes_max, pumps),
+        _share(sizes.inline_count_max, pumps),
+        large_bytes_min=sizes.large_bytes_min,
+    )
+
+
+def decide(
+    watermark: Watermark,
+    *,
+    after_ts: int,
+    asked: Limits,
+    sizes: Sizes,
+    ceiling_ts: int | None = None,
+    loose_from: int | None = None,
+    another_share: bool = False,
+) -> Decision:
+    """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
+
+    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
+    `another_share`: the pumps may be asked again where what each of them may bring does not add up to a batch."""
+    until_ts = min(watermark.ts, watermark.end_ts)
+    if ceiling_ts is not None:
+        until_ts = min(until_ts, ceiling_ts)
+    if not after_ts and watermark.purged_ts:  # 0 is no position that was reached: it asks for what there still is
+        begin_ts = watermark.purged_ts if ceiling_ts is None else min(watermark.purged_ts, ceiling_ts)
+        return Advance(begin_ts) if begin_ts <= watermark.ts else None
+    if loose_from is not None and after_ts < loose_from:
+        until_ts = min(until_ts, loose_from)
+    if watermark.empty:
+        return Advance(until_ts) if until_ts > after_ts else None
+    large = _large(watermark, after_ts, until_ts, ceiling_ts)
+    if large is not None:
+        return large
+    if loose_from is not None and after_ts >= loose_from and asked.stop_at_schema:
+        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
+    batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
+    spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)
+    share = _another_share(watermark, until_ts, batch_bytes, asked, sizes) if spread and another_share else None
+    if share is not None:
+        return Ask(replace(asked, batch_bytes_max=share))
+    if spread and until_ts > after_ts and batch_bytes >= sizes.spread_bytes_min:
+        return _plan(Mode.SPREAD, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+    if spread and any(mark.stop in (Stop.DDL, Stop.SCHEMA) for mark in watermark.marks):
+        return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
+    if until_ts <= after_ts:
+        return None
+    return _plan(Mode.INLINE, watermark.marks, after_ts, until_ts, batch_bytes, sizes)
+
+
+def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked: Limits, sizes: Sizes) -> int | None:
+    """What each pump should be asked for instead. Pumps are not equally busy: one that is alone among a hundred would
+    end every batch at a hundredth of it, and a hundred that were asked for as much as it would bring a hundred batches.
+    """
+    most, share = sizes.spread_bytes_max, asked.batch_bytes_max
+    if batch_bytes > most + most // 4 and share > 1:
+        return max(1, share * most // batch_bytes)
+    short = batch_bytes < most // 2 and share < most
+    if short and any(mark.stop is Stop.LIMIT and mark.end_ts <= until_ts for mark in watermark.marks):
+        return min(most, share * most // max(1, batch_bytes))
+    return None
+
+
+def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
+    """A large transaction, when nothing lies before it any more. Its commit_ts ends the batch on every pump: another
+    pump may hold the same transaction (rule 19), or a small one of the same commit_ts (X-15)."""
+    large_ts = watermark.large_ts
+    if large_ts is None or not after_ts < large_ts <= watermark.ts or until_ts < large_ts - 1:
+        return None
+    if ceiling_ts is not None and large_ts > ceiling_ts:
+        return None
+    marks = watermark.marks
+    if after_ts < large_ts - 1 and any(mark.batch_count for mark in marks):
+        return None
+    holders = tuple(mark for mark in marks if mark.stop is Stop.LARGE and mark.stop_ts == large_ts)
+    ranges = tuple(
+        PumpRange(mark.node_id, mark.host, mark.extension, after_ts, large_ts, ends_pulls=mark.ends_pulls)
+        for mark in marks
+        if mark.stop_ts == large_ts or mark.batch_count
+    )
+    return Plan(
+        after_ts,
+        large_ts,
+        Mode.LARGE,
+        (),
+        sum(mark.stop_bytes for mark in holders),
+        large=ranges,
+        holders=tuple(mark.node_id for mark in holders),
+    )
+
+
+def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
+    """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. One that
+    was passed then and is back now adds nothing to it."""
+    if watermark.ts < intent.until_ts:
+        return None
+    marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
+    batch_bytes = sum(mark.bytes_until(intent.until_ts) for mark in marks)
+    tasks = _tasks(marks, intent.after_ts, intent.until_ts, sizes, cut=True)
+    return Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, tasks, batch_bytes, intent)
+
+
+def only(plan: Plan, commit_ts: int) -> Plan:
+    """What the driver pulls to look at the binlogs of one commit_ts of a batch."""
+    parts = [part for task in plan.tasks for part in task if part.after_ts < commit_ts <= part.until_ts]
+    ranges = tuple(replace(part, after_ts=commit_ts - 1, until_ts=commit_ts, planned=None) for part in parts)
+    return replace(
+        plan, after_ts=commit_ts - 1, until_ts=commit_ts, mode=Mode.LARGE, tasks=(), large=ranges, holders=()
+    )
+
+
+def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
+    """A pump that holds more or less of an open batch than when that was begun, and how many binlogs then and now. The
+    rows would be cut in other places than the chunks that are done (rule 16). Those `given_up` may."""
+    if plan.intent is None:
+        return None
+    now = plan.planned
+    for node_id, count in zip(plan.intent.pumps, plan.intent.counts, strict=False):
+        found = now.get(node_id)
+        if count >= 0 and found is not None and found.count != count and node_id not in given_up:
+            return node_id, count, found.count
+    return None
+
+
+def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:
+    """Pumps that hold rows of an open batch and do not count any more: an operator forced them offline. Without their
+    rows what is left would be cut in other places than the chunks that are done (rule 16)."""
+    there = {mark.node_id for mark in watermark.marks}
+    return tuple(node_id for node_id in intent.pumps if node_id not in there)
+
+
+def _plan(
+    mode: Mode, marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, batch_bytes: int, sizes: Sizes
+) -> Plan:
+    # A pump that counted nothing in (after_ts, end_ts ≥ until_ts] has nothing there for good: it is resolved.
+    busy = tuple(mark for mark in marks if mark.batch_count)
+    tasks = _tasks(busy, after_ts, until_ts, sizes, cut=mode is Mode.SPREAD)
+    if mode is Mode.INLINE and batch_bytes <= sizes.one_task_bytes_max and tasks:
+        tasks = (tuple(part for task in tasks for part in task),)
+    return Plan(after_ts, until_ts, mode, tasks, batch_bytes)
+
+
+def _tasks(
+    marks: tuple[PumpMark, ...], after_ts: int, until_ts: int, sizes: Sizes, *, cut: bool
+) -> tuple[tuple[PumpRange, ...], ...]:
+    """One range a task, where that makes no more than READERS_PER_TASK for each that can run at once; else several,
+    of about as many bytes. `cut`: a pump's part may be cut into as many ranges as its share of the bytes."""
+    tasks_max = max(1, READERS_PER_TASK * sizes.parallelism)
+    shares = [mark.bytes_until(until_ts) for mark in marks]
+    total = sum(shares) or 1
+    weighed: list[tuple[PumpRange, float]] = []
+    for mark, share in zip(marks, shares, strict=True):
+        pieces_max = max(1, round(tasks_max * share / total)) if cut else 1
+        parts = ranges_of(mark, after_ts=after_ts, until_ts=until_ts, pieces_max=pieces_max)
+        weighed += [(part, max(1, share) / len(parts)) for part in parts]
+    if len(weighed) <= tasks_max:
+        return tuple((part,) for part, _ in weighed)
+    return _together(weighed, tasks_max)
+
+
+def _together(weighed: list[tuple[PumpRange, float]], tasks_max: int) -> tuple[tuple[PumpRange, ...], ...]:
+    """Neighbours in one task, so that the tasks weigh about the same."""
+    total, passed = sum(weight for _, weight in weighed), 0.0
+    tasks: dict[int, list[PumpRange]] = {}
+    for part, weight in weighed:
+        tasks.setdefault(int((passed + weight / 2) * tasks_max / total), []).append(part)
+        passed += weight
+    return tuple(map(tuple, tasks.values()))
+
+
+def _share(total: int, pumps: int) -> int:
+    return max(1, total // max(1, pumps))

@@ -1,0 +1,222 @@
+"""The spread way: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15, 16).
+
+What may stop a batch of TiDB's rows is found before it is begun, for what a chunk has committed is not taken back and
+the batch must then be finished (rule 21): values of secondary unique keys are compared, with one another and with the
+destination's rows, and tables whose rows can only be tried are written in the transaction that records the intent.
+Where either says no nothing was applied, and the batch goes inline, which stops exactly before the transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.errors import BinlogError
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.apply.batch_planner import Mode, Plan, only
+from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.inline import SchemaSupply
+from drainer.apply.large_transaction import PullLarge
+from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
+from drainer.apply.progress import Progress
+from drainer.order.slot import HASH_VERSION
+from drainer.pumps.range_count import together
+from drainer.row.claimed import other_keys
+from drainer.row.key import choose_key
+from drainer.schema.errors import TableUnverified, UnknownColumn
+from drainer.schema.steps import Merged
+from drainer.schema.view import SchemaView
+from drainer.sink.base import Destination, Intent, SpreadTarget
+from drainer.sink.errors import CommitRefused, DataError
+
+_log = get_logger(__name__)
+
+# A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
+# (bench.planner): whose has processors for more sets worker-count.
+SLOTS_MAX = 16
+
+
+class NotSpread(BinlogError):
+    """A batch that must go inline and was read to be spread; nothing of it was applied. It must be planned anew."""
+
+
+class BatchRefused(BinlogError):
+    """A batch that does not begin where the destination stands, or is cut in a way this build does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once, at most
+    SLOTS_MAX; `digest`: of the filters, which choose the rows."""
+
+    slots: int
+    chunk_rows: int
+    digest: str
+
+
+class Spreading:
+    """Applies one batch after another through executors. `open_intent`: one that was begun and not finished, of this
+    life or of an earlier one; it comes first, cut as it is recorded (rule 17). `inline_until`: up to there nothing is
+    spread, for something in it may be refused."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        supply: SchemaSupply,
+        progress: Progress,
+        cut: Cut,
+        intent: Intent | None,
+        pull: PullLarge | None = None,
+    ) -> None:
+        """`pull`: brings binlogs to the driver past Spark."""
+        self._pull = pull
+        self._destination = destination
+        self._supply = supply
+        self._progress = progress
+        self._cut = cut
+        self._slots = cut.slots
+        self.open_intent = intent
+        self.inline_until = 0
+        self._packed: tuple[SchemaView, PackedView, frozenset[int], bool] | None = None
+
+    def use_parallelism(self, tasks: int) -> None:
+        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
+        if not self._cut.slots:
+            self._slots = min(2 * tasks, SLOTS_MAX)
+
+    def fold_order(self, plan: Plan) -> FoldOrder | None:
+        """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
+        may turn out to need a schema that is not known yet: then the batch must be readable twice."""
+        if plan.mode is not Mode.SPREAD or not self._supply.complete or self._leaves_out(plan):
+            return None
+        return self._order(self._intent(plan).slots, fresh=plan.intent is None)
+
+    def run(self, plan: Plan, feed: Feed) -> bool:
+        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
+        where it cannot, for it was read folded."""
+        if self._leaves_out(plan):
+            return False
+        intent = self._intent(plan)
+        if not self._supply.complete and not self._decodable(plan, feed, intent):
+            return False
+        order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
+        target = self._begun(plan, feed, intent, order)
+        if target is None:
+            return False
+        self.open_intent = intent
+        crash_point("drainer.after_intent")
+        rows = 0
+        while target is not None:
+            job = SpreadJob(order, intent, target, plan.fold is not None, together(plan.planned.values()))
+            try:
+                results = feed.spread(job)
+            except DataError as error:
+                self._name(error, plan, feed)
+                raise
+            rows = max(rows, sum(result.rows for result in results))
+            target = self._destination.next_phase(intent, results)
+        crash_point("drainer.before_finish")
+        self._destination.finish(intent, self._supply.schema.applied_version)
+        self.open_intent = None
+        self._progress.position_ts = intent.until_ts
+        self._progress.rows += rows
+        return True
+
+    def _begun(self, plan: Plan, feed: Feed, intent: Intent, order: FoldOrder) -> SpreadTarget | None:
+        """The intent recorded, with what goes ahead; None where nothing was done."""
+        if not order.examined:
+            return self._destination.begin(intent)
+        planned = together(plan.planned.values())
+        examiner = self._destination.examiner()
+        found = feed.examine(ExamineJob(order, intent, examiner, plan.fold is not None, planned))
+        why = found.conflict
+        crash_point("drainer.before_intent")
+        if not why:
+            try:
+                return self._destination.begin(intent, found.ahead)
+            except (DataError, CommitRefused) as error:
+                why = str(error)
+        place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
+        _log.warning("a batch is not spread, for something in it may be refused", why=why, **place)
+        self.inline_until = plan.until_ts
+        if plan.fold is not None:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
+        return None
+
+    def _name(self, error: DataError, plan: Plan, feed: Feed) -> None:
+        """What is refused although the batch was examined: a value that the destination cannot store, for one."""
+        commit_ts = error.commit_ts
+        if not commit_ts:
+            return
+        merged: list[Merged] = []
+        try:
+            if plan.fold is None:
+                merged = list(binlogs(feed.messages()))
+            elif self._pull is not None:
+                with self._pull(only(plan, commit_ts), self._progress) as pulled:
+                    merged = pulled
+        except BinlogError as failed:
+            _log.warning("the refused transaction could not be asked for", commit_ts=commit_ts, why=str(failed))
+        start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
+        error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
+
+    def _leaves_out(self, plan: Plan) -> bool:
+        """Whether a transaction of the batch is to be passed over (ignore-txn-commit-ts): the inline way does that."""
+        ignored = self._supply.schema.policy.ignored_ts
+        return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
+
+    def _intent(self, plan: Plan) -> Intent:
+        if plan.intent is None:
+            cut = self._cut
+            planned = sorted(plan.planned.items())
+            pumps = tuple(node_id for node_id, _ in planned)
+            counts = tuple(-1 if found is None else found.count for _, found in planned)
+            # What tasks fold at once is cut when the batch is planned; executors may have come or gone since.
+            slots = plan.fold.slots if plan.fold is not None else self._slots
+            return Intent(plan.after_ts, plan.until_ts, slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps, counts)
+        if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
+            raise BatchRefused(
+                f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
+                f"cut with other filters or by another version of the drainer: start once with those to finish it"
+            )
+        return plan.intent
+
+    def _order(self, slots: int, *, fresh: bool = False) -> FoldOrder:
+        """`fresh`: of a batch that is not begun; an open one has been examined."""
+        view = self._supply.schema.view()
+        if self._packed is None or self._packed[0] is not view:
+            self._packed = (view, PackedView.of(view), *_strict(view))
+        _, packed, ahead, followed = self._packed
+        examined = fresh and (followed or bool(ahead))
+        return FoldOrder(packed, self._destination.format, slots, ahead, examined)
+
+    def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
+        """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
+        must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
+        that is unknown now was left out then, and is again."""
+        while True:
+            try:
+                feed.check(self._order(intent.slots))
+            except TableUnverified as error:
+                if plan.intent is not None:
+                    for table_id in error.table_ids:
+                        self._supply.schema.verify(table_id, error.schema_version)
+                elif not self._supply.verify(error):
+                    _log.info("a batch is not spread", why=str(error))
+                    return False
+            except UnknownColumn as error:
+                if plan.intent is None:
+                    _log.info("a batch is not spread", why=str(error))
+                    return False
+                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+            else:
+                return True
+
+
+def _strict(view: SchemaView) -> tuple[frozenset[int], bool]:
+    """The tables that go ahead, and whether there are any whose unique values are followed. Whether a row is there of a
+    table that stays in order, or what a key on a prefix or a generated column holds, shows only when it is tried."""
+    tables = [(table_id, at.current) for table_id, at in view.tables.items() if not at.current.upserts]
+    ahead = [id_ for id_, info in tables if not choose_key(info).columns or not other_keys(info).all_followed]
+    return frozenset(ahead), any(other_keys(info).followed for _, info in tables)

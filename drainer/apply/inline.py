@@ -1,0 +1,203 @@
+"""The inline way: a batch in the driver, its DDLs in their places, each segment of rows in one transaction."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.apply.batch_planner import Plan
+from drainer.apply.large_transaction import Section, sections, small_payloads, works
+from drainer.apply.per_transaction import each_commit, shown_keys
+from drainer.apply.progress import Progress, Wait
+from drainer.batch.served import Batch, read_batch
+from drainer.batch.work import Pieces, SegmentWork
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.pumps.range_count import Counted, check
+from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Fence, Merged, Rows, Step
+from drainer.schema.view import SchemaView
+from drainer.sink.base import Destination
+from drainer.sink.errors import DataError, UniqueConflict
+
+_log = get_logger(__name__)
+
+
+class SchemaSupply(Protocol):
+    """The schema keeper as a synchronous caller sees it (drainer.schema.keeper.SchemaKeeper)."""
+
+    @property
+    def schema(self) -> Schema: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    def prepare(self, batch: Batch) -> None: ...
+
+    def missing(self, error: JobUnknown) -> bool: ...
+
+    def judge(self, error: UnknownColumn) -> bool: ...
+
+    def verify(self, error: TableUnverified) -> bool: ...
+
+
+def _check_arrived(plan: Plan, merged: Sequence[Merged]) -> None:
+    """Rule 22: RangeDiffers where more or less of a pump came here than was planned."""
+    found: dict[str, list[int]] = {}
+    for binlog in merged:
+        found.setdefault(binlog.pump, []).append(len(binlog.payload))
+    for node_id, planned in plan.planned.items():
+        sizes = found.get(node_id, [])
+        arrived = Counted(len(sizes), sum(sizes))
+        who = f"pump {node_id}"
+        check(planned, arrived, who=who, after_ts=plan.after_ts, until_ts=plan.until_ts, where="to the driver")
+
+
+class Inline:
+    """Applies one batch after another from the driver. Errors that a schema read again can mend are waited out."""
+
+    def __init__(
+        self,
+        destination: Destination,
+        supply: SchemaSupply,
+        progress: Progress,
+        stop: threading.Event,
+        *,
+        piece_bytes_max: int,
+    ) -> None:
+        """`piece_bytes_max`: of a large transaction, so many bytes are decoded at a time."""
+        self._piece_bytes_max = piece_bytes_max
+        self._destination = destination
+        self._supply = supply
+        self._progress = progress
+        self._stop = stop
+        self._decoder: SegmentDecoder | None = None
+
+    def run(self, plan: Plan, merged: Sequence[Merged]) -> None:
+        """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
+        merged = list(merged)
+        _check_arrived(plan, merged)
+        batch = read_batch(merged, after_ts=plan.after_ts, until_ts=plan.until_ts)
+        self._progress.duplicates += batch.duplicates
+        wait = Wait(self._stop, self._progress)
+        while True:
+            batch = batch.after(self._progress.position_ts)
+            self._supply.prepare(batch)
+            try:
+                for step in walk(batch, self._supply.schema, job_done=self._destination.job_done):
+                    self._apply(step)
+            except JobUnknown as error:
+                wait.unless(self._supply.missing(error), error)
+            except UnknownColumn as error:
+                wait.unless(self._supply.judge(error), error)
+            except TableUnverified as error:
+                wait.unless(self._supply.verify(error), error)
+            except ColumnGoing as error:
+                job = self._supply.schema.dropper(error.table_id, error.column_id)
+                if job is None:
+                    raise
+                self._supply.schema.bring_forward(job, error.schema_version)
+            except UniqueConflict as error:
+                wait.unless(self._drop_first(error, batch.after(self._progress.position_ts)), error)
+            else:
+                wait.over()
+                return
+
+    def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
+        """Upstream is dropping the key that refuses rows of `rest`: that job runs before them (rule 12). False: it may
+        be a job that is running, which no source shows yet. Raises the error where no job drops the key."""
+        place = {"schema": error.schema, "table": error.table, "key": error.key}
+        schema = self._supply.schema
+        job = schema.job_that_drops(**place)
+        if job is None:
+            unknown = JobUnknown(job_id=None, version=None, commit_ts=rest.until_ts, final_ts=rest.after_ts)
+            job = schema.job_that_drops(**place) if self._supply.missing(unknown) else None
+        if job is None:
+            if not self._supply.complete and rest.greatest_version > schema.view().known_version:
+                return False
+            raise error
+        _log.warning("a unique key is dropped before its DDL's place", job_id=job.id, why=str(error))
+        first = min(item.schema_version for item in rest.items if item.ddl is None)
+        schema.bring_forward(job, first)
+        return True
+
+    def _apply(self, step: Step) -> None:
+        version = self._supply.schema.applied_version
+        match step:
+            case Rows():
+                decoder = self._decoder_for(step.view)
+                for section in sections(step):
+                    if section.large:
+                        self._apply_large(section, decoder, version)
+                    else:
+                        self._apply_rows(section, decoder, version)
+            case Ddl():
+                self._destination.ddl(step, may_exist=step.may_exist)
+                self._progress.ddls += 1
+                self._progress.last_ddl = step.query[:200]
+                self._progress.position_ts = step.commit_ts
+                _log.info("DDL applied", query=step.query[:500], job_id=step.job.id, commit_ts=step.commit_ts)
+                crash_point("drainer.after_ddl")
+            case Fence():
+                self._destination.advance(step.until_ts, version)
+                self._progress.position_ts = step.until_ts
+
+    def _apply_rows(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+        """In one downstream transaction; where that is refused, or could hide that a transaction of it would be, one by
+        one: so an error is of the same transaction wherever batches are cut, and what is before it is applied
+        (rule 21)."""
+        builder = SegmentBuilder(decoder)
+        builder.add_all(small_payloads(section.binlogs))
+        work = builder.finish(section.after_ts, section.until_ts)
+        if builder.hides_conflict():
+            self._apply_each(section, decoder, version)
+            return
+        try:
+            self._destination.apply(work, version)
+        except DataError as error:
+            if work.commits > 1:
+                _log.warning("a batch is applied transaction by transaction", why=str(error))
+                self._apply_each(section, decoder, version)
+                return
+            first = section.binlogs[0]
+            error.name_transaction(first.commit_ts, first.start_ts, shown_keys(work, error.schema, error.table))
+            raise
+        self._applied(section, work.change_count)
+
+    def _apply_each(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+        for one in each_commit(section):
+            self._apply_rows(one, decoder, version)
+
+    def _apply_large(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+        """One transaction in pieces, in one downstream transaction."""
+        counts: list[int] = []
+
+        def counted() -> Iterator[SegmentWork]:
+            counts.clear()
+            for work in works(section, decoder, self._progress, self._piece_bytes_max):
+                counts.append(work.change_count)
+                yield work
+
+        try:
+            self._destination.apply_pieces(Pieces(section.after_ts, section.until_ts, counted), version)
+        except DataError as error:
+            first = section.binlogs[0]
+            error.name_transaction(first.commit_ts, first.start_ts, "")
+            raise
+        self._applied(section, sum(counts))
+
+    def _applied(self, section: Section, change_count: int) -> None:
+        self._progress.rows += change_count
+        self._progress.position_ts = section.until_ts
+        crash_point("drainer.after_apply")
+
+    def _decoder_for(self, view: SchemaView) -> SegmentDecoder:
+        """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""
+        if self._decoder is None or self._decoder.view is not view:
+            self._decoder = SegmentDecoder(view, self._destination.format)
+        return self._decoder

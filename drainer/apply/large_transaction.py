@@ -1,0 +1,150 @@
+"""Large transactions: pulled by the driver past Spark, cut into pieces, applied in one downstream transaction.
+
+    pump ─ parts ─► spool (a file) ─► pieces: binlogs of a few MiB ─► fold ─┐
+                                                   begin, fence ─► piece, piece, … ─► commit
+
+Nothing of it is ever one value; see drainer.row.transaction_pieces for why the pieces may be applied one after another.
+If anything fails in between, the destination rolls back, and the transaction begins anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
+
+from drainer.apply.batch_planner import Plan
+from drainer.apply.progress import Progress
+from drainer.batch.work import SegmentWork
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.pumps.binlog_parts import PART_BYTES_MAX
+from drainer.pumps.spool import NotServed, Spool, give_back
+from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces
+from drainer.schema.steps import Merged, Rows
+
+SAY_EVERY_S = 10.0
+
+_log = get_logger(__name__)
+
+PullLarge = Callable[[Plan, Progress], "contextlib.AbstractContextManager[list[Merged]]"]
+
+
+class Step:
+    """One step of long work, shown on the status page and now and then in the log; over when the block ends."""
+
+    def __init__(self, progress: Progress, name: str, total_bytes: int, commit_ts: int) -> None:
+        self._progress = progress
+        self._name = name
+        self._total = total_bytes
+        self._commit_ts = commit_ts
+        self._begun_s = self._said_s = time.monotonic()
+
+    def __enter__(self) -> Step:
+        self._progress.step, self._progress.step_bytes, self._progress.step_total = self._name, 0, self._total
+        _log.info(f"{self._name} a large transaction", commit_ts=self._commit_ts, bytes=self._total)
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            seconds = round(time.monotonic() - self._begun_s, 1)
+            _log.info(f"{self._name} is done", commit_ts=self._commit_ts, seconds=seconds)
+        self._progress.step, self._progress.step_bytes, self._progress.step_total = "", 0, 0
+
+    def add(self, size: int) -> None:
+        self._progress.step_bytes += size
+        now_s = time.monotonic()
+        if now_s - self._said_s >= SAY_EVERY_S:
+            self._said_s = now_s
+            _log.info(
+                f"{self._name} a large transaction",
+                commit_ts=self._commit_ts,
+                bytes=self._progress.step_bytes,
+                of=self._total,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LargePuller:
+    """Pulls the ranges of a LARGE plan from pumps of one cluster."""
+
+    cluster_id: int
+    security: Security
+
+    @contextlib.contextmanager
+    def __call__(self, plan: Plan, progress: Progress) -> Iterator[list[Merged]]:
+        """The binlogs of the plan's ranges, for as long as the block lasts. Raises NotServed and what Spool raises."""
+        with contextlib.closing(Spool()) as spool:
+            with Step(progress, "pulling", plan.batch_bytes, plan.until_ts) as step:
+                spool.pull(plan.large, cluster_id=self.cluster_id, security=self.security, came=step.add)
+            found = list(spool.binlogs(PART_BYTES_MAX))
+            for node_id in plan.holders:
+                if not any(one.pump == node_id and one.commit_ts == plan.until_ts for one in found):
+                    raise NotServed(node_id, plan.until_ts)
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Binlogs of (after_ts, until_ts] that one downstream transaction takes; `large`: in pieces."""
+
+    after_ts: int
+    until_ts: int
+    binlogs: tuple[Merged, ...]
+    large: bool
+
+
+def sections(rows: Rows) -> list[Section]:
+    """The rows cut before and behind each commit_ts of a large transaction. What else has that commit_ts goes with it,
+    for a position cannot stand between the two."""
+    runs: list[tuple[bool, list[Merged]]] = []
+    for _, group in groupby(rows.binlogs, attrgetter("commit_ts")):
+        same = list(group)
+        large = any(one.is_large for one in same)
+        if runs and not large and not runs[-1][0]:
+            runs[-1][1].extend(same)
+        else:
+            runs.append((large, same))
+    found: list[Section] = []
+    for place, (large, binlogs) in enumerate(runs):
+        after_ts = found[-1].until_ts if found else rows.after_ts
+        until_ts = rows.until_ts if place == len(runs) - 1 else binlogs[-1].commit_ts
+        found.append(Section(after_ts, until_ts, tuple(binlogs), large))
+    return found
+
+
+def works(
+    section: Section, decoder: SegmentDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
+) -> Iterator[SegmentWork]:
+    """The section's work piece by piece, in order. Raises as SegmentBuilder.finish."""
+    total = sum(len(one.payload) for one in section.binlogs)
+    with Step(progress, "applying", total, section.until_ts) as step:
+        for one in section.binlogs:
+            for payload in _small(one, piece_bytes_max):
+                builder = SegmentBuilder(decoder)
+                builder.add_all([payload])
+                yield builder.finish(section.after_ts, section.until_ts)
+                step.add(len(payload))
+                if isinstance(one.payload, memoryview):
+                    give_back(one.payload)
+                crash_point("drainer.mid_large")
+
+
+def _small(one: Merged, piece_bytes_max: int) -> Iterable[bytes]:
+    payload = one.payload
+    if not isinstance(payload, memoryview):
+        return (payload,)
+    return pieces(payload, piece_bytes_max, release=lambda: give_back(payload))
+
+
+def small_payloads(binlogs: Sequence[Merged]) -> Iterator[bytes]:
+    """Of binlogs none of which is large."""
+    for one in binlogs:
+        assert isinstance(one.payload, bytes)
+        yield one.payload

@@ -1,0 +1,78 @@
+"""One batch as Spark holds it, and what is asked of it. Values and protocols; drainer.spark.query has the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlog import envelope
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.batch.work import SegmentWork
+from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.range_count import Counted
+from drainer.schema.steps import Merged
+from drainer.sink.base import Examiner, Intent, SlotResult, SpreadTarget
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadJob:
+    """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`;
+    `planned`: what all of them together must have read, where it is known (rule 22)."""
+
+    order: FoldOrder
+    intent: Intent
+    target: SpreadTarget
+    folded: bool
+    planned: Counted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineJob:
+    """What is asked of a batch before it is begun (rule 21). Picklable; fields as in SpreadJob."""
+
+    order: FoldOrder
+    intent: Intent
+    examiner: Examiner
+    folded: bool
+    planned: Counted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """`conflict`: why the batch must go one transaction after another, '' where nothing speaks for it; `ahead`: what is
+    applied before all slots."""
+
+    conflict: str
+    ahead: SegmentWork | None
+
+
+class Feed(Protocol):
+    """One batch as Spark holds it."""
+
+    def messages(self) -> Iterable[tuple[str, bytes]]:
+        """(pump, message of a pull) of the whole batch, in any order, brought to the driver."""
+        ...
+
+    def check(self, order: FoldOrder) -> None:
+        """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
+        ...
+
+    def examine(self, job: ExamineJob) -> Examined:
+        """Fold on executors, look for conflicts by value, and bring to the driver what goes ahead."""
+        ...
+
+    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+        """Fold on executors, bring slots together, and run `job.target` on every slot."""
+        ...
+
+
+def binlogs(messages: Iterable[tuple[str, bytes]]) -> Iterable[Merged]:
+    """The binlogs of the messages of pulls; the parts of a large one follow one another."""
+    joiner = PartJoiner()
+    for pump, message in messages:
+        for payload in joiner.add(message):
+            found = envelope.scan(payload)
+            yield Merged(found.commit_ts, found.start_ts, pump, payload)
+    joiner.end()

@@ -1,0 +1,178 @@
+"""Net rows as columns: a sequence of NetRow that need not be made one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from drainer.batch.work import Folded, Key, Kind, NetRow, Row
+from drainer.changes.format import Format
+from drainer.changes.net import Gone, States
+from drainer.changes.vector import Ints
+from drainer.order.key_states import in_one_order
+
+_KINDS = tuple(Kind)
+_COMMA = 1
+
+
+class Tuples(Sequence[bytes]):
+    """Texts of VALUES tuples that lie behind one another in one buffer, each with a comma behind it."""
+
+    __slots__ = ("_data", "_places")
+
+    def __init__(self, data: memoryview, places: Ints) -> None:
+        """`places`: where each begins, and where the last one ends."""
+        self._data = data
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places) - 1
+
+    @overload
+    def __getitem__(self, at: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Tuples: ...
+
+    def __getitem__(self, at: int | slice) -> bytes | Tuples:
+        if isinstance(at, slice):
+            begin, end, step = at.indices(len(self))
+            assert step == 1, "neighbours alone lie behind one another"
+            return Tuples(self._data, self._places[begin : max(begin, end) + 1])
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        place = at % len(self)
+        return bytes(self._data[self._places[place] : self._places[place + 1] - _COMMA])
+
+    def joined(self) -> bytes:
+        """All of them with commas between them: the body of a statement."""
+        return bytes(self._data[self._places[0] : self._places[-1] - _COMMA]) if len(self) else b""
+
+
+class NetColumns(Sequence[NetRow]):
+    """The net rows of one table, in the order of their identities."""
+
+    __slots__ = ("_begin", "_end", "_first", "_format", "_gone", "_identity", "_rows")
+
+    def __init__(
+        self,
+        format_: Format,
+        identity: Any,
+        first: Ints,
+        rows: Any,
+        gone: Gone,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> None:
+        """Arrays as of net.States; it is those from `begin` to `end`."""
+        self._format = format_
+        self._identity = identity
+        self._first = first
+        self._rows = rows
+        self._gone = gone
+        self._begin = begin
+        self._end = len(identity) if end is None else end
+
+    @classmethod
+    def of(cls, states: States, format_: Format) -> NetColumns:
+        return cls(format_, states.identity, states.first, states.row, states.gone)
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(_same, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @overload
+    def __getitem__(self, at: int) -> NetRow: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> NetColumns: ...
+
+    def __getitem__(self, at: int | slice) -> NetRow | NetColumns:
+        if isinstance(at, slice):
+            begin, end, step = at.indices(len(self))
+            assert step == 1, "neighbours alone are a part of it"
+            begin, end = self._begin + begin, self._begin + max(begin, end)
+            return NetColumns(self._format, self._identity, self._first, self._rows, self._gone, begin, end)
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        return self._row(self._begin + at % len(self))
+
+    def __iter__(self) -> Iterator[NetRow]:
+        return map(self._row, range(self._begin, self._end))
+
+    def _row(self, at: int) -> NetRow:
+        packed = self._rows[at].as_py()
+        row = None if packed is None else self._format.unpack(packed)
+        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._keys(at))
+
+    def _keys(self, at: int) -> tuple[Key, ...]:
+        gone = self._gone.get(at, ())
+        return in_one_order(map(self._format.unpack_key, gone)) if gone else ()
+
+    def live(self) -> Tuples:
+        """The texts of rows that are alive, for a destination of the MySQL family. A dead one has no length, so the
+        others lie behind one another."""
+        rows = self._rows.slice(self._begin, len(self))
+        _, places, data = rows.buffers()
+        offsets = np.frombuffer(places, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
+        if rows.null_count:
+            alive = rows.is_valid().to_numpy(zero_copy_only=False)
+            assert (np.diff(offsets)[~alive] == 0).all(), "a dead row has no text"
+            offsets = np.append(offsets[:-1][alive], offsets[-1])
+        return Tuples(memoryview(data if data is not None else b""), offsets)
+
+    def stale(self) -> list[Key]:
+        """The images to delete of all of them, in order."""
+        if len(self) == len(self._identity):
+            return [key for at in sorted(self._gone) for key in self._keys(at)]
+        return [key for at in range(self._begin, self._end) for key in self._keys(at)]
+
+    @property
+    def sizes(self) -> Ints:
+        """The length of each row's text, 0 of a dead one."""
+        texts = self._rows.slice(self._begin, len(self))
+        places = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(self) + 1]
+        return np.maximum(np.diff(places.astype(np.int64)) - _COMMA, 0)
+
+
+def _same(one: object, other: object) -> bool:
+    return one == other
+
+
+def live_rows(folded: Folded) -> Sequence[Row]:
+    """The rows of a table that are alive at the end."""
+    if isinstance(folded.rows, NetColumns):
+        return folded.rows.live()
+    return [row.row for row in folded.rows if row.row is not None]
+
+
+def stale_keys(folded: Folded) -> list[Key]:
+    """Every image of a key that must be deleted."""
+    if isinstance(folded.rows, NetColumns):
+        return folded.rows.stale()
+    return [key for row in folded.rows for key in row.stale]
+
+
+def in_order(folded: Folded) -> Sequence[NetRow]:
+    """The rows by identity."""
+    if isinstance(folded.rows, NetColumns):
+        return folded.rows
+    return tuple(sorted(folded.rows, key=lambda row: row.identity))
+
+
+def row_sizes(rows: Sequence[NetRow]) -> Ints:
+    """The length of each row's text, 0 of a dead one."""
+    if isinstance(rows, NetColumns):
+        return rows.sizes
+    return np.fromiter((0 if row.row is None else len(row.row) for row in rows), np.int64, len(rows))
+
+
+def joined(tuples: Sequence[bytes], between: bytes) -> bytes:
+    """Texts with something between them."""
+    return tuples.joined() if isinstance(tuples, Tuples) and between == b"," else between.join(tuples)

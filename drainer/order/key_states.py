@@ -1,0 +1,178 @@
+"""One table's keys within a segment. Pure: states in a dictionary, changes in upstream's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from binlog.errors import DecodeError
+
+from drainer.batch.work import Key, Kind, NetRow, Row, TableShape
+from drainer.changes.format import Format, written
+from drainer.row.codec import Codec
+from drainer.row.key import identity
+from drainer.row.usual import Cells
+
+INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
+
+# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, what is there (None: dead), image
+# of the key as last written (None: the key itself), images written before that one.
+State: TypeAlias = "tuple[int, int, int, int, int, Row | Unwritten | None, Key | None, tuple[Key, ...]]"
+
+# One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
+# State, but only those images that are to be deleted.
+NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...]]"
+KINDS = tuple(Kind)
+
+
+class Unwritten:
+    """A row as it was decoded: most rows of a segment are the last ones of their keys, and are written together."""
+
+    __slots__ = ("cells", "codec")
+
+    def __init__(self, codec: Codec, cells: Cells) -> None:
+        self.codec = codec
+        self.cells = cells
+
+
+class TableFold:
+    """Takes changes in the order of (commit_ts, sequence). What a change does not look at is what was there: a row that
+    comes takes the place of one under its key, and one that goes may be missing (rule 21)."""
+
+    __slots__ = ("_format", "_forms", "_images", "_unwritten", "shape", "states")
+
+    def __init__(self, codec: Codec, format_: Format) -> None:
+        self.shape: TableShape = codec.shape
+        self.states: dict[object, State] = {}
+        self._format = format_
+        self._forms = [codec.forms[at] for at in codec.shape.key]
+        # Of each codec what writes a key, where two keys may be the same and yet be written differently.
+        self._images: dict[Codec, Callable[[Cells], Key]] | None = {} if codec.layout.key.imaged else None
+        self._unwritten: list[object] = []
+
+    def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        """The row b[at:end] of a transaction. DecodeError naming table and commit_ts, UnknownColumn."""
+        cells = codec.insert(b, at, end, commit_ts)
+        self._put(codec.key(cells, commit_ts), codec, cells, commit_ts, sequence)
+
+    def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        """A change of key is a delete of the old one and an insert of the new one."""
+        old, new = codec.update(b, at, end, commit_ts)
+        self._change(codec.key(old, commit_ts), codec.key(new, commit_ts), codec, old, new, commit_ts, sequence)
+
+    def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        cells = codec.delete(b, at, end, commit_ts)
+        self._remove(codec.key(cells, commit_ts), codec, cells, commit_ts, sequence)
+
+    def _change(
+        self, old_key: object, key: object, codec: Codec, old: Cells, new: Cells, commit_ts: int, sequence: int
+    ) -> None:
+        if old_key != key:
+            self._remove(old_key, codec, old, commit_ts, sequence)
+            self._put(key, codec, new, commit_ts, sequence)
+            return
+        last = self.states.get(key)
+        stale: tuple[Key, ...] = ()
+        image = None
+        if self._images is not None:
+            image, before = self._image(codec, new, commit_ts), self._image(codec, old, commit_ts)
+            stale = _with((), before) if last is None else _with(last[7], last[6], before)
+        row = Unwritten(codec, new)
+        self._unwritten.append(key)
+        if last is None:
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
+        else:
+            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, row, image, stale)
+
+    def _put(self, key: object, codec: Codec, cells: Cells, commit_ts: int, sequence: int) -> None:
+        """A new row, whatever was under its key."""
+        image = None if self._images is None else self._image(codec, cells, commit_ts)
+        row = Unwritten(codec, cells)
+        self._unwritten.append(key)
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
+        else:
+            stale = _with(last[7], last[6])
+            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, row, image, stale)
+
+    def _remove(self, key: object, codec: Codec, cells: Cells, commit_ts: int, sequence: int) -> None:
+        image = None if self._images is None else self._image(codec, cells, commit_ts)
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
+            return
+        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
+
+    def _image(self, codec: Codec, cells: Cells, commit_ts: int) -> Key:
+        """The key as a destination matches it."""
+        images = self._images
+        assert images is not None
+        write = images.get(codec)
+        if write is None:
+            write = images[codec] = self._format.key_writer([codec.forms[at] for at in self.shape.key])
+        try:
+            return write([cells[at] for at in self.shape.key])
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+
+    def key_row(self, key: object) -> Key:
+        """A key, as compared, as a destination matches it."""
+        return self._format.compared_key(self._forms, key if isinstance(key, tuple) else (key,))
+
+    def write(self) -> None:
+        """Make rows, as the destination writes them, of what is there. DecodeError naming table and commit_ts."""
+        found: dict[Codec, list[object]] = {}
+        for key in dict.fromkeys(self._unwritten):
+            row = self.states[key][5]
+            if isinstance(row, Unwritten):
+                found.setdefault(row.codec, []).append(key)
+        self._unwritten = []
+        for codec, keys in found.items():
+            states = [self.states[key] for key in keys]
+            cells = [state[5].cells for state in states]  # type: ignore[union-attr]
+            rows = written(self._format, codec, cells, [state[3] for state in states])
+            for key, state, row in zip(keys, states, rows, strict=True):
+                self.states[key] = (*state[:5], row, *state[6:])
+
+    def net_rows(self) -> list[NetRow]:
+        """Every key's net row, by identity."""
+        kinds = KINDS
+        found = [NetRow(state[0], kinds[state[1]], state[6], state[8]) for state in self.net_states()]
+        found.sort()
+        return found
+
+    def net_states(self) -> list[NetState]:
+        """Every key's state, in no order; see blob.py for what it is."""
+        self.write()
+        found: list[NetState] = []
+        for key, (first, first_ts, first_seq, ts, seq, row, image, stale) in self.states.items():
+            assert not isinstance(row, Unwritten)
+            gone: tuple[Key, ...] = ()
+            if image is not None:
+                gone = _gone(row, image, stale)
+            elif row is None:
+                gone = (self.key_row(key),)
+            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, image, gone))
+        return found
+
+
+def _gone(row: Row | None, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
+    """All images to delete: not the one that is about to be written."""
+    gone = [other for other in stale if other != image]
+    if row is None:
+        gone.append(image)
+    return in_one_order(gone)
+
+
+def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
+    """The same images give the same tuple, whichever way they were found."""
+    return tuple(sorted(images, key=repr))
+
+
+def _with(stale: tuple[Key, ...], *more: Key | None) -> tuple[Key, ...]:
+    """Images, each once; tables whose keys have one image only keep none."""
+    for image in more:
+        if image is not None and image not in stale:
+            stale = (*stale, image)
+    return stale

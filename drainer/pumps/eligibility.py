@@ -1,0 +1,50 @@
+"""Which pumps count (correctness rule 8). Pure: two lists in, a verdict out.
+
+    list the pumps ──► ask every one that counts ──► list again ──► equal? ──► watermark
+          ▲                                                          │ no
+          └──────────────────────────────────────────────────────────┘
+
+A pump registers before it accepts a prewrite, so whatever a pump that is in neither list takes later commits above
+the watermark. Equal means: the same ids with the same state and address, and for pumps that do not count the same
+mod_revision too, or one could have been brought online, written to, and forced offline between two equal lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from binlog.cluster.node import State
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One pump as a linearizable read of the registry shows it. `final`: a `paused` pump of ours promised, in its own
+    hand, that nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1); a paused Go pump
+    promises nothing."""
+
+    node_id: str
+    host: str
+    state: State
+    mod_revision: int
+    max_commit_ts: int
+    final: bool
+
+
+def counts(pump: Listed, *, after_ts: int) -> bool:
+    """Whether this pump can still hold something above `after_ts` that we must wait for."""
+    if pump.state is State.OFFLINE:
+        return False
+    return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
+
+
+def unchanged(before: Sequence[Listed], after: Sequence[Listed], *, after_ts: int) -> bool:
+    """Whether the answers collected between the two lists may be believed."""
+    return _signature(before, after_ts) == _signature(after, after_ts)
+
+
+def _signature(pumps: Sequence[Listed], after_ts: int) -> Mapping[str, tuple[str, str, int]]:
+    return {
+        pump.node_id: (pump.state, pump.host, 0 if counts(pump, after_ts=after_ts) else pump.mod_revision)
+        for pump in pumps
+    }

@@ -1,0 +1,160 @@
+"""How far each pump is, and what that makes of all of them together. Values only; survey.py asks the pumps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+
+from drainer.pumps.range_count import Counted
+
+
+class Stop(IntEnum):
+    """Why a batch ends where a pump says it ends (`WatermarkResp.Stop`)."""
+
+    RESOLVED = 0
+    LIMIT = 1
+    DDL = 2
+    SCHEMA = 3
+    LARGE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a batch may hold, asked of each pump. 0 = no bound.
+
+    `stop_at_schema`: end before the first DDL and before the first row above `schema_version`. `large_bytes_min`: end
+    before a transaction of rows of more bytes, which is a batch of its own.
+    """
+
+    batch_bytes_max: int
+    batch_count_max: int = 0
+    stop_at_schema: bool = False
+    schema_version: int = 0
+    large_bytes_min: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A prewrite whose commit has not come: its pump's resolved ts stays below it. `writer`: the id it names, in hex
+    digits; "" for one of TiDB's, which the pump does not end by itself when its writer is gone."""
+
+    start_ts: int
+    age_ms: int
+    ddl_job_id: int = 0
+    writer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PumpMark:
+    """One pump's answer for (after_ts, …]. `end_ts`: last ts of the batch as this pump alone would cut it, with
+    `batch_bytes` and `batch_count` in it; `split_ts`: ascending, where readers may share it; `purged_ts`: binlogs at
+    or below may be gone; `extension`: one of ours, else a Go pump; `stop_bytes`: of the transaction at `stop_ts`, where
+    `stop` is LARGE.
+
+    For rule 22: `last_ts` is the last binlog of the batch (0: none, or it does not tell), `splits` what lies up to each
+    of `split_ts` (empty: it does not tell), `bytes_exact` whether bytes are just what a pull brings, and `ends_pulls`
+    whether its pulls end with a count and it counts when asked: ours of before do not.
+
+    `holding`: the prewrite that keeps `resolved_ts` where it is; None where none does, or the pump does not tell."""
+
+    node_id: str
+    host: str
+    extension: bool
+    resolved_ts: int
+    end_ts: int
+    batch_bytes: int
+    batch_count: int
+    stop: Stop
+    stop_ts: int = 0
+    split_ts: tuple[int, ...] = ()
+    purged_ts: int = 0
+    last_ts: int = 0
+    splits: tuple[Counted, ...] = ()
+    bytes_exact: bool = False
+    ends_pulls: bool = False
+    stop_bytes: int = 0
+    holding: Pending | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing of this pump lies in (after_ts, resolved_ts]."""
+        return self.stop is Stop.RESOLVED and self.batch_count == 0
+
+    def bytes_until(self, ts: int) -> int:
+        """Roughly how many bytes of this batch lie at or below `ts`, counted in the pieces that `split_ts` cuts."""
+        if ts >= self.end_ts:
+            return self.batch_bytes
+        pieces = len(self.split_ts) + 1
+        passed = sum(1 for split in self.split_ts if split <= ts)
+        return self.batch_bytes * (passed + 1) // pieces
+
+    def counted(self, ts: int) -> Counted | None:
+        """Exactly what lies in (after_ts, ts], where this answer tells it."""
+        if ts == self.end_ts or (ts < self.end_ts and (not self.batch_count or 0 < self.last_ts <= ts)):
+            return Counted(self.batch_count, self.batch_bytes if self.bytes_exact else None)
+        found = next((part for split, part in zip(self.split_ts, self.splits, strict=False) if split == ts), None)
+        return found if found is None or self.bytes_exact else Counted(found.count, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Everything at or below `ts` is final on every pump that counts, and on no other pump is anything unread."""
+
+    ts: int
+    marks: tuple[PumpMark, ...]
+
+    @property
+    def end_ts(self) -> int:
+        """Where a batch of all pumps together ends."""
+        return min((mark.end_ts for mark in self.marks), default=self.ts)
+
+    @property
+    def purged_ts(self) -> int:
+        """At or below it some pump may have removed binlogs; 0 where none has."""
+        return max((mark.purged_ts for mark in self.marks), default=0)
+
+    @property
+    def large_ts(self) -> int | None:
+        """The first large transaction that a batch ends before."""
+        return min((mark.stop_ts for mark in self.marks if mark.stop is Stop.LARGE), default=None)
+
+    @property
+    def empty(self) -> bool:
+        return all(mark.empty for mark in self.marks)
+
+
+@dataclass(frozen=True, slots=True)
+class PumpRange:
+    """One pull: everything of one pump in (after_ts, until_ts]. `planned`: what that is, where it is known;
+    `ends_pulls`: the pump says at the end of the pull what it has sent."""
+
+    node_id: str
+    host: str
+    extension: bool
+    after_ts: int
+    until_ts: int
+    planned: Counted | None = None
+    ends_pulls: bool = False
+
+
+def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:
+    """The least resolved ts of the pumps that count; `floor_ts` where none does (all offline: nothing can come)."""
+    return Watermark(min((mark.resolved_ts for mark in marks), default=floor_ts), marks)
+
+
+def ranges_of(mark: PumpMark, *, after_ts: int, until_ts: int, pieces_max: int) -> tuple[PumpRange, ...]:
+    """Cut one pump's part of (after_ts, until_ts] at its `split_ts` into at most `pieces_max` ranges in order."""
+    splits = [ts for ts in mark.split_ts if after_ts < ts < until_ts]
+    pieces = max(1, min(pieces_max, len(splits) + 1))
+    cuts = [splits[(i * (len(splits) + 1)) // pieces - 1] for i in range(1, pieces)]
+    edges = [after_ts, *dict.fromkeys(cuts), until_ts]
+    counted = [Counted(), *(mark.counted(ts) for ts in edges[1:])]
+    return tuple(
+        PumpRange(mark.node_id, mark.host, mark.extension, low, high, _between(begin, end), mark.ends_pulls)
+        for (low, high), (begin, end) in zip(pairwise(edges), pairwise(counted), strict=True)
+    )
+
+
+def _between(begin: Counted | None, end: Counted | None) -> Counted | None:
+    return end - begin if begin is not None and end is not None else None

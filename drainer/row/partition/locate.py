@@ -1,0 +1,248 @@
+"""Which partition of a table a row lies in, as TiDB would say it. Pure.
+
+Rows of binlogs carry the table's id, never the partition's; a row that comes behind the DDL which took its partition
+away tells by its columns alone whether it is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+from zlib import crc32
+
+from binlog.errors import BinlogError
+from binlog.tidb.datum import Datum
+from binlog.tidb.default import missing_value
+from binlog.tidb.flatten import flatten
+from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionType
+from binlog.tidb.row import sort_key
+from binlog.tidb.table import ColumnInfo, TableInfo
+from binlog.tidb.time import unpack
+from binlog.tidb.types import TIMES, FieldType, Tp
+from binlog.tidb.unflatten import to_text
+
+from drainer.row.partition.expression import Duration, ExpressionUnreadable, Value, parse_expression
+
+Values: TypeAlias = "Mapping[int, Datum]"
+Locate: TypeAlias = "Callable[[Values], int | None]"
+
+_INT64: Final = 1 << 63
+# Ordered before and behind every value.
+_LOWEST: Final = (0, 0)
+_HIGHEST: Final = (2, 0)
+_Place: TypeAlias = "tuple[int, int | bytes]"
+
+
+class PartitionUnknown(BinlogError):
+    """It cannot be told here in which partition a row lies."""
+
+
+def locator(table: TableInfo) -> Locate:
+    """From a row's datums by column id to the physical id of its partition, None where no partition takes the row.
+    Of a table without partitions its own id. Raises PartitionUnknown, also when called."""
+    parts = table.partition
+    if parts is None or not parts.definitions or not parts.enable:
+        return lambda _: table.id
+    try:
+        locate = _LOCATORS[parts.type](table, parts)
+    except (KeyError, ValueError, BinlogError) as error:
+        raise PartitionUnknown(f"partitions of table {table.name}: {error}") from error
+
+    def guarded(values: Values) -> int | None:
+        try:
+            place = locate(values)
+        except (KeyError, ValueError, BinlogError) as error:
+            raise PartitionUnknown(f"row of table {table.name}: {error}") from error
+        return None if place is None else parts.definitions[place].id
+
+    return guarded
+
+
+def _columns(table: TableInfo, parts: PartitionInfo) -> list[ColumnInfo]:
+    known = {column.name.lower(): column for column in table.columns}
+    return [known[name.lower()] for name in parts.columns]
+
+
+def _value(values: Values, column: ColumnInfo) -> Datum:
+    if column.id in values:
+        return values[column.id]
+    if column.is_generated:
+        raise PartitionUnknown(f"column {column.name} is generated and not in the row")
+    return missing_value(column)
+
+
+def _expression(table: TableInfo, text: str) -> Callable[[Values], int | None]:
+    node = parse_expression(text)
+    columns = {column.name.lower(): column for column in table.columns}
+
+    def evaluate(values: Values) -> int | None:
+        found = node(_Seen(values, columns))
+        if found is not None and not isinstance(found, int):
+            raise ExpressionUnreadable(f"{text!r} gives no whole number")
+        return found
+
+    return evaluate
+
+
+class _Seen(dict[str, Value]):
+    """A row's columns by name, as far as they are asked for."""
+
+    def __init__(self, values: Values, columns: Mapping[str, ColumnInfo]) -> None:
+        super().__init__()
+        self._values = values
+        self._columns = columns
+
+    def __missing__(self, name: str) -> Value:
+        column = self._columns[name]
+        return _seen(_value(self._values, column), column.type)
+
+
+def _seen(value: Datum, kind: FieldType) -> Value:
+    if value is None:
+        return None
+    if not isinstance(value, int):
+        raise ExpressionUnreadable(f"a {kind.mysql_name} in an expression")
+    if kind.tp in TIMES:
+        return unpack(value)
+    return Duration(value) if kind.tp == Tp.DURATION else int(value)
+
+
+def _hash(table: TableInfo, parts: PartitionInfo) -> Locate:
+    evaluate, count = _expression(table, parts.expr), len(parts.definitions)
+
+    def locate(values: Values) -> int:
+        found = evaluate(values) or 0
+        signed = (found + _INT64) % (2 * _INT64) - _INT64  # an unsigned value is taken as it lies in memory
+        return abs(signed) % count
+
+    return locate
+
+
+def _key(table: TableInfo, parts: PartitionInfo) -> Locate:
+    columns, count = _columns(table, parts), len(parts.definitions)
+    if not columns:
+        primary = table.primary_index()
+        columns = list(table.index_columns(primary)) if primary is not None else []
+
+    def locate(values: Values) -> int:
+        return crc32(b"".join(_hashed(_value(values, column), column.type) for column in columns)) % count
+
+    return locate
+
+
+def _hashed(value: Datum, kind: FieldType) -> bytes:
+    if value is None:
+        return b"\0"
+    if isinstance(value, bytes) and kind.is_string:
+        return _comparable(value, kind)
+    text = to_text(value, kind)
+    return text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+
+
+def _comparable(text: bytes, kind: FieldType) -> bytes:
+    """Bytes that compare as the collation does. Weights are known for `_bin`, and of `_ci` for plain letters."""
+    if kind.charset == "binary" or kind.collate == "binary":
+        return text
+    if kind.collate.endswith("_bin"):
+        return sort_key(text, kind.collate)
+    if not text.isascii():
+        raise PartitionUnknown(f"text under {kind.collate}")
+    if kind.collate.endswith("_general_ci"):
+        return sort_key(text, kind.collate)
+    if not text.isalnum():
+        raise PartitionUnknown(f"text under {kind.collate}")
+    return text.lower()
+
+
+def _range(table: TableInfo, parts: PartitionInfo) -> Locate:
+    if parts.columns:
+        columns = _columns(table, parts)
+        bounds = [_bound(definition, columns) for definition in parts.definitions]
+
+        def place_of(values: Values) -> tuple[_Place, ...]:
+            return tuple(_place(_value(values, column), column.type) for column in columns)
+
+    else:
+        evaluate = _expression(table, parts.expr)
+        bounds = [(_whole(definition.less_than[0]),) for definition in parts.definitions]
+
+        def place_of(values: Values) -> tuple[_Place, ...]:
+            found = evaluate(values)
+            return (_LOWEST if found is None else (1, found),)
+
+    def locate(values: Values) -> int | None:
+        place = place_of(values)
+        return next((number for number, bound in enumerate(bounds) if place < bound), None)
+
+    return locate
+
+
+def _whole(text: str) -> _Place:
+    return _HIGHEST if text.upper() == "MAXVALUE" else (1, int(text))
+
+
+def _bound(definition: PartitionDefinition, columns: Sequence[ColumnInfo]) -> tuple[_Place, ...]:
+    pairs = zip(definition.less_than, columns, strict=True)
+    return tuple(_HIGHEST if t.upper() == "MAXVALUE" else _place(_literal(t, c.type), c.type) for t, c in pairs)
+
+
+def _place(value: Datum, kind: FieldType) -> _Place:
+    if value is None:
+        return _LOWEST
+    if isinstance(value, bytes) and kind.is_string:
+        return 1, _comparable(value, kind)
+    if not isinstance(value, int):
+        raise PartitionUnknown(f"a {kind.mysql_name} as a partition's bound")
+    return 1, int(value)
+
+
+def _literal(text: str, kind: FieldType) -> Datum:
+    """A value as a definition has it: `100`, `'2024-04-01'`, `x'41'`, `NULL`."""
+    if text.upper() == "NULL":
+        return None
+    if text[:2].lower() in ("x'", "0x"):
+        return flatten(bytes.fromhex(text[2:].rstrip("'")), kind)
+    inner = text
+    if "'" in text and text.endswith("'"):  # perhaps behind a _charset
+        inner = _unquoted(text[text.index("'") + 1 : -1])
+    elif text.startswith('"') and text.endswith('"'):
+        inner = text[1:-1]
+    return flatten(int(inner) if inner is text and not kind.is_string and inner.lstrip("-").isdigit() else inner, kind)
+
+
+def _unquoted(text: str) -> str:
+    return text.replace("''", "'").replace("\\'", "'").replace("\\\\", "\\")
+
+
+def _list(table: TableInfo, parts: PartitionInfo) -> Locate:
+    columns = _columns(table, parts) if parts.columns else []
+    evaluate = None if columns else _expression(table, parts.expr)
+    places: dict[tuple[_Place, ...], int] = {}
+    otherwise = None
+    for number, definition in enumerate(parts.definitions):
+        for row in definition.in_values:
+            if len(row) == 1 and row[0].upper() == "DEFAULT":
+                otherwise = number
+            elif columns:
+                key = tuple(_place(_literal(text, c.type), c.type) for text, c in zip(row, columns, strict=True))
+                places[key] = number
+            else:
+                places[(_LOWEST if row[0].upper() == "NULL" else (1, int(row[0])),)] = number
+
+    def locate(values: Values) -> int | None:
+        if evaluate is None:
+            place = tuple(_place(_value(values, column), column.type) for column in columns)
+        else:
+            found = evaluate(values)
+            place = (_LOWEST if found is None else (1, found),)
+        return places.get(place, otherwise)
+
+    return locate
+
+
+_LOCATORS: Final[dict[PartitionType, Callable[[TableInfo, PartitionInfo], Locate]]] = {
+    PartitionType.RANGE: _range,
+    PartitionType.HASH: _hash,
+    PartitionType.LIST: _list,
+    PartitionType.KEY: _key,
+}

@@ -1,0 +1,63 @@
+"""DDL history from etcd, where services that embed the client publish their jobs before they write rows with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from binlog.errors import DecodeError, EtcdError
+from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
+
+from drainer.schema.errors import HistoryBroken, HistoryUnavailable
+
+
+class JobStore(Protocol):
+    """The part of binlog.cluster.published_jobs.PublishedJobs that is read here."""
+
+    async def all(self) -> list[tuple[int, bytes]]: ...
+
+
+class PublishedSource:
+    """Complete: a writer publishes a job before any row that needs it, so a read that begins after a row was seen
+    finds it. Its tables are written without a look at what is there (TableInfo.upserts, rule 21)."""
+
+    complete = True
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._known: set[int] = set()
+
+    def describe(self) -> str:
+        return "jobs published in etcd"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        """Jobs of versions not seen before. HistoryBroken names the key's version; HistoryUnavailable: etcd is away."""
+        jobs = []
+        try:
+            published = await self._store.all()
+        except EtcdError as error:
+            raise HistoryUnavailable("in etcd", str(error)) from error
+        for version, document in published:
+            if version in self._known:
+                continue
+            try:
+                jobs.append(_upserting(Job.from_json(document)))
+            except DecodeError as error:
+                raise HistoryBroken(f"in etcd, schema version {version}", str(error)) from error
+            self._known.add(version)
+        return jobs
+
+
+def _upserting(job: Job) -> Job:
+    """The job with its tables marked."""
+    info = job.table_info
+    return replace(
+        job,
+        table_info=None if info is None else _marked(info),
+        multiple_table_infos=tuple(_marked(one) for one in job.multiple_table_infos),
+    )
+
+
+def _marked(info: TableInfo) -> TableInfo:
+    return replace(info, upserts=True)

@@ -1,0 +1,244 @@
+"""What each kind of DDL job does to the catalog (spec 3.6, X-09, X-10, X-11). Nothing here is fatal (L-02):
+
+a job that does not fit what is known is applied as far as it can be and reported, because a table that is never
+written must not stop the others; a row that then finds no table is a named error of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from binlog.runtime.log import get_logger
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import TableInfo
+
+from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
+from drainer.schema import job_kinds
+from drainer.schema.catalog import Catalog, partition_ids
+from drainer.schema.steps import Located, TableChange
+from drainer.schema.view import Gone
+
+Changes = tuple[TableChange, ...]
+_log = get_logger(__name__)
+_TAKES_PARTITIONS = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
+
+
+def apply(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
+    """Change `catalog` by one finished job; returns what happened to each table, in order.
+
+    A RENAME ring names one id several times. Jobs of skipped kinds change nothing. `public_version`: from which on
+    rows are as the job leaves the table, its own where it is not given.
+    """
+    if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
+        return ()
+    if job.type in _TAKES_PARTITIONS:
+        _lose_partitions(catalog, job, public_version or job.schema_version)
+    return _EFFECTS.get(job.type, _replace)(catalog, job)
+
+
+def _create_schema(catalog: Catalog, job: Job) -> Changes:
+    if job.db_info is not None:
+        catalog.schemas[job.db_info.id] = job.db_info.name
+    else:
+        _log.warning("DDL job has no DBInfo", job_id=job.id, kind=job.type.name)
+    return ()
+
+
+def _drop_schema(catalog: Catalog, job: Job) -> Changes:
+    buried = catalog.bury_schema(job.schema_id)
+    return tuple(TableChange(Located(i, t.schema, t.current), None) for i, t in buried.items())
+
+
+def _flashback_schema(catalog: Catalog, job: Job) -> Changes:
+    _create_schema(catalog, job)
+    name = _schema_name(catalog, job)
+    changes = []
+    for table_id, table in catalog.buried.pop(job.schema_id, {}).items():
+        catalog.tables[table_id] = table.moved(name, job.schema_id)
+        catalog.gone.pop(table_id, None)
+        changes.append(TableChange(None, catalog.locate(table_id)))
+    if not changes:
+        _log.warning("FLASHBACK DATABASE of a schema whose tables are not known", job_id=job.id, schema=name)
+    return tuple(changes)
+
+
+def _create(catalog: Catalog, job: Job) -> Changes:
+    if job.table_info is None:
+        return _without_info(job)
+    return (_create_one(catalog, job, job.table_info),)
+
+
+def _create_many(catalog: Catalog, job: Job) -> Changes:
+    return tuple(_create_one(catalog, job, info) for info in job.multiple_table_infos)
+
+
+def _create_one(catalog: Catalog, job: Job, info: TableInfo) -> TableChange:
+    # CREATE OR REPLACE VIEW gives a new id to a name that is there.
+    taken = catalog.named(job.schema_id, info.name) if job.type == ActionType.CREATE_VIEW else None
+    before = catalog.locate(taken) if taken is not None else None
+    if taken is not None and taken != info.id:
+        catalog.bury(taken, Gone.DROPPED)
+    catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
+    return TableChange(before, catalog.locate(info.id))
+
+
+def _drop(catalog: Catalog, job: Job) -> Changes:
+    before = catalog.locate(job.table_id)
+    if before is None and job.table_info is not None:
+        before = Located(job.table_id, _schema_name(catalog, job), job.table_info)
+    catalog.bury(job.table_id, Gone.DROPPED)
+    return (TableChange(before, None),) if before else ()
+
+
+def _truncate(catalog: Catalog, job: Job) -> Changes:
+    if job.table_info is None:
+        return _without_info(job)
+    before = catalog.locate(job.table_id)
+    catalog.bury(job.table_id, Gone.TRUNCATED)
+    catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, job.table_info)
+    return (TableChange(before, catalog.locate(job.table_info.id)),)
+
+
+def _rename(catalog: Catalog, job: Job) -> Changes:
+    if job.table_info is None:
+        return _without_info(job)
+    return (_move(catalog, job, job.table_info, job.schema_id, _schema_name(catalog, job)),)
+
+
+def _rename_many(catalog: Catalog, job: Job) -> Changes:
+    """X-09: ids and new names come from the job, the target schemas only from the text."""
+    infos = job.multiple_table_infos
+    targets = _target_schemas(catalog, job, infos)
+    changes = []
+    for info, target in zip(infos, targets, strict=True):
+        schema_id = next((i for i, name in catalog.schemas.items() if name.lower() == target.lower()), None)
+        if schema_id is None:
+            _log.warning("RENAME TABLE into an unknown schema", job_id=job.id, schema=target)
+            schema_id = job.schema_id
+        changes.append(_move(catalog, job, info, schema_id, catalog.schemas.get(schema_id, target)))
+    return tuple(changes)
+
+
+def _target_schemas(catalog: Catalog, job: Job, infos: tuple[TableInfo, ...]) -> list[str]:
+    """The schema each renamed table goes to. An unqualified name means the session's schema, which the job does not
+    tell: it is where a table with an unqualified old name stood, else the job's own (that of the last target)."""
+    last = _schema_name(catalog, job)
+    try:
+        pairs: tuple[RenamePair, ...] = rename_pairs(job.query)
+    except RenameUnreadable as error:
+        _log.warning("RENAME TABLE cannot be read", job_id=job.id, error=str(error))
+        pairs = ()
+    if len(pairs) != len(infos):
+        return [_home(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
+    session = last
+    for pair, info in zip(pairs, infos, strict=True):
+        if pair.old_schema is None:
+            session = _home(catalog, info.id, last)
+            break
+    return [pair.new_schema or session for pair in pairs]
+
+
+def _home(catalog: Catalog, table_id: int, otherwise: str) -> str:
+    found = catalog.tables.get(table_id)
+    return found.schema if found else otherwise
+
+
+def _move(catalog: Catalog, job: Job, info: TableInfo, schema_id: int, schema: str) -> TableChange:
+    before = catalog.locate(info.id)
+    known = catalog.tables.get(info.id)
+    if known is None:
+        catalog.put(schema_id, schema, job.schema_version, info)
+    else:
+        catalog.tables[info.id] = known.moved(schema, schema_id).add(job.schema_version, info)
+    return TableChange(before, catalog.locate(info.id))
+
+
+def _exchange(catalog: Catalog, job: Job) -> Changes:
+    """X-10: the normal table takes the id of the partition, which the partition definitions give away."""
+    info = job.table_info
+    if info is None:
+        return _without_info(job)
+    before_normal, before_parted = catalog.locate(job.table_id), catalog.locate(info.id)
+    if before_normal is None or before_parted is None:
+        _log.warning("EXCHANGE PARTITION of a table that is not known", job_id=job.id, table_id=job.table_id)
+        return _replace(catalog, job)
+    given = partition_ids(before_parted.info) - partition_ids(info)
+    if len(given) != 1:
+        _log.warning("EXCHANGE PARTITION whose partition cannot be told", job_id=job.id, candidates=len(given))
+        return _replace(catalog, job)
+    new_id = given.pop()
+    # Rows of older versions lie where their physical id has gone.
+    homes: dict[int, int | None] = {job.table_id: info.id, new_id: new_id}
+    catalog.rehome(info.id, job.schema_version, before_parted.info, homes)
+    catalog.rehome(job.table_id, job.schema_version, before_normal.info, {})
+    catalog.renumber(job.table_id, new_id)
+    catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info)
+    return (
+        TableChange(before_parted, catalog.locate(info.id)),
+        TableChange(before_normal, catalog.locate(new_id)),
+    )
+
+
+def _lose_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
+    """Rows of older versions in the partitions that go are gone with them, whenever they come."""
+    info = job.table_info
+    before = catalog.locate(info.id) if info is not None else None
+    if info is not None and before is not None:
+        lost = partition_ids(before.info) - partition_ids(info)
+        if lost:
+            catalog.rehome(info.id, public_version, before.info, dict.fromkeys(lost))
+
+
+def _replace(catalog: Catalog, job: Job) -> Changes:
+    """Every other kind: the job's TableInfo is the table from now on."""
+    info = job.table_info
+    if info is None:
+        return _without_info(job)
+    old_id = info.id
+    if info.id not in catalog.tables and job.table_id in catalog.tables:
+        old_id = job.table_id
+    before = catalog.locate(old_id)
+    if before is None:
+        _log.warning("DDL job on a table that is not known", job_id=job.id, table_id=info.id, table=info.name)
+        catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
+        return (TableChange(None, catalog.locate(info.id)),)
+    if old_id != info.id:
+        catalog.renumber(old_id, info.id)
+        catalog.renumbered[old_id] = info.id
+    one_changed = job.type == ActionType.MODIFY_COLUMN
+    known = catalog.tables[info.id]
+    catalog.tables[info.id] = known.add(job.schema_version, info, one_changed=one_changed, query=job.query)
+    return (TableChange(before, catalog.locate(info.id)),)
+
+
+def _without_info(job: Job) -> Changes:
+    _log.warning("DDL job has no TableInfo and is left out", job_id=job.id, kind=job.type.name)
+    return ()
+
+
+def _schema_name(catalog: Catalog, job: Job) -> str:
+    """The job's schema by id; by the job's own word where the history does not begin at the beginning."""
+    known = catalog.schemas.get(job.schema_id)
+    if known is None and job.schema_name:
+        known = catalog.schemas[job.schema_id] = job.schema_name
+    return known or ""
+
+
+_EFFECTS: dict[ActionType, Callable[[Catalog, Job], Changes]] = {
+    ActionType.CREATE_SCHEMA: _create_schema,
+    ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE: _create_schema,
+    ActionType.DROP_SCHEMA: _drop_schema,
+    ActionType.RECOVER_SCHEMA: _flashback_schema,
+    ActionType.CREATE_TABLE: _create,
+    ActionType.CREATE_TABLES: _create_many,
+    ActionType.CREATE_VIEW: _create,
+    ActionType.CREATE_SEQUENCE: _create,
+    ActionType.RECOVER_TABLE: _create,
+    ActionType.DROP_TABLE: _drop,
+    ActionType.DROP_VIEW: _drop,
+    ActionType.DROP_SEQUENCE: _drop,
+    ActionType.TRUNCATE_TABLE: _truncate,
+    ActionType.RENAME_TABLE: _rename,
+    ActionType.RENAME_TABLES: _rename_many,
+    ActionType.EXCHANGE_TABLE_PARTITION: _exchange,
+}

@@ -1,0 +1,1 @@
+"""The drainer as a program: start and stop, the status page, its record in the registry."""

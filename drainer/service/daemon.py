@@ -1,0 +1,340 @@
+"""The drainer from start to stop.
+
+Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
+query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ work that does nothing
+(drainer.spark.startup.session_opening).
+Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
+last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from binlog.cluster import tso
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.kv import Etcd
+from binlog.cluster.node import Event
+from binlog.cluster.registry import Registry
+from binlog.cluster.timestamp import connect_timestamps
+from binlog.errors import BinlogError
+from binlog.runtime.fields import reachable
+from binlog.runtime.http import StatusServer
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
+
+from drainer.apply.batch_planner import Sizes
+from drainer.apply.distributed import Cut
+from drainer.apply.large_transaction import LargePuller
+from drainer.config import Config
+from drainer.pipeline import Pipeline
+from drainer.pumps.left_pumps import Left, scope_of
+from drainer.pumps.membership import Books
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.schema.history import sources
+from drainer.schema.history.base import JobSource
+from drainer.schema.keeper import SchemaKeeper
+from drainer.service.cistern import CisternServer
+from drainer.service.destination import destination_for
+from drainer.service.first_start import first_start, tell
+from drainer.service.registration import DrainerNode
+from drainer.service.scheduler import Scheduler
+from drainer.service.schema_supply import Supply
+from drainer.service.spark_runner import SparkRun
+from drainer.service.starting_page import Front, Starting
+from drainer.service.status import Status
+from drainer.sink.base import Destination, Identity, Position
+from drainer.spark.startup.archive_maker import make_where_missing
+from drainer.spark.startup.session_opening import Opening
+
+INSPECT_S = 2.0
+OBSERVE_S = 1.0
+STOP_BATCH_S = 60.0
+
+_log = get_logger(__name__)
+
+
+T = TypeVar("T")
+
+
+class _StoppedEarly(BinlogError):
+    """A signal came before there was anything to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where the pumps are."""
+
+    etcd: Etcd
+    registry: Registry
+    cluster_id: int
+    now_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The destination, where it stands, and the schema of that moment."""
+
+    destination: Destination
+    position: Position
+    supply: Supply
+
+
+class _Asked:
+    """How to stop: to come back (a signal, PUT …/pause), or for good (PUT …/close)."""
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+        self.event = Event.PAUSE
+
+    def ask(self, event: Event) -> None:
+        self.event = event
+        self._stop.set()
+
+
+async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
+    """Until `stop` is set, until --until-now is reached, or until something fails: then the error is raised. `opening`
+    belongs to the caller."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
+        except _StoppedEarly:
+            _log.info("stopped before etcd was reached")
+            return
+        front = Front(Starting(config.identity(), config.syncer.place()))
+        await stack.enter_async_context(_pages(config, front))
+        try:
+            opened = await stack.enter_async_context(_opened(config, upstream, stop))
+        except _StoppedEarly:
+            _log.info("stopped before the destination was open")
+            return
+        await _drain(config, upstream, opened, opening, front, stop)
+
+
+@contextlib.asynccontextmanager
+async def _upstream(config: Config) -> AsyncIterator[Upstream]:
+    security = config.security.security()
+    etcd = connect_etcd(config.pd_urls, security)
+    try:
+        found = await cluster_id(etcd, config, security)
+        yield Upstream(etcd, Registry(etcd), found, await _now_ts(config, etcd, security))
+    finally:
+        await etcd.close()
+
+
+async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
+    """A TSO of now. Only a first start "from now on" needs a true one; the registry's updateTS is approximate."""
+    if config.initial_commit_ts >= 0:
+        return tso.compose(int(time.time() * 1000))
+    timestamps = await connect_timestamps(etcd, config, security)
+    try:
+        return await timestamps.get()
+    finally:
+        await timestamps.close()
+
+
+@contextlib.asynccontextmanager
+async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
+    destination = destination_for(config.syncer)
+    identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
+    initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
+    keeper = SchemaKeeper(job_sources(config, upstream.etcd), config.syncer.policy())
+    pumps = _pumps(config, upstream)
+    try:
+        known = await _unless(stop, keeper.known(initial_ts))
+        first = await _unless(stop, first_start(config, known, pumps))
+    finally:
+        await pumps.close()
+    position = await _position(lambda: destination.open(identity, initial_ts, first), destination, stop)
+    clean = False
+    try:
+        _log.info(
+            "destination opened",
+            destination=destination.name,
+            position=position.commit_ts,
+            fresh=position.fresh,
+            open_batch=position.intent is not None,
+        )
+        tell(config, initial_ts, first, position)
+        # Marks tell which DDLs have run; a position taken from upstream's checkpoint has none.
+        reading = keeper.open(
+            position_ts=position.commit_ts,
+            schema_version=position.schema_version,
+            job_done=None if position.fresh else destination.job_done,
+            first_start=position.fresh,
+        )
+        await _unless(stop, reading)
+        supply = Supply(keeper, asyncio.get_running_loop())
+        yield Opened(destination, position, supply)
+        clean = True
+    finally:
+        await asyncio.to_thread(destination.close, clean=clean)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; _StoppedEarly, with the work cancelled, as soon as `stop` is set."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise _StoppedEarly
+        return working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+async def _position(open_: Callable[[], Position], destination: Destination, stop: asyncio.Event) -> Position:
+    """Open the destination, which waits for one that is down; a signal ends the waiting."""
+    opening = asyncio.ensure_future(asyncio.to_thread(open_))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not opening.done():
+        destination.interrupt()
+    try:
+        return await opening
+    except BinlogError as error:
+        if stop.is_set():
+            raise _StoppedEarly from error
+        raise
+
+
+def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
+    """Where DDL jobs come from."""
+    schema = config.schema_
+    security = config.security.security()
+    return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
+
+
+async def _drain(
+    config: Config, upstream: Upstream, opened: Opened, opening: Opening, front: Front, stop: asyncio.Event
+) -> None:
+    loop = asyncio.get_running_loop()
+    security = config.security.security()
+    pipeline = Pipeline(
+        opened.destination,
+        opened.supply,
+        Cut(config.syncer.worker_count, config.syncer.txn_rows_max, config.syncer.digest()),
+        position_ts=opened.position.commit_ts,
+        intent=opened.position.intent,
+        pull_large=LargePuller(upstream.cluster_id, security),
+    )
+    left = Left(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    await left.load()
+    books = Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None)
+    pumps = _pumps(config, upstream, books)
+    scheduler = Scheduler(
+        pumps,
+        pipeline,
+        _sizes(config, opened.destination),
+        loop=loop,
+        until_now=config.until_now,
+        finish_without=config.syncer.finish_without,
+        on_reached=stop.set,
+    )
+    asked = _Asked(stop)
+    spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
+    status = Status(
+        node_id=config.identity(),
+        destination=opened.destination.name,
+        pipeline=pipeline,
+        scheduler=scheduler,
+        pumps=pumps,
+        synced_after_s=config.synced_check_time * 60.0,
+        stop=asked.ask,
+    )
+    node = DrainerNode(
+        upstream.registry,
+        node_id=config.identity(),
+        host=config.advertise_addr or config.addr,
+        position=lambda: pipeline.position_ts,
+        started_ts=upstream.now_ts,
+        status_addr=reachable(config.status_address(), config.advertise_addr or config.addr),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(pumps.close)
+        front.shown = status
+        cistern = CisternServer(config.addr, security)
+        await cistern.start()
+        stack.push_async_callback(cistern.close)
+        await node.register()
+        stack.push_async_callback(node.leave)
+        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark may take its time
+        stack.push_async_callback(_end, heartbeats)
+        stack.push_async_callback(spark.stop, STOP_BATCH_S)
+        stack.push_async_callback(lambda: node.stopping(asked.event))
+        stack.callback(setattr, status, "phase", "stopping")
+        if await spark.start():
+            status.phase = ""
+            if config.spark.class_archive:
+                stack.push_async_callback(_end, asyncio.ensure_future(make_where_missing()))
+            _log.info("drainer is running", node=config.identity(), addr=config.addr, position=pipeline.position_ts)
+            await _until_any(stop, spark.wait(), heartbeats, _watch(pumps, status))
+    _log.info("drainer stopped", position=pipeline.position_ts)
+
+
+def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> PumpSet:
+    silence_max_s = config.go_pump_silence_max
+    dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
+    return PumpSet(upstream.registry, dial, books=books)
+
+
+def _sizes(config: Config, destination: Destination) -> Sizes:
+    if config.syncer.spread and destination.spreads:
+        return Sizes(
+            inline_bytes_max=config.inline_bytes_max,
+            spread_bytes_min=config.spread_bytes_min,
+            spread_bytes_max=config.batch_bytes_max,
+        )
+    # Nothing but the driver writes: larger batches there.
+    return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
+
+
+@contextlib.asynccontextmanager
+async def _pages(config: Config, front: Front) -> AsyncIterator[None]:
+    if not config.status_address():
+        yield
+        return
+    security = config.security.security()
+    server = StatusServer(config.status_address(), front.routes(), actions=front.actions(), security=security)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.close()
+
+
+async def _watch(pumps: PumpSet, status: Status) -> None:
+    """Look at what operators want to know, now and then."""
+    while True:
+        await pumps.inspect()
+        for _ in range(int(INSPECT_S / OBSERVE_S)):
+            status.observe()
+            await asyncio.sleep(OBSERVE_S)
+
+
+async def _end(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
+    """Until `stop` is set or one of the works ends; its error is raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopping}:
+            await task
+    finally:
+        for task in (*tasks, stopping):
+            task.cancel()
+        await asyncio.gather(*tasks, stopping, return_exceptions=True)

@@ -1,0 +1,125 @@
+"""The drainer's page for people: the document of /status, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from binlog.cluster import tso
+from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+
+LAG_WARN_S = 30.0
+PENDING_WARN_S = 10.0
+BATCH_WARN_S = 60.0
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """`document`: what drainer.service.status.Status says."""
+    lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
+    batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
+    size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
+    facts = (
+        Fact("lag", span_text(lag_s), _synced(document), Mood.WARN if lag_s >= LAG_WARN_S else Mood.GOOD),
+        Fact("position", _time(document), f"commit_ts {document['Position']}"),
+        Fact("rows applied", f"{document['RowsApplied']:,}", "since the start"),
+        Fact("DDLs applied", f"{document['DDLsApplied']:,}", str(document["LastDDL"] or "")[:80]),
+        Fact("batches", f"{sum(document['Batches'].values()):,}", f"{batches}{size}"),
+    )
+    pumps: Sequence[Mapping[str, Any]] = document["Pumps"]
+    return render(
+        f"drainer {document['NodeID']}",
+        f"into {document['Destination']}" + (f" · {document['Phase']}" if document["Phase"] else ""),
+        facts=facts,
+        tables=(_pumps(pumps), _pending(pumps)),
+        alarms=_alarms(document, pumps),
+        links=("/status", "/commit_ts", "/metrics"),
+    )
+
+
+def starting_page(document: Mapping[str, Any]) -> str:
+    """`document`: what drainer.service.starting_page.Starting says."""
+    title = f"drainer {document['NodeID']}"
+    return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
+
+
+def _failing(document: Mapping[str, Any]) -> list[Alarm]:
+    if not document["Error"]:
+        return []
+    tries = f"{document['ErrorTries']:,} tries in {span_text(document['ErrorSeconds'])}"
+    return [Alarm(f"Failing since {document['ErrorTime']}, {tries}: {document['Error']}")]
+
+
+def _time(document: Mapping[str, Any]) -> str:
+    text: str = document["PositionTime"]
+    return text[:19] if document["Position"] else "the beginning"
+
+
+def _synced(document: Mapping[str, Any]) -> str:
+    return "no row for a while: synced" if document["Synced"] else "age of what has been applied"
+
+
+def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+    found = _failing(document)
+    large = document["LargeTransaction"]
+    if large["step"]:
+        done = f"{bytes_text(large['bytes'])} of {bytes_text(large['of'])} in {span_text(document['BatchSeconds'])}"
+        found.append(Alarm(f"{large['step']} a large transaction: {done}", Mood.WARN))
+    elif document["BatchSeconds"] >= BATCH_WARN_S:
+        taken = span_text(document["BatchSeconds"])
+        text = f"The batch under way has taken {taken} so far; the log and spark.log say more"
+        found.append(Alarm(text, Mood.WARN))
+    if document["HeldBack"]:
+        since = span_text(document["HeldBackSeconds"])
+        found.append(Alarm(f"Nothing new can be applied for {since}: {document['HeldBack']}", Mood.WARN))
+    if document["WaitingFor"]:
+        found.append(Alarm(f"Waiting for {document['WaitingFor']}", Mood.WARN))
+    for pump in pumps:
+        if pump["missed"]:
+            pairs = ", ".join(f"{pair['startTS']} → {pair['commitTS']}" for pair in pump["missedTS"])
+            what = f"{pump['missed']:,} binlogs that had been passed without it"
+            found.append(Alarm(f"Pump {pump['node']} came back with {what}: {pairs}"))
+        if pump["lateCommits"]:
+            late = ", ".join(map(str, pump["lateCommitTS"]))
+            found.append(Alarm(f"Pump {pump['node']} took commits at or below its resolved ts: {late}"))
+        oldest_s = _oldest_s(pump)
+        if oldest_s >= PENDING_WARN_S:
+            text = f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: binlogctl settle ends it"
+            found.append(Alarm(text, Mood.WARN))
+    return found
+
+
+def _oldest_s(pump: Mapping[str, Any]) -> float:
+    return max((entry["ageMs"] / 1000 for entry in pump["oldestPending"]), default=0.0)
+
+
+def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            pump["node"],
+            pump["host"],
+            pump["state"] + ("" if pump["counts"] else ", does not count"),
+            tso.format_local(pump["resolved"]) if pump["resolved"] else "",
+            f"{pump['pending']:,}",
+            f"down for {span_text(pump['downSeconds'])}: {pump['error']}" if pump["downSeconds"] else pump["error"],
+        )
+        for pump in pumps
+    ]
+    columns = ("pump", "address", "state", "resolved", "pending", "problem")
+    return Table("Pumps", columns, rows, "none is known yet", frozenset({"pending"}))
+
+
+def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:
+    rows = [
+        (
+            pump["node"],
+            str(p["startTS"]),
+            tso.format_local(p["startTS"]),
+            span_text(p["ageMs"] / 1000),
+            str(p["ddlJobID"] or ""),
+            p["writer"],
+        )
+        for pump in pumps
+        for p in pump["oldestPending"]
+    ]
+    columns = ("pump", "start_ts", "started", "age", "DDL job", "writer")
+    return Table("Pending prewrites", columns, rows, "none holds the watermark back", frozenset({"age"}))

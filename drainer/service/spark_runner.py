@@ -1,0 +1,224 @@
+"""Spark's part of the daemon's life: session, planner line and query, from the event loop's point of view."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from binlog.errors import PumpUnavailable
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from drainer.apply.distributed import NotSpread
+from drainer.apply.progress import Stopped
+from drainer.config import Config
+from drainer.pipeline import Pipeline
+from drainer.pumps.range_count import RangeDiffers
+from drainer.service.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from drainer.spark.query import Query, SparkFeed
+    from drainer.spark.source.planner_server import PlannerServer
+    from drainer.spark.startup.session_opening import Opening
+
+RESTART_PAUSE_S = 0.5
+SPARK_FAILURES_MAX = 5
+
+_log = get_logger(__name__)
+
+
+class SparkRun:
+    """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
+
+    A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
+    position, which waits until all pumps answer. Nor does a batch that must go inline: the next query reads it so. Nor
+    does Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back;
+    nor, as often, a range of which more or less came than was planned: a binlog that a pump took late is in the next
+    plan.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        opening: Opening,
+        cluster_id: int,
+        pipeline: Pipeline,
+        scheduler: Scheduler,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        pause_s: float = RESTART_PAUSE_S,
+    ) -> None:
+        """Ends what `opening` made when it stops."""
+        self._config = config
+        self._opening = opening
+        self._cluster_id = cluster_id
+        self._pipeline = pipeline
+        self._scheduler = scheduler
+        self._loop = loop
+        self._ended: asyncio.Future[None] = loop.create_future()
+        self._session: SparkSession | None = None
+        self._planner: PlannerServer | None = None
+        self._query: Query | None = None
+        self._pause_s = pause_s
+        self._tasks = 0
+        self._lacks: BaseException | None = None
+        self._again: BaseException | None = None
+        self._failed = False
+        self._spark_failures = 0
+        self._spark_failed_at = -1
+        self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
+
+    async def start(self) -> bool:
+        """False if it was to stop before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
+        try:
+            await asyncio.to_thread(self._start)
+        except Stopped:
+            return False
+        return True
+
+    async def wait(self) -> None:
+        """Until the query ends; raises the error of the batch or of the planner that ended it."""
+        await asyncio.shield(self._ended)
+
+    async def stop(self, batch_s: float) -> None:
+        """Let the batch in flight end, for at most `batch_s`; then it is abandoned, which is as safe as a crash."""
+        self._scheduler.stop()
+        self._pipeline.stop()
+        try:
+            async with asyncio.timeout(batch_s):
+                await asyncio.to_thread(self._stop_query)
+        except TimeoutError:
+            _log.warning("the batch in flight is abandoned", waited_s=batch_s)
+        await asyncio.to_thread(self._stop_rest)
+
+    def _start(self) -> None:
+        from drainer.spark.source.planner_server import PlannerServer
+        from drainer.spark.startup.node_requirements import warn_of_loopback
+
+        if self._config.syncer.db_type != "sqlite":
+            warn_of_loopback(self._config.spark.master, "[syncer.to] host", self._config.syncer.to.host)
+        self._session = self._opening.session()
+        self._follow_executors()
+        self._planner = PlannerServer(self._scheduler, self._fail)
+        self._start_query()
+
+    def _start_query(self) -> None:
+        from drainer.spark.query import Query
+
+        assert self._session is not None and self._planner is not None
+        security = self._config.security
+        options = {
+            "packed": "true",
+            "planner": self._planner.address,
+            "planner-key": self._planner.key,
+            "cluster-id": str(self._cluster_id),
+            "start-ts": str(self._pipeline.position_ts),
+            "ssl-ca": security.ssl_ca,
+            "ssl-cert": security.ssl_cert,
+            "ssl-key": security.ssl_key,
+        }
+        self._query = Query(self._session, options=options)
+        self._query.start(self._batch, self._query_ended)
+
+    def _batch(self, feed: SparkFeed) -> None:
+        plan = self._scheduler.current
+        if plan is None:
+            _log.debug("nothing to do in Spark's first batch")  # the first question for an offset brought nothing
+            return
+        try:
+            self._pipeline.run(plan, feed)
+        except BaseException as error:
+            if self._mends(error):
+                self._again = error
+            else:
+                self._fail(error)
+            raise
+        self._repeats.over()
+        self._scheduler.applied()
+        self._follow_executors()
+
+    def _follow_executors(self) -> None:
+        """Between two batches: those of a cluster register after the session has started, and come and go."""
+        from drainer.spark.errors import SPARK_ERRORS
+
+        assert self._session is not None
+        try:
+            tasks = max(1, self._session.sparkContext.defaultParallelism)
+        except (*SPARK_ERRORS, OSError):
+            return  # the next batch will say why
+        if tasks != self._tasks:
+            self._tasks = tasks
+            self._scheduler.use_parallelism(tasks)
+            self._pipeline.use_parallelism(tasks)
+            _log.info("tasks that can run at once", tasks=tasks)
+
+    def _mends(self, error: BaseException | None) -> bool:
+        """Whether another query from the destination's position may do better."""
+        from drainer.spark.errors import NodeLacks, SparkFailed
+
+        if isinstance(error, PumpUnavailable | NotSpread):
+            return True
+        if not isinstance(error, SparkFailed | RangeDiffers):
+            return False
+        position_ts = self._pipeline.position_ts
+        if position_ts != self._spark_failed_at:
+            self._lacks = None
+        if isinstance(error, NodeLacks):
+            self._lacks = error
+        self._spark_failures = self._spark_failures + 1 if position_ts == self._spark_failed_at else 1
+        self._spark_failed_at = position_ts
+        return self._spark_failures <= SPARK_FAILURES_MAX
+
+    def _query_ended(self, error: BaseException | None) -> None:
+        again, self._again = self._again, None
+        if again is None and not self._failed and self._mends(error):
+            again = error
+        if again is None or self._pipeline.stopping:
+            self._fail(error)
+            return
+        self._repeats.failed(error=str(again))
+        time.sleep(self._pause_s)
+        from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
+
+        try:
+            self._start_query()
+        except (*SPARK_ERRORS, OSError) as another:  # the session is over: a cluster may end it
+            self._fail(SparkFailed(f"{again}; no other query can start: {reason_of(text_of(another))}"))
+            return
+        except BaseException as another:
+            self._fail(another)
+            raise
+        if self._pipeline.stopping:  # asked to in between: nobody else knows of this query
+            self._stop_query()
+
+    def _fail(self, error: BaseException | None) -> None:
+        """The first to come is what `wait` raises; Stopped is not an error."""
+        from drainer.spark.errors import SparkFailed
+
+        self._failed = True
+        if isinstance(error, SparkFailed) and self._lacks is not None:
+            # Spark does not tell it every time, see node.silent.
+            error = self._lacks
+
+        def settle() -> None:
+            if self._ended.done():
+                return
+            if error is None or isinstance(error, Stopped):
+                self._ended.set_result(None)
+            else:
+                self._ended.set_exception(error)
+
+        self._loop.call_soon_threadsafe(settle)
+
+    def _stop_query(self) -> None:
+        if self._query is not None:
+            with self._pipeline.quiet():
+                self._query.stop()
+
+    def _stop_rest(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+        self._opening.close()

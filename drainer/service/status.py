@@ -1,0 +1,224 @@
+"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names (3.14, 3.16)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from binlog.cluster import tso
+from binlog.cluster.node import Event, State, next_state
+from binlog.runtime import metrics
+from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
+
+from drainer.failures import TROUBLES, Troubles
+from drainer.pipeline import Pipeline
+from drainer.pumps.health import PumpView
+from drainer.pumps.survey import PumpSet
+from drainer.service.page import page
+from drainer.service.scheduler import Scheduler
+
+OK, FAILED = 200, 3  # upstream's codes inside its JSON
+
+_NO_PUMP = PumpView("")
+
+_POSITION = metrics.gauge("drainer_pump_position", "resolved ts of a pump, physical ms", ["nodeID"])
+_CHECKPOINT = metrics.gauge("drainer_checkpoint_tso", "position of the destination, physical ms")
+_LAG = metrics.gauge("drainer_lag_seconds", "age of what has been applied")
+_ROWS = metrics.gauge("drainer_rows_applied", "row changes applied since the start")
+_DDL = metrics.gauge("drainer_ddl_jobs_total", "DDLs applied since the start")
+_BATCHES = metrics.gauge("drainer_batches_applied", "batches applied since the start", ["mode"])
+_READ = metrics.gauge("drainer_read_bytes", "bytes of binlogs in them")
+_HELD = metrics.gauge(
+    "drainer_held_back_seconds",
+    "how long a pump has held the watermark back, because it does not answer, has a prewrite pending or lacks rows; "
+    "nodeID is empty where it is no pump",
+    ["nodeID"],
+)
+_PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
+_FAILING = metrics.gauge("drainer_failing_seconds", "how long what is done now has been failing; 0: nothing fails")
+_MISSED = metrics.gauge("drainer_pump_missed_binlogs", "passed without a pump that was forced offline", ["nodeID"])
+_LATE = metrics.gauge("drainer_pump_late_commits", "commits at or below a resolved ts already given out", ["nodeID"])
+
+
+class Status:
+    """Collects from the parts when asked; holds only what it needs to tell whether rows still come."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        destination: str,
+        pipeline: Pipeline,
+        scheduler: Scheduler,
+        pumps: PumpSet,
+        synced_after_s: float,
+        stop: Callable[[Event], None] = lambda _event: None,
+    ) -> None:
+        """`stop` is called with PAUSE or CLOSE when somebody asks for it."""
+        self._stop = stop
+        self._asked = ""
+        self.phase = "starting Spark"
+        self._node_id = node_id
+        self._destination = destination
+        self._pipeline = pipeline
+        self._scheduler = scheduler
+        self._pumps = pumps
+        self._synced_after_s = synced_after_s
+        self._rows_seen = 0
+        self._rows_at = time.monotonic()
+
+    def routes(self) -> Mapping[str, Page]:
+        return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
+
+    def actions(self) -> Mapping[str, Action]:
+        return {"PUT /state/{node_id}/{action}": self._change_state}
+
+    def observe(self) -> None:
+        """Called about once a second: metrics, and when the last row came."""
+        rows = self._pipeline.progress.rows
+        if rows != self._rows_seen:
+            self._rows_seen, self._rows_at = rows, time.monotonic()
+        _CHECKPOINT.set(tso.physical_ms(self._pipeline.position_ts))
+        _LAG.set(self._lag_s())
+        _ROWS.set(rows)
+        _DDL.set(self._pipeline.progress.ddls)
+        _READ.set(self._pipeline.progress.read_bytes)
+        for mode, count in self._pipeline.progress.batches.items():
+            _BATCHES.labels(mode).set(count)
+        trouble = TROUBLES.now
+        _FAILING.set(time.time() - trouble.since_s if trouble else 0)
+        _HELD.labels("").set(self._held_s(_NO_PUMP))
+        for view in self._pumps.views.values():
+            _MISSED.labels(view.node_id).set(view.missed.count)
+            _POSITION.labels(view.node_id).set(tso.physical_ms(view.resolved_ts))
+            _HELD.labels(view.node_id).set(self._held_s(view))
+            if view.inspection is not None:
+                _PENDING.labels(view.node_id).set(max((p.age_ms for p in view.inspection.pending), default=0))
+                _LATE.labels(view.node_id).set(view.inspection.late_count)
+
+    def document(self) -> dict[str, object]:
+        """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
+
+        `Phase` is "" while it runs; `Error` what fails now and is tried again, "" when nothing does; `LastError` stays.
+        """
+        progress, outlook = self._pipeline.progress, self._scheduler.outlook
+        self.observe()
+        views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
+        return {
+            "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
+            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not outlook.held_back,
+            "LastTS": outlook.applied_ts,
+            "TsMap": "",
+            "NodeID": self._node_id,
+            "Phase": self.phase,
+            "Destination": self._destination,
+            "Position": progress.position_ts,
+            "PositionTime": tso.format_local(progress.position_ts),
+            "Watermark": outlook.watermark_ts,
+            "LagSeconds": round(self._lag_s(), 3),
+            "RowsApplied": progress.rows,
+            "DDLsApplied": progress.ddls,
+            "LastDDL": progress.last_ddl,
+            "Batches": dict(progress.batches),
+            "LastBatch": {"mode": progress.last_mode, "bytes": progress.last_bytes},
+            "Duplicates": progress.duplicates,
+            "LargeTransaction": {
+                "step": progress.step,
+                "bytes": progress.step_bytes,
+                "of": progress.step_total,
+            },
+            "BatchSeconds": _seconds_since(progress.batch_since_s),
+            "HeldBack": outlook.held_back,
+            "HeldBackBy": outlook.held_by,
+            "HeldBackSeconds": _seconds_since(outlook.held_since),
+            "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
+            "WaitingFor": progress.waiting_for,
+            **error_fields(TROUBLES),
+            "Pumps": [_pump(view) for view in views],
+        }
+
+    def _held_s(self, view: PumpView) -> float:
+        """How long this pump, or what is no pump, has held the watermark back."""
+        outlook = self._scheduler.outlook
+        held = outlook.held_since if outlook.held_back and outlook.held_by == view.node_id else None
+        since = min((moment for moment in (held, view.down_since) if moment), default=None)
+        return time.time() - since if since else 0.0
+
+    def _lag_s(self) -> float:
+        applied_ts = self._scheduler.outlook.applied_ts
+        return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000) if applied_ts > 0 else 0.0
+
+    async def _status(self) -> Response:
+        return json_response(self.document(), indent=1, newline=True)
+
+    async def _change_state(self, request: Request) -> Response:
+        """Pause or close this drainer (3.14); the answer comes first."""
+        node_id, action = request.path["node_id"], request.path["action"]
+        event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
+        if node_id != self._node_id:
+            return result(f"invalid nodeID {node_id}, this drainer's nodeID is {self._node_id}", FAILED)
+        if self._asked:
+            return result(f"this drainer's state is {self._asked}, apply {action} failed!", FAILED)
+        if event is None:
+            return result(f"invalid action {action}", FAILED)
+        self._asked = next_state(State.ONLINE, event)
+        self._stop(event)
+        return result(f"apply action {action} success!", OK)
+
+    async def _home(self) -> Response:
+        return html_response(page(self.document()))
+
+    async def _commit_ts(self) -> Response:
+        return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
+
+
+def result(message: str, code: int, data: object = None) -> Response:
+    """Upstream's answer to a question or an order (3.14)."""
+    return json_response({"message": message, "code": code, "data": data}, indent=2)
+
+
+def _seconds_since(moment_s: float | None) -> float:
+    return round(max(0.0, time.time() - moment_s), 1) if moment_s else 0
+
+
+def error_fields(troubles: Troubles) -> dict[str, object]:
+    """What /status says of trouble."""
+    now, last = troubles.now, troubles.last
+    return {
+        "Error": f"{now.what}: {now.error}" if now else "",
+        "ErrorTime": _local(now.since_s) if now else "",
+        "ErrorSeconds": _seconds_since(now.since_s) if now else 0,
+        "ErrorTries": now.tries if now else 0,
+        "LastError": f"{last.what}: {last.error}" if last else "",
+        "LastErrorTime": _local(last.last_s) if last else "",
+    }
+
+
+def _local(moment_s: float) -> str:
+    return datetime.fromtimestamp(moment_s).astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+def _pump(view: PumpView) -> dict[str, object]:
+    found = view.inspection
+    return {
+        "node": view.node_id,
+        "host": view.host,
+        "state": view.state.value,
+        "counts": view.counts,
+        "resolved": view.resolved_ts,
+        "error": view.error,
+        "downSeconds": round(time.time() - view.down_since, 1) if view.down_since else 0,
+        "pending": found.pending_count if found else 0,
+        "oldestPending": [
+            {"startTS": p.start_ts, "ageMs": p.age_ms, "ddlJobID": p.ddl_job_id, "writer": p.writer}
+            for p in found.pending
+        ]
+        if found
+        else [],
+        "leftAt": view.left_ts or 0,
+        "missed": view.missed.count,
+        "missedTS": [{"startTS": start_ts, "commitTS": commit_ts} for start_ts, commit_ts in view.missed.shown],
+        "lateCommits": found.late_count if found else 0,
+        "lateCommitTS": list(found.late_ts) if found else [],
+    }

@@ -1,0 +1,28 @@
+"""Rows that a stream of a service takes away though they are not there (rule 21): nothing to do, but worth a word."""
+
+from __future__ import annotations
+
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import TableShape
+
+_log = get_logger(__name__)
+
+
+class MissingRows:
+    """Warns once for each table of a destination's life."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        self.count = 0
+
+    def note(self, shape: TableShape, rows: int) -> None:
+        self.count += rows
+        place = (shape.schema, shape.table)
+        if rows and place not in self._told:
+            self._told.add(place)
+            _log.warning(
+                "a deleted or updated row was not there; its table has no key, so other rows may differ as well",
+                table=f"{shape.schema}.{shape.table}",
+                rows=rows,
+            )

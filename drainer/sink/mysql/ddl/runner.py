@@ -1,0 +1,346 @@
+"""Runs DDL exactly once: a mark before, the statement, a mark after (rule 18, architecture "Exactly once").
+
+    (nothing) ──mark──► running ──statement──► running ──mark and position, one transaction──► done
+
+A crash leaves `running`. Whether the statement happened is told by comparing the destination with the fingerprint in
+the mark: the same as before = not yet, another = it did. A statement runs on the connection that holds the
+changefeed's lock, so that nothing of a predecessor can still be running when its mark is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from binlog.tidb.job import ActionType
+
+from drainer.schema.steps import Ddl
+from drainer.sink.errors import DdlFailed, DdlUndecided
+from drainer.sink.mysql import position
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.ddl import destination_partitions, fingerprint, recycle_plan, session_context
+from drainer.sink.mysql.ddl.job_plan import Plan, plan_of
+from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
+from drainer.sink.mysql.ddl.server import Server
+from drainer.sink.mysql.ddl.translate import CREATES, why_not
+from drainer.sink.mysql.fenced_session import Driver, run_transaction
+from drainer.sink.mysql.rows.statements import quote
+
+_log = get_logger(__name__)
+
+# D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
+IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
+_ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
+_TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
+# Errors that say the destination is already as this kind of job leaves it: the thing to drop is not there, the
+# database to create is. Nothing is skipped that could still have an effect.
+_ALREADY: Final[Mapping[int, frozenset[int]]] = {
+    ActionType.CREATE_SCHEMA: frozenset({1007}),
+    ActionType.DROP_SCHEMA: frozenset({1008}),
+    ActionType.DROP_TABLE: frozenset({1051}),
+    ActionType.DROP_VIEW: frozenset({1051, 4092}),
+    ActionType.DROP_SEQUENCE: frozenset({1051, 4091}),
+    ActionType.DROP_INDEX: frozenset({1091, 1176}),
+    ActionType.DROP_COLUMN: frozenset({1091}),
+    ActionType.DROP_FOREIGN_KEY: frozenset({1091}),
+}
+_KEPT_JOBS: Final = 1000
+
+
+class DdlRunner:
+    """DDL of one changefeed, on its driver's connection."""
+
+    def __init__(self, driver: Driver, bin_: RecycleBin) -> None:
+        self._driver = driver
+        self._bin = bin_
+        self._collations: frozenset[str] | None = None
+
+    def is_done(self, job_id: int) -> bool:
+        """Whether the job's mark says done."""
+        text = b"SELECT state FROM %s WHERE %s AND job_id=%d" % (self._table(), self._driver.feed.where, job_id)
+        rows = self._driver.patiently(f"mark of DDL job {job_id}", lambda session: session.query(text))
+        return bool(rows) and rows[0][0] == "done"
+
+    def run(self, step: Ddl, *, may_exist: bool) -> None:
+        """Run all statements of a step and move the position. See protocol.Destination.ddl."""
+        patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.feed.label}")
+        lost = False
+        while True:
+            try:
+                if lost:
+                    self.settle()  # whether the statement happened is found out as after a crash
+                    lost = False
+                if self.is_done(step.job.id):
+                    self._finish(self._plan(step, may_exist=may_exist))
+                else:
+                    self._run_from(self._plan_through_bin(step, may_exist=may_exist))
+                patience.over()
+                return
+            except (ConnectionLost, Retry) as error:
+                lost = True
+                self._driver.lose()
+                patience.failed(error)
+
+    def settle(self) -> tuple[int, ...]:
+        """Find out what became of a job that a crash interrupted, and finish it if it had begun to take effect.
+
+        Returns ids of jobs that are now done. Raises DdlUndecided."""
+        session = self._driver.session()
+        rows = session.query(
+            b"SELECT job_id, state, plan FROM %s WHERE %s AND state<>'done'" % (self._table(), self._driver.feed.where)
+        )
+        settled: list[int] = []
+        for job_id, state, text in rows:
+            plan = Plan.parse(str(text))
+            if state == "rerun" or not self._happened(session, plan):
+                if plan.statement == 0 and not plan.may_repeat:
+                    self._forget(int(job_id or 0))
+                    continue
+                self._run_from(plan)
+            else:
+                self._run_from(replace(plan, statement=plan.statement + 1, before=None))
+            settled.append(plan.job_id)
+            _log.warning("DDL interrupted by a crash is done", job=plan.job_id, commit_ts=plan.commit_ts)
+        return tuple(settled)
+
+    def _happened(self, session: Session, plan: Plan) -> bool:
+        before = plan.before
+        if before is None or plan.may_repeat:
+            return False
+        now = fingerprint.take(session, plan.schemas, plan.tables)
+        if now["shown"] != before["shown"]:
+            return True
+        if now["ids"] is None or before["ids"] is None:
+            if plan.kind in _TRAVELLING:
+                raise self._undecided(plan)
+            return False
+        return now["ids"] != before["ids"]
+
+    def _undecided(self, plan: Plan) -> DdlUndecided:
+        place = f"{self._driver.feed.table('drainer_ddl').decode()} WHERE {self._driver.feed.where.decode()}"
+        return DdlUndecided(
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
+            f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
+            f"(grant PROCESS to have this decided). Look at the tables, then set state to 'done' or to 'rerun' in "
+            f"{place} AND job_id={plan.job_id}",
+            job_id=plan.job_id,
+        )
+
+    def _plan(self, step: Ddl, *, may_exist: bool) -> Plan:
+        server = self._server()
+        if server.is_tidb and step.job.type in CREATES:
+            server = replace(server, database_collation=self._database_collation(step.schema))
+        return plan_of(step, server, may_exist=may_exist)
+
+    def _server(self) -> Server:
+        return Server(self._driver.session().flavour, self._known_collations())
+
+    def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
+        """Raises DdlFailed for what no destination can do."""
+        plan = self._plan(step, may_exist=may_exist)
+        session = self._driver.session()
+        why = why_not(step, self._server()) or destination_partitions.other_kind(session, step)
+        if why:
+            raise self._failed(plan, why)
+        if not recycle_plan.concerns(step):
+            return plan
+        try:
+            return recycle_plan.through_bin(session, self._bin, step, plan, self._server())
+        except recycle_plan.NotInBin as error:
+            raise self._failed(plan, str(error)) from error
+
+    def _run_from(self, plan: Plan) -> None:
+        """Every statement from plan.statement on, each with its own mark before it."""
+        while plan.statement < len(plan.sql):
+            session = self._driver.session()
+            if _ROWS.match(plan.sql[plan.statement]):
+                self._change_rows(session, replace(plan, instead=None, before=None))
+                plan = replace(plan, statement=plan.statement + 1)
+                continue
+            marked = replace(plan, before=fingerprint.take(session, plan.schemas, plan.tables))
+            crash_point("sink.ddl_before_mark")
+            self._mark(session, marked)
+            crash_point("sink.ddl_marked")
+            if self._execute(session, marked):
+                plan = replace(plan, statement=plan.statement + 1)
+            else:
+                plan = replace(plan, sql=plan.instead or (), instead=None, instead_codes=(), statement=0)
+            crash_point("sink.ddl_after_exec")
+        self._finish(plan)
+        crash_point("sink.after_mark")
+
+    def _change_rows(self, session: Session, plan: Plan) -> None:
+        """A statement on rows, which an operator's ddl-rewrite may hold: no table shows whether it happened, but it
+        can share a transaction with the mark that says so."""
+
+        def body(session: Session) -> None:
+            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._execute(session, plan)
+            self._write(session, replace(plan, statement=plan.statement + 1), "running")
+
+        try:
+            run_transaction(
+                session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed"
+            )
+        except DdlFailed:
+            self._forget(plan.job_id)  # what _execute forgot came back with the rollback
+            raise
+
+    def _execute(self, session: Session, plan: Plan) -> bool:
+        """False when it was refused and `plan.instead` is to be run."""
+        text = plan.sql[plan.statement]
+        try:
+            if plan.use:
+                session.execute(b"USE " + quote(plan.use))
+            if plan.clock:
+                session.execute(b"SET timestamp=UNIX_TIMESTAMP(" + session.literal(plan.clock) + b")")
+            if plan.zone:
+                self._set_zone(session, plan)
+            session.execute(text.encode())
+            self._report_warnings(session, plan)
+        except ServerError as error:
+            return self._refused(plan, error)
+        finally:
+            if plan.zone:
+                session.execute(b"SET time_zone='+00:00'")
+            if plan.clock:
+                session.execute(b"SET timestamp=DEFAULT")
+        return True
+
+    def _set_zone(self, session: Session, plan: Plan) -> None:
+        try:
+            session.execute(b"SET time_zone=" + session.literal(plan.zone))
+        except ServerError as error:
+            offset = session_context.offset(plan.zone, plan.commit_ts)
+            _log.warning("time zone not known in the destination", error=str(error), used=offset)
+            session.execute(b"SET time_zone=" + session.literal(offset))
+
+    def _refused(self, plan: Plan, error: ServerError) -> bool:
+        """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
+        if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
+            _log.warning(
+                "DDL refused by the destination; running it without what no row depends on, or another way",
+                job=plan.job_id,
+                error=str(error),
+                statement=plan.sql[plan.statement],
+                instead=plan.instead,
+            )
+            return False
+        if error.code in _ALREADY.get(plan.kind, ()) or (plan.may_exist and error.code in IGNORABLE):
+            _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
+            return True
+        if plan.is_optional:
+            _log.warning("left out", job=plan.job_id, statement=plan.sql[plan.statement], error=str(error))
+            return True
+        self._forget(plan.job_id)
+        raise self._failed(plan, str(error)) from error
+
+    def _failed(self, plan: Plan, why: str) -> DdlFailed:
+        text = plan.sql[plan.statement] if plan.statement < len(plan.sql) else ""
+        return DdlFailed(
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {why}\n"
+            f"  statement: {text}\n"
+            f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
+            f"  [[syncer.ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
+            job_id=plan.job_id,
+            commit_ts=plan.commit_ts,
+        )
+
+    def _report_warnings(self, session: Session, plan: Plan) -> None:
+        if session.warning_count:
+            for level, code, message in session.warnings():
+                if level != "Note":
+                    _log.warning("DDL warning", job=plan.job_id, level=level, code=code, message=message)
+
+    def _mark(self, session: Session, plan: Plan) -> None:
+        def body(session: Session) -> None:
+            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._write(session, plan, "running")
+
+        run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
+
+    def _finish(self, plan: Plan) -> None:
+        """The mark after, and the position, in one transaction."""
+        driver = self._driver
+        session = driver.session()
+
+        def body(session: Session) -> None:
+            stored = position.read(session, driver.feed)
+            after_ts = min(stored.commit_ts, plan.commit_ts) if stored else 0
+            position.move(
+                session,
+                driver.feed,
+                epoch=driver.epoch,
+                after_ts=after_ts,
+                until_ts=plan.commit_ts,
+                schema_version=plan.schema_version,
+            )
+            self._write(session, replace(plan, before=None), "done")
+            self._purge(session, plan.job_id)
+
+        run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
+
+    def _what(self, plan: Plan) -> str:
+        return f"{self._driver.feed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
+
+    def _write(self, session: Session, plan: Plan, state: str) -> None:
+        feed = self._driver.feed
+        session.execute(
+            b"REPLACE INTO %s VALUES (%d,%s,%d,%s,%d,%d,%d,%s)"
+            % (
+                self._table(),
+                feed.cluster_id,
+                feed.name,
+                plan.job_id,
+                session.literal(state),
+                plan.commit_ts,
+                plan.schema_version,
+                plan.statement,
+                session.literal(plan.text()),
+            )
+        )
+
+    def _forget(self, job_id: int) -> None:
+        session = self._driver.session()
+        session.execute(
+            b"DELETE FROM %s WHERE %s AND job_id=%d AND state<>'done'"
+            % (self._table(), self._driver.feed.where, job_id)
+        )
+
+    def _purge(self, session: Session, job_id: int) -> None:
+        """Job ids grow; an early job's own binlog is never this many jobs behind."""
+        session.execute(
+            b"DELETE FROM %s WHERE %s AND job_id<%d AND state='done'"
+            % (self._table(), self._driver.feed.where, job_id - _KEPT_JOBS)
+        )
+
+    def _table(self) -> bytes:
+        return self._driver.feed.table("drainer_ddl")
+
+    def _database_collation(self, schema: str) -> str:
+        session = self._driver.session()
+        rows = session.query(
+            b"SELECT DEFAULT_COLLATION_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME="
+            + session.literal(schema)
+        )
+        return str(rows[0][0]) if rows else ""
+
+    def _known_collations(self) -> frozenset[str]:
+        if self._collations is None:
+            session = self._driver.session()
+            names = session.query(b"SELECT COLLATION_NAME FROM information_schema.COLLATIONS")
+            known = {str(row[0]).lower() for row in names}
+            if session.flavour == "mariadb":
+                try:
+                    full = session.query(
+                        b"SELECT FULL_COLLATION_NAME FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY"
+                    )
+                    known |= {str(row[0]).lower() for row in full}
+                except ServerError as error:  # before MariaDB 10.10 there are no such names
+                    _log.debug("no full collation names", error=str(error))
+            self._collations = frozenset(known)
+        return self._collations

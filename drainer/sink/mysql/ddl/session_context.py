@@ -1,0 +1,108 @@
+"""What a DDL does to rows that stand in the table when it runs, where that depends on when or where it runs. Pure.
+
+Upstream did it once, at its own moment and in the writer's time zone; no binlog tells of those rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.cluster import tso
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.types import Flag, Tp
+
+from drainer.ddl.column_pairs import paired
+from drainer.ddl.lexer import quoted
+from drainer.ddl.mysql_columns import INSTANT
+from drainer.ddl.table_diff import shown_columns
+from drainer.schema.steps import Ddl
+from drainer.sink.mysql.ddl.server import Server
+
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_DATES: Final = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP})
+
+
+def clock(step: Ddl) -> str:
+    """The moment, in UTC, at which upstream gave standing rows a DEFAULT CURRENT_TIMESTAMP, or a TIME its day; '' for
+    any other job."""
+    if step.before is None or step.after is None:
+        return ""
+    known = step.before.columns_by_id
+    for column in step.after.columns:
+        moving = isinstance(column.default, str) and column.default.upper().startswith(("CURRENT_", "NOW"))
+        if moving and column.id not in known and isinstance(column.origin_default, str):
+            if INSTANT.fullmatch(column.origin_default):
+                return column.origin_default
+            return f"{column.origin_default} 00:00:00" if _DAY.fullmatch(column.origin_default) else ""
+    if any(was.type.tp is Tp.DURATION and now.type.tp in _DATES for was, now in _converted(step)):
+        return datetime.fromtimestamp(tso.physical_ms(step.commit_ts) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return ""
+
+
+def zone(step: Ddl) -> str:
+    """The writer's time zone, where standing values change between instants and what a clock shows; '' otherwise and
+    where it is UTC."""
+    if not any((was.type.tp is Tp.TIMESTAMP) != (now.type.tp is Tp.TIMESTAMP) for was, now in _converted(step)):
+        return ""
+    meta = step.job.rest.get("reorg_meta")
+    location = meta.get("location") if isinstance(meta, Mapping) else None
+    if not isinstance(location, Mapping):
+        return ""
+    name, offset_s = location.get("name"), location.get("offset")
+    if isinstance(name, str) and name not in ("", "Local", "System"):
+        return "" if name in ("UTC", "Etc/UTC") else name
+    if not isinstance(offset_s, int) or not offset_s:
+        return ""
+    return _clock_offset(offset_s)
+
+
+def offset(name: str, at_ts: int) -> str:
+    """What a named zone was off UTC at a TSO, for a server without its table of zones; the name itself where Python
+    does not know it either."""
+    try:
+        there = datetime.fromtimestamp(tso.physical_ms(at_ts) / 1000, ZoneInfo(name)).utcoffset()
+    except (ZoneInfoNotFoundError, ValueError):
+        return name
+    return _clock_offset(int(there.total_seconds()) if there else 0)
+
+
+def _clock_offset(offset_s: int) -> str:
+    minutes = abs(offset_s) // 60
+    return f"{'-' if offset_s < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def fills(step: Ddl, server: Server) -> Iterator[str]:
+    """UPDATEs of standing rows whose new column the server fills with another value than upstream: MariaDB's JSON is a
+    text, and NOT NULL makes it empty instead of the JSON null."""
+    if not server.is_mariadb or step.before is None or step.after is None or step.rewritten:
+        return
+    known = {column.id for column in paired(shown_columns(step.before), shown_columns(step.after), step.query).values()}
+    known |= step.before.columns_by_id.keys()
+    for column in shown_columns(step.after):
+        made = column.id not in known and not column.is_generated
+        if made and column.type.tp is Tp.JSON and column.is_not_null and column.origin_default is None:
+            # A column that moves with every UPDATE must not.
+            still = "".join(f", {quoted(c.name)}={quoted(c.name)}" for c in _moving(step))
+            name, place = quoted(column.name), step.changes[0].after
+            assert place is not None
+            yield f"UPDATE {quoted(place.schema, place.name)} SET {name}='null'{still} WHERE {name}=''"
+
+
+def _moving(step: Ddl) -> Iterator[ColumnInfo]:
+    assert step.after is not None
+    return (column for column in shown_columns(step.after) if column.type.flag & Flag.ON_UPDATE_NOW)
+
+
+def _converted(step: Ddl) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
+    """Columns before and after, of those that stay and change their type."""
+    if step.before is None or step.after is None:
+        return
+    pairs = paired(shown_columns(step.before), shown_columns(step.after), step.query)
+    for column in shown_columns(step.after):
+        was = pairs.get(column.id)
+        if was is not None and was.type.tp is not column.type.tp:
+            yield was, column

@@ -1,0 +1,167 @@
+"""What a server is told to do a job. Pure.
+
+MySQL and MariaDB: the difference of the job's TableInfos before and after, printed (drainer.ddl). Upstream's text, as
+a whole, is used for what a TableInfo does not hold:
+
+    ALTER SEQUENCE              where the sequence stands (RESTART) is in no TableInfo
+    a table not known before    the history begins behind it: there is nothing to take a difference from
+    a kind of job not known     it may move rows by itself; the difference runs where the server refuses the text
+    a type MySQL has not        the server's own error names it
+
+TiDB: tidb.py. A statement that a server refuses because it has no such thing runs again without all that no row
+depends on (Dialect.bare).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from binlog.tidb.job import ActionType
+from binlog.tidb.partition import PartitionType
+
+from drainer.ddl.dialect import Dialect
+from drainer.ddl.lexer import quoted, tokens, without_comments
+from drainer.ddl.mysql_columns import UnsupportedType
+from drainer.ddl.mysql_objects import alter_database, alter_sequence, create_database, create_sequence, create_view
+from drainer.ddl.mysql_tables import alter_table, create_table
+from drainer.ddl.table_diff import table_diff
+from drainer.schema import job_kinds
+from drainer.schema.steps import Ddl, TableChange
+from drainer.sink.mysql.ddl import exchange_partition
+from drainer.sink.mysql.ddl.partition_statements import emptied
+from drainer.sink.mysql.ddl.server import Server
+
+# A word, type, character set or option that is not known, or known but not there; a foreign key without an index to
+# refer to, an index too long for a ROW_FORMAT, and a counter without a key, all of which TiDB takes; an index or
+# constraint to drop that could not be made.
+CANNOT_SAY: Final = (
+    *(1005, 1031, 1064, 1071, 1075, 1091, 1115, 1210, 1215, 1235, 1273, 1286, 1305, 1478, 1492, 1709),
+    *(1822, 1826, 1845, 1846, 1901, 1903, 1907, 1911, 1912, 3105, 3106, 3780, 4161),
+)
+# Tables that differ in more than their rows, rows that do not belong into the partition, foreign keys.
+_CANNOT_EXCHANGE: Final = (1064, 1731, 1732, 1733, 1734, 1735, 1736, 1737, 1740)
+_NOT_ALLOWED: Final = (1227,)
+CREATES: Final = frozenset({ActionType.CREATE_TABLE, ActionType.CREATE_TABLES})
+_RENAMES: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES})
+_BY_PARTITION: Final = frozenset({ActionType.TRUNCATE_TABLE_PARTITION, ActionType.EXCHANGE_TABLE_PARTITION})
+_SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQUENCE, ActionType.DROP_SEQUENCE})
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """`sql` runs in order; `instead` in place of all of it when a statement is refused with an error of `codes`
+    (empty: any). `use`: the current database the text needs. `tables`: of its own. `optional`: what is refused in the
+    end is left out, for no row is in it."""
+
+    sql: tuple[str, ...]
+    instead: tuple[str, ...] | None = None
+    codes: tuple[int, ...] = ()
+    use: str = ""
+    tables: tuple[tuple[str, str], ...] = ()
+    optional: bool = False
+
+
+def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
+    """For MySQL or MariaDB; an operator's text runs as it is."""
+    kind = step.job.type
+    if step.rewritten:
+        return Translation(step.sql, use=step.use)
+    text = Translation(tuple(map(without_comments, step.sql)), use=step.use)
+    if is_temporary(step) or (kind in _SEQUENCES and not server.has_sequences):
+        return Translation(())
+    if kind in job_kinds.DROPS or kind in _RENAMES:
+        return text  # made of the changes by schema/statement.py, whatever the server
+    if kind == ActionType.EXCHANGE_TABLE_PARTITION:
+        return _exchange(step, dialect) or text
+    if kind == ActionType.CREATE_VIEW:
+        return _view(step) or text
+    rows = emptied(step)
+    if rows is not None:
+        return Translation(rows)
+    try:
+        made, bare = generated(step, dialect), generated(step, dialect.only_rows())
+    except UnsupportedType:
+        return text
+    if kind == ActionType.ALTER_SEQUENCE or kind not in ActionType.__members__.values():
+        return Translation(text.sql, made, CANNOT_SAY, step.use)
+    if made is None:
+        return text
+    return Translation(made) if made == bare else Translation(made, bare, CANNOT_SAY)
+
+
+def why_not(step: Ddl, server: Server) -> str:
+    """Why a job must not run although the server would take it, '' when it may."""
+    if step.rewritten:
+        return ""
+    if step.job.type == ActionType.FLASHBACK_CLUSTER:
+        return "no destination goes back to another time: load it anew from upstream"
+    parted = next((c.before.info.partition for c in step.changes if c.before and c.before.info.partition), None)
+    if step.job.type in _BY_PARTITION and not server.is_tidb and parted and parted.type == PartitionType.KEY:
+        return "the partitions of a table PARTITION BY KEY hold other rows here than in TiDB, whose hash is another"
+    return ""
+
+
+def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
+    """The job as the difference of what it found and what it left; () when nothing of it is there for the destination,
+    None where this is not known. Raises UnsupportedType."""
+    kind, database = step.job.type, step.job.db_info
+    if kind == ActionType.DROP_SCHEMA:
+        return (f"DROP DATABASE {quoted(step.schema)}",)
+    if kind in (ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE):
+        if database is None:
+            return None
+        make = create_database if kind == ActionType.CREATE_SCHEMA else alter_database
+        return (make(database, dialect),)
+    if kind in CREATES:
+        new = [change.after for change in step.changes]
+        return tuple(create_table(table.schema, table.info, dialect) for table in new if table is not None) or None
+    return _one(step, step.changes[0], dialect) if len(step.changes) == 1 else None
+
+
+def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | None:
+    """A job on one table, view or sequence."""
+    kind, before, after = step.job.type, change.before, change.after
+    if after is None:
+        return None
+    if kind == ActionType.TRUNCATE_TABLE:
+        return (f"TRUNCATE TABLE {quoted(after.schema, after.name)}",)
+    if after.info.is_sequence:
+        make = create_sequence if before is None else alter_sequence
+        return tuple(filter(None, [make(after.schema, after.info)])) or None
+    if before is None or after.info.is_view or (before.schema, before.name) != (after.schema, after.name):
+        return None
+    diff = table_diff(before.info, after.info, kind=kind, query=step.query)
+    return tuple(alter_table(after.schema, before.info, after.info, diff, dialect))
+
+
+def _view(step: Ddl) -> Translation | None:
+    """Only a privileged user may make a view for another; one that the destination cannot have is left out."""
+    after = step.changes[0].after if len(step.changes) == 1 else None
+    text = create_view(after.schema, after.info, definer=names_definer(step.query)) if after is not None else ""
+    if after is None or not text:
+        return None
+    mine = create_view(after.schema, after.info, for_reader=True)
+    return Translation((text,), (mine,), _NOT_ALLOWED, optional=True)
+
+
+def names_definer(query: str) -> bool:
+    """Whether upstream's text names a user: a TableInfo tells one in any case, also where it was the writer."""
+    words = list(tokens(query))
+    at = next((at for at, word in enumerate(words) if word.is_word("DEFINER")), None)
+    return at is not None and not any(word.is_word("CURRENT_USER") for word in words[at + 1 : at + 3])
+
+
+def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
+    text, copied = exchange_partition.exchanged(step, dialect), exchange_partition.copied(step)
+    if text is None or copied is None:
+        return None
+    if exchange_partition.is_disputed(step):
+        return Translation(copied, tables=exchange_partition.tables_between(step))
+    return Translation((text,), copied, _CANNOT_EXCHANGE, tables=exchange_partition.tables_between(step))
+
+
+def is_temporary(step: Ddl) -> bool:
+    """GLOBAL TEMPORARY tables have no rows in any binlog, and only TiDB has them."""
+    info = step.after or step.before
+    return info is not None and info.rest.get("temp_table_type") not in (None, 0)

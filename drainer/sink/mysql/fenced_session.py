@@ -1,0 +1,157 @@
+"""The driver's connection: it holds the changefeed's lock, and what it does is fenced by the epoch.
+
+A Driver is closed, open, or lost. When the connection is lost it takes the lock again and looks whether the epoch is
+still its own; if not, another drainer has taken over and everything raises Fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from binlog.runtime.crashpoint import crash_point
+
+from drainer.sink.base import Identity
+from drainer.sink.errors import CommitRefused, Fenced
+from drainer.sink.mysql import lock, position
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.position import Feed, Stored
+from drainer.sink.mysql.retry import Patience
+
+# The driver may wait long between two batches; the lock must not be lost by idleness.
+_IDLE_S: Final = 7 * 24 * 3600
+
+T = TypeVar("T")
+Body = Callable[[Session], None]
+Done = Callable[[Stored], bool]
+
+
+class Driver:
+    """See the module. `feed` and `epoch` are set by `start`."""
+
+    def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event) -> None:
+        self._config = config
+        self.identity = identity
+        self._stop = stop
+        self._session: Session | None = None
+        self.feed: Feed
+        self.epoch = 0
+
+    def patience(self, what: str, *, wait_s: float | None = None) -> Patience:
+        """For work on this connection; `wait_s` where the configured time is not meant."""
+        return Patience(what, self._config.retry_for_s if wait_s is None else wait_s, self._stop)
+
+    def start(self, take: Callable[[Session], T]) -> T:
+        """Connect, take the lock, make the tables, and `take` the epoch, which must set ours."""
+        patience = self.patience(f"connecting to {self._config.address}")
+        while True:
+            try:
+                session = self._locked()
+                position.create_tables(session, self.feed)
+                taken = take(session)
+                patience.over()
+                return taken
+            except (ConnectionLost, Retry) as error:
+                self.lose()
+                patience.failed(error)
+
+    def session(self) -> Session:
+        """The open session; after a loss a new one that holds the lock and is still of our epoch.
+
+        Raises ConnectionLost, Fenced, LockHeld."""
+        if self._session is None:
+            session = self._locked()
+            stored = position.read(session, self.feed)
+            if stored is None or stored.epoch != self.epoch:
+                self.lose()
+                raise Fenced(f"{self.feed.label}: another drainer took over while the connection was lost")
+        assert self._session is not None
+        return self._session
+
+    def patiently(self, what: str, look: Callable[[Session], T]) -> T:
+        """Run something that may be repeated, on a new connection when the old one is lost."""
+        patience = self.patience(f"{self.feed.label}: {what}")
+        while True:
+            try:
+                seen = look(self.session())
+                patience.over()
+                return seen
+            except (ConnectionLost, Retry) as error:
+                self.lose()
+                patience.failed(error)
+
+    def transact(self, what: str, body: Body, done: Done, *, wait_s: float | None = None) -> bool:
+        """Run `body` in one transaction until it is committed. True when it turned out to be committed already.
+
+        `done` looks at the stored position and tells whether a transaction whose answer was lost had been
+        committed. Deadlocks and lost connections are tried again for as long as the configuration says."""
+        patience = self.patience(f"{self.feed.label}: {what}", wait_s=wait_s)
+        uncertain = False
+        while True:
+            try:
+                session = self.session()
+                if uncertain and self._done(session, done):
+                    patience.over()
+                    return True
+                uncertain = False
+                label = f"{self.feed.label}: {what}"
+                run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
+                patience.over()
+                return False
+            except Retry as error:
+                patience.failed(error)
+            except ConnectionLost as error:
+                uncertain = True
+                self.lose()
+                patience.failed(error)
+
+    def lose(self) -> None:
+        """Drop the connection."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def close(self) -> None:
+        if self._session is not None:
+            with contextlib.suppress(ConnectionLost):
+                lock.release(self._session, self.identity)
+            self.lose()
+
+    def _locked(self) -> Session:
+        self.lose()
+        session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+        self._session = session
+        self.feed = Feed.of(self._config, self.identity, session)
+        try:
+            lock.acquire(session, self._config, self.identity, self.feed, self._stop)
+        except BaseException:
+            self.lose()
+            raise
+        return session
+
+    def _done(self, session: Session, done: Done) -> bool:
+        stored = position.read(session, self.feed)
+        return stored is not None and done(stored)
+
+
+def run_transaction(session: Session, body: Body, what: str, *, before: str, after: str) -> None:
+    """START TRANSACTION, body, COMMIT, with crash points around the commit; rolls back when the body fails.
+
+    Raises CommitRefused, which names `what`, besides what the body and the connection raise."""
+    session.begin()
+    try:
+        body(session)
+    except ConnectionLost:
+        raise
+    except BaseException:
+        session.rollback()
+        raise
+    crash_point(before)
+    try:
+        session.commit()
+    except ServerError as error:
+        raise CommitRefused(f"{what}: COMMIT is refused, nothing of it is written: {error}") from error
+    crash_point(after)

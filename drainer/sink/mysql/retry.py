@@ -1,0 +1,63 @@
+"""How long to go on trying: growing pauses with a bound, visible in the log and the metrics while it lasts."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Final
+
+from binlog.runtime import metrics
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from drainer.failures import TROUBLES
+from drainer.sink.errors import DestinationDown, DestinationError
+
+_log = get_logger(__name__)
+
+_PAUSE_S_FIRST: Final = 0.02
+_PAUSE_S_MAX: Final = 5.0
+# A deadlock or two between slots is everyday; what goes on is worth a line, and then one now and then.
+_QUIET_FAILURES: Final = 5
+
+_RETRIES = metrics.counter("drainer_destination_retries_total", "transactions and connections tried again", ["error"])
+_WAITING = metrics.gauge("drainer_destination_waiting_seconds", "how long the work at hand has been failing")
+
+
+class Patience:
+    """Counts failures of one piece of work. `failed` waits before the next try, or raises when time is up or
+    `stop` is set. Time runs from the first failure: a large transaction may take longer than that before it fails."""
+
+    def __init__(self, what: str, wait_s: float, stop: threading.Event | None = None) -> None:
+        self._what = what
+        self._wait_s = wait_s
+        self._failing_since_s = 0.0
+        self._pause_s = _PAUSE_S_FIRST
+        self._stop = stop or threading.Event()
+        self._outage = Outage(_log, "destination: trying again", "destination: it works again")
+        self.failures = 0
+
+    def failed(self, error: DestinationError) -> None:
+        """Raises DestinationDown."""
+        if not self.failures:
+            self._failing_since_s = time.monotonic()
+        self.failures += 1
+        waited = time.monotonic() - self._failing_since_s
+        _RETRIES.labels(type(error).__name__).inc()
+        _WAITING.set(waited)
+        TROUBLES.failed(self._what, error)
+        if waited >= self._wait_s:
+            raise DestinationDown(f"{self._what}: gave up after {waited:.0f} s: {error}") from error
+        if self.failures >= _QUIET_FAILURES:
+            self._outage.failed(what=self._what, failures=self.failures, error=str(error))
+        if self._stop.wait(min(self._pause_s * random.uniform(0.5, 1.5), self._wait_s - waited)):
+            raise DestinationDown(f"{self._what}: told to stop while waiting: {error}") from error
+        self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
+
+    def over(self) -> None:
+        """The work is done."""
+        if self.failures:
+            self._outage.over(what=self._what, failures=self.failures)
+            _WAITING.set(0)
+            TROUBLES.over(self._what)

@@ -1,0 +1,85 @@
+"""Cuts a slot's work into transactions, from a total order (rule 16): the same rows give the same chunks. Pure.
+
+First ordered changes by (commit_ts, sequence), then tables by (class, table id), rows by identity. Tables with
+secondary unique keys or keys of text come last: only they can meet a surprise, and then nothing else of the slot is
+left to do. A change of this cut needs a new HASH_VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from drainer.batch.work import Change, Folded, SegmentWork
+from drainer.changes.net_rows import in_order, row_sizes
+from drainer.sink.base import Phase
+
+# Part of the cut, so a constant: another value would cut an open range differently.
+CHUNK_BYTES_MAX: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One transaction's share: ordered changes, or net rows of one or more tables."""
+
+    ordered: tuple[Change, ...] = ()
+    folded: tuple[Folded, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.ordered) + sum(len(folded.rows) for folded in self.folded)
+
+
+def cut(work: SegmentWork, phase: Phase, chunk_rows: int) -> list[Chunk]:
+    """The chunks of a slot in a phase. The phases DELETE and INSERT hold only tables whose rows may collide."""
+    unique = _sorted(folded for folded in work.folded if folded.shape.may_collide)
+    if phase is not Phase.DIRECT:
+        return list(_folded_chunks(unique, chunk_rows))
+    plain = _sorted(folded for folded in work.folded if not folded.shape.may_collide)
+    ordered = sorted(work.ordered.changes, key=lambda change: (change.commit_ts, change.sequence))
+    return [
+        *_ordered_chunks(ordered, chunk_rows),
+        *_folded_chunks(plain, chunk_rows),
+        *_folded_chunks(unique, chunk_rows),
+    ]
+
+
+def _sorted(tables: Iterator[Folded]) -> list[Folded]:
+    return sorted(tables, key=lambda folded: folded.shape.table_id)
+
+
+def _ordered_chunks(changes: Sequence[Change], chunk_rows: int) -> Iterator[Chunk]:
+    start = size = 0
+    for at, change in enumerate(changes):
+        size += sum(len(value) for value in (change.new or ()) if isinstance(value, bytes))
+        if at + 1 - start >= chunk_rows or size >= CHUNK_BYTES_MAX:
+            yield Chunk(ordered=tuple(changes[start : at + 1]))
+            start, size = at + 1, 0
+    if start < len(changes):
+        yield Chunk(ordered=tuple(changes[start:]))
+
+
+def _folded_chunks(tables: Sequence[Folded], chunk_rows: int) -> Iterator[Chunk]:
+    """A chunk ends with the row that makes `chunk_rows` of it, or CHUNK_BYTES_MAX."""
+    parts: list[Folded] = []
+    count = size = 0
+    for folded in tables:
+        rows = in_order(folded)
+        reached = np.cumsum(row_sizes(rows))
+        at = behind = 0
+        while at < len(rows):
+            by_size = int(np.searchsorted(reached, behind + CHUNK_BYTES_MAX - size)) + 1
+            end = min(at + chunk_rows - count, by_size)
+            if end > len(rows):
+                break
+            yield Chunk(folded=(*parts, replace(folded, rows=rows[at:end])))
+            parts, count, size, at, behind = [], 0, 0, end, int(reached[end - 1])
+        if at < len(rows):
+            parts.append(replace(folded, rows=rows[at:]))
+            count += len(rows) - at
+            size += int(reached[-1]) - behind
+    if parts:
+        yield Chunk(folded=tuple(parts))

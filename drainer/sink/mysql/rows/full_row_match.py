@@ -1,0 +1,129 @@
+"""How a row without a key is found: by all its columns, exactly (correctness rule 11). Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from drainer.batch.work import Change, Kind, Match, TableShape
+from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.rows.statements import Statement, bounded, inserts, qualified, quote, split_row
+
+Flavour = str
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """A statement that must change exactly `rows` rows. `loose`: what to try when it finds none, because the
+    destination may hold the same JSON in another spelling; None when nothing else may match."""
+
+    sql: bytes
+    rows: int
+    change: Change
+    loose: bytes | None = None
+    tuples: Sequence[bytes] = ()
+
+
+def _text(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a literal for MySQL must be bytes, not {type(value).__name__}")
+    return value
+
+
+def exact_single(literal: bytes) -> bytes:
+    """The literal of the double that a FLOAT column holding this number widens to.
+
+    A FLOAT is compared as the double it widens to, so `c = 0.1` is never true; 0.10000000149011612e0 is."""
+    try:
+        single = struct.unpack("<f", struct.pack("<f", float(literal)))[0]
+    except OverflowError:  # no FLOAT holds it, so nothing may match
+        return literal
+    return repr(single).encode() + (b"" if "e" in repr(single) else b"e0")
+
+
+def condition(name: bytes, literal: bytes, match: Match, flavour: Flavour) -> bytes:
+    """One column's comparison. NULL equals NULL."""
+    if literal == b"NULL":
+        return name + b" IS NULL"
+    if match is Match.EXACT_FLOAT:
+        return name + b"<=>" + exact_single(literal)
+    if match is Match.JSON and flavour != "mariadb":
+        # JSON compares 1 and 1.0 as equal; their texts, normalised by the same server, do not.
+        return b"CAST(" + name + b" AS CHAR)=CAST(CAST(" + literal + b" AS JSON) AS CHAR)"
+    if match in (Match.BINARY_TEXT, Match.JSON) and literal[:1] == b"'":
+        # The plain comparison first, so that an index may serve; then byte for byte, blanks at the end included.
+        plain = name + b"<=>" + literal + b" AND " if match is Match.BINARY_TEXT else b""
+        text = b"CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY)"
+        return plain + text + b"<=>CAST(" + literal + b" AS BINARY)"
+    return name + b"<=>" + literal
+
+
+def where(shape: TableShape, image: Sequence[bytes], flavour: Flavour, *, loose: bool = False) -> bytes:
+    """All columns. `loose`: JSON by value instead of by text (MariaDB keeps JSON as the text it was given)."""
+    parts: list[bytes] = []
+    for column, literal, match in zip(shape.columns, image, shape.match, strict=True):
+        name = quote(column)
+        if loose and match is Match.JSON and literal != b"NULL":
+            parts.append(b"JSON_NORMALIZE(" + name + b")=JSON_NORMALIZE(" + literal + b")")
+        else:
+            parts.append(condition(name, literal, match, flavour))
+    return b" WHERE " + b" AND ".join(parts) + b" LIMIT 1"
+
+
+def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flavour: Flavour) -> Iterator[Statement]:
+    """DELETE by the key, strings byte for byte: where the column's own comparison would take other rows, too."""
+    head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE "
+    parts = [(quote(shape.columns[at]), shape.match[at]) for at in shape.key]
+
+    def one(key: bytes) -> bytes:
+        literals = zip(parts, split_row(key), strict=True)
+        return b"(" + b" AND ".join(condition(name, literal, how, flavour) for (name, how), literal in literals) + b")"
+
+    return bounded(head, b"", [one(key) for key in keys], limits, b" OR ")
+
+
+def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[OneByOne]:
+    """The statements of ordered changes, in order; neighbouring inserts of one table share a statement."""
+    at = 0
+    while at < len(changes):
+        change = changes[at]
+        if change.kind is Kind.INSERT:
+            end = at + 1
+            while end < len(changes) and _follows(change, changes[end]):
+                end += 1
+            yield from _insert(changes[at:end], limits)
+            at = end
+            continue
+        yield _change_one(change, flavour)
+        at += 1
+
+
+def _follows(first: Change, next_: Change) -> bool:
+    return next_.kind is Kind.INSERT and (next_.shape is first.shape or next_.shape == first.shape)
+
+
+def _insert(changes: Sequence[Change], limits: Limits) -> Iterator[OneByOne]:
+    rows = [b"(" + b",".join(map(_text, change.new or ())) + b")" for change in changes]
+    for statement in inserts(changes[0].shape, rows, limits):
+        yield OneByOne(statement.sql, len(statement.tuples), changes[0], tuples=statement.tuples)
+
+
+def _change_one(change: Change, flavour: Flavour) -> OneByOne:
+    shape = change.shape
+    old = [_text(value) for value in change.old or ()]
+    table = qualified(shape.schema, shape.table)
+    row = b""
+    if change.kind is Kind.DELETE:
+        head = b"DELETE FROM " + table
+    else:
+        new = [_text(value) for value in change.new or ()]
+        # Every column is set, or the destination's ON UPDATE CURRENT_TIMESTAMP would fill those left out.
+        pairs = zip(shape.columns, new, strict=True)
+        head = b"UPDATE " + table + b" SET " + b",".join(quote(name) + b"=" + value for name, value in pairs)
+        row = b"(" + b",".join(new) + b")"
+    exact = head + where(shape, old, flavour)
+    loose = None
+    if flavour == "mariadb" and Match.JSON in shape.match:
+        loose = head + where(shape, old, flavour, loose=True)
+    return OneByOne(exact, 1, change, loose, (row,) if row else ())

@@ -1,0 +1,174 @@
+"""One slot's rows, written from an executor in marked chunks. Plain functions and a picklable value."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from drainer.batch.work import SegmentWork
+from drainer.sink.base import Intent, Phase, SlotResult
+from drainer.sink.errors import DataError
+from drainer.sink.missing_rows import MissingRows
+from drainer.sink.mysql import chunk_progress, connection_pool
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
+from drainer.sink.mysql.fenced_session import run_transaction
+from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.retry import Patience
+from drainer.sink.mysql.rows.chunks import Chunk, cut
+from drainer.sink.mysql.rows.refused_row import blame
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
+
+# A task never pauses between statements; a stopped one must not keep its locks much longer than that.
+_IDLE_S: Final = 120
+
+
+class _NotNext(Exception):
+    """The mark did not move: look at it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class MySQLSpread:
+    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens it."""
+
+    config: ServerConfig
+    feed: Feed
+    epoch: int
+    intent: Intent
+    phase: Phase
+    triggers: frozenset[Name] = frozenset()
+
+    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+        chunks = cut(work, self.phase, self.intent.chunk_rows)
+        return _SlotRun(self, slot, chunks).run() if chunks else SlotResult(slot, 0, 0, 0)
+
+
+class _SlotRun:
+    """One attempt at one slot: a session that is replaced when lost, and the number of the next chunk."""
+
+    def __init__(self, target: MySQLSpread, slot: int, chunks: list[Chunk]) -> None:
+        self._target = target
+        self._slot = slot
+        self._chunks = chunks
+        self._session: Session | None = None
+        self._rows = 0
+        self._range = f"({target.intent.after_ts}, {target.intent.until_ts}] in {target.config.address}"
+        self._missing = MissingRows()
+        self._keys = UniqueKeys()  # no DDL lies within a range
+
+    def run(self) -> SlotResult:
+        patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
+        skipped: int | None = None
+        try:
+            while True:
+                try:
+                    done = self._done()
+                    skipped = done if skipped is None else skipped
+                    self._from(done)
+                    self._keep()
+                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped)
+                except UniqueSurprise as surprise:
+                    place = f"{surprise.schema}.{surprise.table} {surprise.key}"
+                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped or 0, place)
+                except _NotNext:
+                    continue
+                except Retry as error:
+                    patience.failed(error)
+                except ConnectionLost as error:
+                    self._close()
+                    patience.failed(error)
+        finally:
+            self._close()
+
+    def _done(self) -> int:
+        """Chunks committed so far; after a lost answer this tells what became of the last one."""
+        target = self._target
+        mark = chunk_progress.read(self._open(), target.feed, intent=target.intent, phase=target.phase, slot=self._slot)
+        mark = chunk_progress.expect(mark, target.feed, epoch=target.epoch, slot=self._slot, intent=target.intent)
+        chunk_progress.check_cut(mark, len(self._chunks), target.feed, slot=self._slot)
+        return mark.chunks_done
+
+    def _from(self, first: int) -> None:
+        for number in range(first, len(self._chunks)):
+            chunk = self._chunks[number]
+            try:
+                run_transaction(
+                    self._open(),
+                    lambda session, chunk=chunk, number=number: self._write(session, chunk, number),  # type: ignore[misc]
+                    f"chunk {number} of slot {self._slot} of {self._range}",
+                    before="sink.before_chunk_commit",
+                    after="sink.after_chunk_commit",
+                )
+            except UniqueSurprise:
+                raise
+            except DataError as error:
+                with contextlib.suppress(ConnectionLost, Retry):
+                    blame(error, chunk, partial(self._fails, kind=type(error)))
+                raise
+            self._rows += chunk.rows
+
+    def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
+        """Whether these rows alone are refused like that; nothing of it stays."""
+        session = self._open()
+        session.begin()
+        try:
+            self._write_rows(session, chunk)
+        except DataError as error:
+            return type(error) is kind
+        finally:
+            session.rollback()
+        return False
+
+    def _write(self, session: Session, chunk: Chunk, number: int) -> None:
+        target = self._target
+        if not chunk_progress.step(
+            session,
+            target.feed,
+            epoch=target.epoch,
+            intent=target.intent,
+            phase=target.phase,
+            slot=self._slot,
+            chunk=number,
+            total=len(self._chunks),
+        ):
+            raise _NotNext
+        self._write_rows(session, chunk)
+
+    def _write_rows(self, session: Session, chunk: Chunk) -> None:
+        target = self._target
+        writer = Writer(
+            session,
+            target.config.limits,
+            until_ts=target.intent.until_ts,
+            keys=self._keys,
+            triggers=target.triggers,
+            missing=self._missing,
+        )
+        writer.ordered(chunk.ordered)
+        for folded in chunk.folded:
+            if target.phase is Phase.DELETE:
+                writer.delete_touched(folded, known_absent=False)
+            elif target.phase is Phase.INSERT:
+                writer.insert_live(folded, thorough=True)
+            else:
+                writer.folded(folded, thorough=False)
+
+    def _open(self) -> Session:
+        if self._session is None:
+            config = self._target.config
+            self._session = connection_pool.take(config, idle_s=_IDLE_S, read_timeout_s=config.read_timeout_s)
+        return self._session
+
+    def _keep(self) -> None:
+        """Everything went well: the worker's next task may go on with this session."""
+        if self._session is not None:
+            connection_pool.give_back(self._target.config, self._session)
+            self._session = None
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

@@ -1,0 +1,219 @@
+"""How the destination's own unique keys tell rows apart, compared with upstream's (rule 10).
+
+A table that somebody made there as `_ci`, a collation that the server lacks, a unique key that upstream has not: what
+are two rows upstream may be one row here, and REPLACE or DELETE by key would take the other one away without a word.
+Such a table's rows are deleted byte for byte and inserted plainly, so that a collision is an error and no row is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import TableShape
+from drainer.ddl.dialect import SUBSTITUTES
+from drainer.ddl.lexer import quoted, tokens
+from drainer.sink.mysql.connection import Session
+
+_log = get_logger(__name__)
+
+_EXACT: Final = frozenset({"binary", "utf8mb4_0900_bin"})
+
+
+def coarseness(collation: str) -> int:
+    """0: bytes, 1: bytes without trailing spaces, 2: anything else."""
+    name = collation.lower()
+    if name in _EXACT or name.endswith("_nopad_bin"):
+        return 0
+    return 1 if name.endswith("_bin") else 2
+
+
+def is_coarser(here: str, upstream: str) -> bool:
+    """Whether strings that differ under upstream's collation may be equal under the one here. '': not a string."""
+    ours, theirs = here.lower().replace("utf8mb3_", "utf8_"), upstream.lower().replace("utf8mb3_", "utf8_")
+    if not ours or not theirs or ours == theirs:
+        return False
+    return coarseness(ours) == 2 or coarseness(ours) > coarseness(theirs)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A column of a key; `collation` '' where it is no text, `whole`: not a prefix of it."""
+
+    column: str
+    collation: str
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique key as it is in the destination."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How rows of a table are written. `replaces`: REPLACE takes the row of the same key upstream away, and no other.
+    `coarse`: columns whose comparison here is coarser, of upstream's key or any unique key here. `exact`: whether keys
+    to delete are compared byte for byte. `narrow`: columns (their places, the digits they keep) that keep fewer digits
+    behind the point than upstream's."""
+
+    replaces: bool = True
+    coarse: tuple[str, ...] = ()
+    exact: bool = False
+    keys: tuple[UniqueKey, ...] = ()
+    narrow: tuple[tuple[int, int], ...] = ()
+
+
+class UniqueKeys:
+    """Asks once for each table, until told to forget: after every DDL."""
+
+    def __init__(self, *, tell: bool = False) -> None:
+        self._known: dict[TableShape, Handling] = {}
+        self._tell = tell
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    def handling(self, session: Session, shape: TableShape) -> Handling:
+        found = self._known.get(shape)
+        if found is None:
+            there = read(session, shape.schema, shape.table)
+            if there is None:  # no such table: the statement's own error says it
+                return Handling()
+            keys, columns = there
+            judged = judge(shape, keys, {name: column.collation for name, column in columns.items()})
+            found = self._known[shape] = replace(judged, narrow=narrower(shape, columns))
+            if self._tell and not found.replaces:
+                _log.warning(
+                    "keys of the destination do not tell rows apart as upstream's do: rows are deleted and inserted, "
+                    "and one that collides stops the drainer",
+                    table=f"{shape.schema}.{shape.table}",
+                    coarser_columns=found.coarse,
+                    keys=tuple(key.name for key in keys),
+                    mend=tuple(mend(session, shape, found.coarse)),
+                )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`collation` '' where it is no text; `fraction`: digits behind the point, None where it has no such bound."""
+
+    collation: str
+    fraction: int | None
+
+
+def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
+    """The unique keys of a table and its columns (by names in lower case), None where there is no such table."""
+    where = b" WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s" % (session.literal(schema), session.literal(table))
+    found = session.query(
+        b"SELECT COLUMN_NAME, COLLATION_NAME, COALESCE(DATETIME_PRECISION, NUMERIC_SCALE)"
+        b" FROM information_schema.COLUMNS" + where
+    )
+    if not found:
+        return None
+    columns = {
+        str(name).lower(): Column(str(collation or ""), None if fraction is None else int(fraction))
+        for name, collation, fraction in found
+    }
+    rows = session.query(
+        b"SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
+        + where
+        + b" AND NON_UNIQUE=0 ORDER BY INDEX_NAME, SEQ_IN_INDEX"
+    )
+    parts: dict[str, list[Part]] = {}
+    for index, column, prefix in rows:
+        name = "" if column is None else str(column)  # an expression
+        of = columns.get(name.lower())
+        parts.setdefault(str(index), []).append(Part(name, of.collation if of else "", prefix is None))
+    return tuple(UniqueKey(name, tuple(of)) for name, of in parts.items()), columns
+
+
+def judge(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapping[str, str]) -> Handling:
+    """What the keys here, and the collations of columns, mean for a table's rows. Pure."""
+    upstream = upstream_collations(shape)
+
+    def coarser(part: Part) -> bool:
+        return is_coarser(part.collation, upstream.get(part.column.lower(), ""))
+
+    # A DELETE by upstream's key compares its columns, whether or not there is such a key here.
+    own = tuple(Part(name, collations.get(name.lower(), ""), True) for name in (shape.columns[at] for at in shape.key))
+    keyed = (part for key in keys for part in key.parts)
+    coarse = tuple({part.column.lower(): part.column for part in (*own, *keyed) if coarser(part)}.values())
+    by = {part.column.lower() for part in own}
+
+    def tells_apart(key: UniqueKey) -> bool:
+        """Whether rows with different fold keys never meet in it."""
+        return by <= {part.column.lower() for part in key.parts if part.whole and not coarser(part)}
+
+    has_own = any({part.column.lower() for part in key.parts} == by for key in keys)
+    exact = any(column.lower() in by for column in coarse)
+    return Handling(has_own and all(map(tells_apart, keys)), coarse, exact, keys)
+
+
+def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:
+    """Columns (their places, the digits they keep) that keep fewer digits behind the point here. A server cuts or
+    rounds those of a second, and any of a whole number, without a word. Pure."""
+    found = []
+    for place, wanted in enumerate(shape.fractions):
+        here = columns.get(shape.columns[place].lower())
+        if here is not None and here.fraction is not None and here.fraction < wanted:
+            found.append((place, here.fraction))
+    return tuple(found)
+
+
+def upstream_collations(shape: TableShape) -> Mapping[str, str]:
+    """Upstream's collation by the column's name in lower case, of strings alone."""
+    pairs = zip(shape.columns, shape.collations, strict=bool(shape.collations))
+    return {name.lower(): collation for name, collation in pairs if collation}
+
+
+def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Iterator[str]:
+    """The statements after which these columns compare as upstream's; none for a column where no collation does."""
+    if not columns:
+        return
+    lines = session.show_create(b"TABLE " + quoted(shape.schema, shape.table).encode()).splitlines()
+    upstream = upstream_collations(shape)
+    for column in columns:
+        wanted = _available(session, upstream[column.lower()])
+        line = next((line.strip().rstrip(",") for line in lines if line.strip().startswith(quoted(column) + " ")), "")
+        if wanted and line:
+            definition = with_collation(line, wanted)
+            yield f"ALTER TABLE {quoted(shape.schema, shape.table)} MODIFY COLUMN {definition}"
+
+
+def _available(session: Session, collation: str) -> str:
+    """This collation or the nearest one here that is no coarser."""
+    wanted = [c for c in (collation, *SUBSTITUTES.get(collation.lower(), ())) if not is_coarser(c, collation)]
+    names = b",".join(session.literal(name) for name in wanted)
+    known = session.query(
+        b"SELECT LOWER(COLLATION_NAME) FROM information_schema.COLLATIONS WHERE COLLATION_NAME IN (%s)" % names
+    )
+    found = {str(row[0]) for row in known}
+    return next((name for name in wanted if name.lower() in found), "")
+
+
+def with_collation(definition: str, collation: str) -> str:
+    """A column's definition, as SHOW CREATE TABLE says it, with another character set and collation. Pure."""
+    words = list(tokens(definition))
+    cut: list[tuple[int, int]] = []
+    for at, word in enumerate(words):
+        if word.is_word("COLLATE") and at + 1 < len(words):
+            cut.append((word.start, words[at + 1].end))
+        if word.is_word("CHARACTER") and at + 2 < len(words) and words[at + 1].is_word("SET"):
+            cut.append((word.start, words[at + 2].end))
+    text = definition
+    for start, end in reversed(cut):
+        text = text[:start].rstrip() + text[end:]
+    words = list(tokens(text))
+    end = 1
+    if len(words) > 2 and words[2].value == "(":
+        end = next(at for at, word in enumerate(words) if word.value == ")")
+    place = words[end].end
+    return f"{text[:place]} CHARACTER SET {collation.split('_', 1)[0]} COLLATE {collation}{text[place:]}"

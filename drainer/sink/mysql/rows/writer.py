@@ -1,0 +1,362 @@
+"""Writes net rows and ordered changes into an open transaction, and notices when the server stores something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import Change, Folded, Kind, NetRow, TableShape
+from drainer.changes.net_rows import Tuples, live_rows, stale_keys
+from drainer.sink.errors import DataError, RowMissing, RowsRefused, UniqueConflict, ValueChanged
+from drainer.sink.missing_rows import MissingRows
+from drainer.sink.mysql.config import Limits
+from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, Session
+from drainer.sink.mysql.rows import upsert
+from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
+from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
+
+_log = get_logger(__name__)
+
+_PACKET_SPARE: Final = 1 << 10
+_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
+# A comparison in WHERE may complain about a value it was given; the count of matched rows is what is checked.
+_COMPARISON: Final = frozenset({1292, 1300, 1366, 3146, 4036, 4037, 4038})
+_TRUNCATED: Final = 1265
+_TIDB_NO_LITERAL: Final = frozenset({1105, 1690})
+_KEY: Final = re.compile(r"for key '([^']*)'")
+
+
+Name = tuple[str, str]
+
+
+class UniqueSurprise(DataError):
+    """A row that is in the way of a unique key was found: try the thorough way. Raised out of this package only where a
+    segment has several transactions, which are then applied one by one."""
+
+    def __init__(self, message: str, *, schema: str, table: str, key: str) -> None:
+        super().__init__(message, schema=schema, table=table)
+        self.key = key
+
+
+@dataclass(slots=True)
+class Written:
+    """What a transaction wrote so far."""
+
+    rows: int = 0
+    statements: int = 0
+
+
+class Writer:
+    """Writes through one session; `thorough` after a surprise: every touched key is deleted first, then rows are
+    inserted plainly, so that what stands in the way can only be a row that upstream did not touch."""
+
+    def __init__(
+        self,
+        session: Session,
+        limits: Limits,
+        *,
+        until_ts: int,
+        keys: UniqueKeys,
+        triggers: frozenset[Name] = frozenset(),
+        missing: MissingRows | None = None,
+    ) -> None:
+        room = max(session.packet_bytes_max - _PACKET_SPARE, 1 << 10)
+        self._session = session
+        self._limits = replace(limits, statement_bytes_max=min(limits.statement_bytes_max, room))
+        self._packet_bytes_max = session.packet_bytes_max
+        self._until_ts = until_ts
+        self._keys = keys
+        self._triggers = triggers
+        self._missing = missing or MissingRows()
+        self.written = Written()
+
+    def folded(self, folded: Folded, *, thorough: bool) -> None:
+        """Net rows of one table in one go: stale keys first, then rows (rules 10 and 12)."""
+        self._refuse_triggers(folded.shape)
+        plain = self._keys.handling(self._session, folded.shape).replaces
+        if folded.shape.secondary_unique or not plain:
+            # What cannot collide upstream has no second try in a spread range (chunks.py).
+            thorough = thorough or not folded.shape.may_collide
+            self.delete_touched(folded, known_absent=not thorough)
+            self.insert_live(folded, thorough=thorough)
+            return
+        self._delete(folded.shape, [_bytes(key) for key in stale_keys(folded)])
+        for statement in replaces(folded.shape, _texts(folded), self._limits):
+            self._write(folded.shape, statement)
+        self.written.rows += len(folded.rows)
+
+    def clear(self, folded: Folded) -> None:
+        """What the thorough way deletes, for a table that it is meant for, ahead of all inserts of a transaction."""
+        if folded.shape.may_collide:
+            self.delete_touched(folded, known_absent=False)
+
+    def delete_touched(self, folded: Folded, *, known_absent: bool) -> None:
+        """Delete every key that the range touches; with `known_absent` not those that it creates."""
+        self._refuse_triggers(folded.shape)
+        self._delete(folded.shape, list(touched_keys(folded, known_absent=known_absent)))
+
+    def insert_live(self, folded: Folded, *, thorough: bool) -> None:
+        """Insert what is alive at the end. Raises UniqueSurprise, or UniqueConflict when nothing is left to try."""
+        for statement in inserts(folded.shape, _texts(folded), self._limits):
+            self._write(folded.shape, statement, thorough=thorough)
+        self.written.rows += len(folded.rows)
+
+    def ordered(self, changes: Sequence[Change]) -> None:
+        """One change after another (rule 11). Raises RowMissing when a row to change is not there, unless its table
+        upserts (rule 21)."""
+        for upserts, run in groupby(changes, key=lambda change: change.shape.upserts):
+            if upserts:
+                self._upserted(tuple(run))
+                continue
+            for step in one_by_one(tuple(run), self._limits, self._session.flavour):
+                self._ordered_step(step)
+                self.written.rows += step.rows
+
+    def _upserted(self, changes: Sequence[Change]) -> None:
+        for shape in dict.fromkeys(change.shape for change in changes):
+            self._refuse_triggers(shape)
+            why = upsert.refusal(shape, self._keys.handling(self._session, shape))
+            if why:
+                raise RowsRefused(
+                    f"{shape.schema}.{shape.table}: {why}, so a row would take away one that stays upstream: give the "
+                    f"destination's table the keys and collations that upstream's has",
+                    schema=shape.schema,
+                    table=shape.table,
+                )
+        for step in upsert.steps(changes, self._limits, self._session.flavour):
+            if step.kind is Kind.INSERT:
+                self._write(step.shape, step.statement, thorough=True)
+                continue
+            affected = self._run(step.shape, step.statement.sql, thorough=True)
+            if not affected and step.loose is not None:
+                affected = self._run(step.shape, step.loose, thorough=True)
+            if not step.shape.row_key:
+                self._missing.note(step.shape, len(step.statement.tuples) - affected)
+        self.written.rows += len(changes)
+
+    def _refuse_triggers(self, shape: TableShape) -> None:
+        """Rule 13: a trigger would see rows come and go that upstream only changed."""
+        if (shape.schema.lower(), shape.table.lower()) in self._triggers:
+            raise RowsRefused(
+                f"{shape.schema}.{shape.table} has triggers in the destination, and rows are replaced there, not "
+                f"updated: drop them, or set allow-triggers when they may see deletes and inserts instead",
+                schema=shape.schema,
+                table=shape.table,
+            )
+
+    def _ordered_step(self, step: OneByOne) -> None:
+        shape = step.change.shape
+        if step.change.kind is Kind.INSERT:
+            self._write(shape, Statement(step.sql, step.tuples), thorough=True)
+            return
+        self._check_fractions(shape, step.tuples)
+        affected = self._run(shape, step.sql, thorough=True)
+        if affected == 0 and step.loose is not None:
+            affected = self._run(shape, step.loose, thorough=True)
+        if affected != step.rows:
+            raise _missing(step, affected)
+        if step.change.kind is Kind.UPDATE and self._session.warning_count:
+            try:
+                self._check_warnings(shape, step.tuples, comparison=True)
+            except ValueChanged:
+                # TiDB's UPDATE says "Data truncated for column '%s'", so which value it means is found by looking.
+                if self._session.flavour != "tidb" or not self._is_stored(shape, step.change):
+                    raise
+
+    def _is_stored(self, shape: TableShape, change: Change) -> bool:
+        """Whether the table has a row that is exactly as the change leaves it."""
+        image = where(shape, [_bytes(value) for value in change.new or ()], self._session.flavour)
+        return bool(self._session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
+
+    def _delete(self, shape: TableShape, keys: Sequence[bytes]) -> None:
+        exact = bool(keys) and self._keys.handling(self._session, shape).exact
+        by_key = exact_deletes(shape, keys, self._limits, self._session.flavour) if exact else None
+        for statement in by_key or deletes(shape, keys, self._limits):
+            self._run(shape, statement.sql, thorough=True)
+
+    def _write(self, shape: TableShape, statement: Statement, *, thorough: bool = False) -> None:
+        self._check_fractions(shape, statement.tuples)
+        self._run(shape, statement.sql, thorough=thorough)
+        if self._session.warning_count:
+            self._check_warnings(shape, statement.tuples, comparison=False)
+
+    def _run(self, shape: TableShape, sql: bytes, *, thorough: bool) -> int:
+        if len(sql) >= self._packet_bytes_max:
+            raise RowsRefused(
+                f"{shape.schema}.{shape.table}: a row in a transaction up to {self._until_ts} needs a statement of "
+                f"{len(sql)} bytes, and the server's max_allowed_packet is {self._packet_bytes_max}; raise it there",
+                schema=shape.schema,
+                table=shape.table,
+            )
+        self.written.statements += 1
+        try:
+            return self._session.execute(sql)
+        except ServerError as error:
+            raise self._refused(shape, error, thorough=thorough) from error
+
+    def _refused(self, shape: TableShape, error: ServerError, *, thorough: bool) -> DataError:
+        place = f"{shape.schema}.{shape.table}"
+        if error.code not in DUPLICATE_KEY:
+            return RowsRefused(
+                f"{place}: rows up to commit_ts {self._until_ts} are refused: {error}",
+                schema=shape.schema,
+                table=shape.table,
+            )
+        found = _KEY.search(error.detail)
+        key = found.group(1).rsplit(".", 1)[-1] if found else "?"
+        if not thorough:
+            return UniqueSurprise(f"{place}: {error.detail}", schema=shape.schema, table=shape.table, key=key)
+        return UniqueConflict(
+            f"{place}: unique key {key!r} of the destination refuses a row up to commit_ts {self._until_ts}: "
+            f"{error.detail}. {self._why_refused(shape, key)}",
+            schema=shape.schema,
+            table=shape.table,
+            key=key,
+        )
+
+    def _why_refused(self, shape: TableShape, key: str) -> str:
+        handling = self._keys.handling(self._session, shape)
+        parts = [part for own in handling.keys if own.name.lower() == key.lower() for part in own.parts]
+        coarse = [part for part in parts if part.column in handling.coarse]
+        if not coarse:
+            if key.upper() == "PRIMARY":
+                return "The destination has a row that upstream has not: remove that row"
+            return (
+                "Upstream has dropped this key or is dropping it, or the destination has a row that upstream has not: "
+                "drop the key in the destination, or remove that row"
+            )
+        of = upstream_collations(shape)
+        why = "; ".join(f"column {p.column} is {p.collation} here and {of[p.column.lower()]} upstream" for p in coarse)
+        ways = "; ".join(mend(self._session, shape, tuple(part.column for part in coarse)))
+        return f"What are two rows upstream is one row here: {why}. " + (
+            f"Run in the destination, and start again: {ways}"
+            if ways
+            else "No collation of this server tells them apart: change one of the two upstream, or leave the table out"
+        )
+
+    def _check_fractions(self, shape: TableShape, tuples: Sequence[bytes]) -> None:
+        """Raises ValueChanged where digits behind the point would be cut off, of which a server need not tell."""
+        narrow = self._keys.handling(self._session, shape).narrow if any(shape.fractions) else ()
+        for row in tuples if narrow else ():
+            literals = split_row(row)
+            for place, digits in narrow:
+                _, point, behind = literals[place].strip(b"'").partition(b".")
+                if point and len(behind.rstrip(b"0")) > digits:
+                    raise ValueChanged(
+                        f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
+                        f"{self._until_ts}: column {shape.columns[place]} keeps {digits} digits behind the point here "
+                        f"and {shape.fractions[place]} upstream, {literals[place].decode(errors='replace')} has more; "
+                        f"widen it",
+                        schema=shape.schema,
+                        table=shape.table,
+                    )
+
+    def _check_warnings(self, shape: TableShape, tuples: Sequence[bytes], *, comparison: bool) -> None:
+        for level, code, text in self._session.warnings():
+            if (level == "Note" and code != _TRUNCATED) or (comparison and code in _COMPARISON):
+                continue
+            if _is_computed(shape, text):
+                continue
+            if self._session.flavour == "tidb" and _is_about_no_literal(code, text):
+                _log.debug("not about a value that was written", table=f"{shape.schema}.{shape.table}", text=text)
+                continue
+            if _stored_exactly(code, _literal_at(shape, tuples, text)):
+                continue
+            raise ValueChanged(
+                f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
+                f"{self._until_ts}: warning {code}: {text}; its column is narrower than upstream's, widen it",
+                schema=shape.schema,
+                table=shape.table,
+            )
+
+
+def tables_with_triggers(session: Session) -> frozenset[Name]:
+    """(schema, table) in lower case of everything this user can see a trigger on."""
+    rows = session.query(b"SELECT DISTINCT EVENT_OBJECT_SCHEMA, EVENT_OBJECT_TABLE FROM information_schema.TRIGGERS")
+    return frozenset((str(schema).lower(), str(table).lower()) for schema, table in rows)
+
+
+def tables_there(session: Session, wanted: Sequence[Name]) -> list[Name]:
+    """All tables of the databases of `wanted`, as (schema, table)."""
+    schemas = sorted({schema for schema, _ in wanted})
+    if not schemas:
+        return []
+    names = b",".join(session.literal(schema) for schema in schemas)
+    rows = session.query(
+        b"SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA IN (%s)" % names
+    )
+    return [(str(schema), str(table)) for schema, table in rows]
+
+
+def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
+    """Keys to delete. `known_absent` leaves out keys whose first change in the range was their creation."""
+    for row in folded.rows:
+        for key in row.stale:
+            yield _bytes(key)
+        if row.row is not None and not (known_absent and row.first is Kind.INSERT):
+            yield key_of(_bytes(row.row), folded.shape.key)
+
+
+def live(rows: Iterable[NetRow]) -> int:
+    return sum(1 for row in rows if row.row is not None)
+
+
+def _texts(folded: Folded) -> Sequence[bytes]:
+    """The rows that are alive, as texts."""
+    rows = live_rows(folded)
+    return rows if isinstance(rows, Tuples) else [_bytes(row) for row in rows]
+
+
+def _bytes(value: object) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a row for MySQL must be the bytes of a VALUES tuple, not {type(value).__name__}")
+    return value
+
+
+def _literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
+    """The literal that a warning "… for column 'c' at row n" is about; b"" when it cannot be told."""
+    found = _AT_ROW.search(text)
+    if found is None:
+        return b""
+    name, row = found.group(1), int(found.group(2))
+    if name not in shape.columns or not 0 < row <= len(tuples):
+        return b""
+    return split_row(tuples[row - 1])[shape.columns.index(name)]
+
+
+def _is_computed(shape: TableShape, text: str) -> bool:
+    """Whether a warning is about a column that is not written but generated there, as it is upstream: TiDB lets a
+    row in whose VIRTUAL column does not fit its type."""
+    found = _AT_ROW.search(text)
+    return found is not None and found.group(1) not in shape.columns
+
+
+def _is_about_no_literal(code: int, text: str) -> bool:
+    """Warnings of TiDB that name neither column nor row: those without a number of their own come from its planner
+    (statistics, hints, plan cache), an overflow from the expression of a generated column. A literal that does not fit
+    its column gets another number, and its column is named."""
+    return code in _TIDB_NO_LITERAL and _AT_ROW.search(text) is None
+
+
+def _stored_exactly(code: int, literal: bytes) -> bool:
+    """Warnings about values that arrive as they are: 0 in an ENUM or SET (X-14; no other type complains about a 0),
+    and the largest FLOAT, whose nine digits are a little more than it is."""
+    return (code == _TRUNCATED and literal == b"0") or (code == 1264 and literal.lstrip(b"-") == b"3.40282347e+38")
+
+
+def _missing(step: OneByOne, affected: int) -> RowMissing:
+    change = step.change
+    image = b",".join(value if isinstance(value, bytes) else b"?" for value in change.old or ())
+    return RowMissing(
+        f"{change.shape.schema}.{change.shape.table}: {change.kind.name} of commit_ts {change.commit_ts} (row "
+        f"{change.sequence} of its transaction) matched {affected} rows instead of one: the destination has no row "
+        f"({image[:300].decode(errors='replace')}), so it has diverged from upstream before this",
+        schema=change.shape.schema,
+        table=change.shape.table,
+    )

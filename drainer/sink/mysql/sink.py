@@ -1,0 +1,335 @@
+"""A MySQL, MariaDB or TiDB server as a destination: reads from top to bottom as drainer/sink/base.py does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import Pieces, SegmentWork
+from drainer.changes.format import Format
+from drainer.schema.steps import Ddl
+from drainer.sink.base import (
+    NO_QUESTION,
+    Applied,
+    FirstStart,
+    Identity,
+    Intent,
+    Phase,
+    Position,
+    SlotResult,
+    TableName,
+)
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.missing_rows import MissingRows
+from drainer.sink.mysql import chunk_progress, position, tls
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.ddl import recycle_plan
+from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
+from drainer.sink.mysql.ddl.runner import DdlRunner
+from drainer.sink.mysql.fenced_session import Driver
+from drainer.sink.mysql.position import Stored
+from drainer.sink.mysql.rows.examine import MySQLExaminer
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.slot_writer import MySQLSpread
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
+from drainer.sink.mysql.server_limits import explained
+
+_log = get_logger(__name__)
+
+_CLOSE_WAIT_S: Final = 5.0
+
+
+class MySQLDestination:
+    """See protocol.Destination. Closed until `open`, then ready; between `begin` and `finish` a range is open."""
+
+    def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._config = config
+        self._monotonic = monotonic
+        self._stop = threading.Event()
+        self._driver: Driver | None = None
+        self._ddl: DdlRunner | None = None
+        self._bin: RecycleBin | None = None
+        self._commit_ts = 0
+        self._schema_version = 0
+        self._checkpoint_due_s = 0.0
+        self._triggers: frozenset[Name] = frozenset()
+        self._keys = UniqueKeys(tell=True)
+        self._missing = MissingRows()
+
+    @property
+    def name(self) -> str:
+        return f"mysql://{self._config.user}@{self._config.address}"
+
+    @property
+    def format(self) -> Format:
+        return SQL_TEXT
+
+    @property
+    def spreads(self) -> bool:
+        return self._config.spread
+
+    @property
+    def commit_ts(self) -> int:
+        """Where it stands, as of the last thing it did."""
+        return self._commit_ts
+
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        tls.report(self._config)
+        driver = self._driver = Driver(self._config, identity, self._stop)
+        missing = driver.start(lambda session: self._take(session, initial_ts, first))
+        bin_ = self._bin = RecycleBin(self._config, identity)
+        runner = self._ddl = DdlRunner(driver, bin_)
+        settled = driver.patiently("settling DDL", lambda session: runner.settle())
+        stored = driver.patiently("position", lambda session: position.read(session, driver.feed))
+        if stored is None:
+            raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
+        driver.patiently("recycle bin", bin_.look)
+        self._moved(stored.commit_ts, stored.schema_version)
+        fresh = missing is not None
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, settled, missing or ())
+
+    def _take(self, session: Session, initial_ts: int, first: FirstStart) -> tuple[TableName, ...] | None:
+        """Make the position where there is none, and its epoch ours. None when it was there, else which tables of
+        `first` are missing."""
+        driver = self._open()
+        if not self._config.allow_triggers:
+            self._triggers = tables_with_triggers(session)
+        found = position.read(session, driver.feed)
+        missing: tuple[TableName, ...] | None = None
+        if found is None:
+            missing = first.missing(tables_there(session, first.tables))
+            found = self._first_position(session, first.begin_ts(initial_ts, missing))
+        driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=driver.identity.node_id)
+        return missing
+
+    def _first_position(self, session: Session, initial_ts: int) -> Stored:
+        """Where the original's drainer stopped, if it fed this destination; else the configured start (rule 17)."""
+        feed = self._open().feed
+        checkpoint = position.read_checkpoint(session, feed)
+        if checkpoint:
+            _log.info(
+                "going on where the original's drainer stopped", commit_ts=checkpoint[0], consistent=checkpoint[2]
+            )
+        commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
+        position.create(session, feed, commit_ts=commit_ts or initial_ts, schema_version=schema_version)
+        stored = position.read(session, feed)
+        if stored is None:
+            raise DestinationRefused(f"{feed.label}: a row written to drainer_position cannot be read back")
+        return stored
+
+    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        one = Pieces(work.after_ts, work.until_ts, lambda: (work,))
+        return self._applied(one, schema_version, alone=work.commits <= 1)
+
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+        with explained(self._config.address, pieces.until_ts):
+            return self._applied(pieces, schema_version, alone=True)
+
+    def _applied(self, pieces: Pieces, schema_version: int, *, alone: bool) -> Applied:
+        """`alone`: this is one upstream transaction; of several each may go in one by one, or another be refused
+        (rule 21)."""
+        try:
+            return self._apply(pieces, schema_version, thorough=False)
+        except UniqueSurprise:
+            if not alone:
+                raise
+            return self._apply(pieces, schema_version, thorough=True)
+
+    def _apply(self, pieces: Pieces, schema_version: int, *, thorough: bool) -> Applied:
+        driver = self._open()
+        writer: Writer | None = None
+        checkpoint = self._checkpoint_is_due()
+
+        def body(session: Session) -> None:
+            nonlocal writer
+            self._fence(session, pieces.after_ts, pieces.until_ts, schema_version, checkpoint)
+            writer = self._writer(session, pieces.until_ts)
+            if thorough:  # a row of one piece may be in the way of one in an earlier piece
+                for work in pieces.works():
+                    for folded in work.folded:
+                        writer.clear(folded)
+            for work in pieces.works():
+                self._write(writer, work, thorough=thorough)
+
+        repeated = driver.transact(
+            f"rows of ({pieces.after_ts}, {pieces.until_ts}]",
+            body,
+            lambda stored: stored.commit_ts == pieces.until_ts and pieces.until_ts != pieces.after_ts,
+        )
+        self._moved(pieces.until_ts, schema_version)
+        written = writer.written if writer else None
+        return Applied(written.rows if written else 0, written.statements if written else 0, repeated)
+
+    def _writer(self, session: Session, until_ts: int) -> Writer:
+        limits = self._config.limits
+        return Writer(
+            session, limits, until_ts=until_ts, keys=self._keys, triggers=self._triggers, missing=self._missing
+        )
+
+    @staticmethod
+    def _write(writer: Writer, work: SegmentWork, *, thorough: bool) -> None:
+        writer.ordered(work.ordered.changes)
+        for folded in work.folded:
+            writer.folded(folded, thorough=thorough)
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        if commit_ts == self._commit_ts:
+            return
+        after_ts, checkpoint = self._commit_ts, self._checkpoint_is_due()
+        self._open().transact(
+            f"position {commit_ts}",
+            lambda session: self._fence(session, after_ts, commit_ts, schema_version, checkpoint),
+            lambda stored: stored.commit_ts == commit_ts,
+        )
+        self._moved(commit_ts, schema_version)
+
+    def examiner(self) -> MySQLExaminer:
+        return MySQLExaminer(self._config)
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSpread:
+        driver = self._open()
+        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
+        phase = Phase.DIRECT
+        if stored is not None and stored.intent is not None:
+            if stored.intent != intent:
+                raise PositionMoved(
+                    f"{driver.feed.label}: range {stored.intent} is open and must be finished as it was cut, "
+                    f"not {intent}"
+                )
+            phase, ahead = stored.phase, None  # an open intent has them
+        return self._open_phase(intent, phase, ahead)
+
+    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSpread:
+        driver = self._open()
+
+        def body(session: Session) -> None:
+            position.write_intent(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+            chunk_progress.open_phase(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+            if ahead is not None:
+                self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
+
+        # Without rows it may be done twice; with them only once, and then the intent is there.
+        driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
+        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
+        driver = self._open()
+        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
+        phase = stored.phase if stored else Phase.DIRECT
+        if phase is Phase.DIRECT and any(result.surprise for result in results):
+            return self._open_phase(intent, Phase.DELETE)
+        return self._open_phase(intent, Phase.INSERT) if phase is Phase.DELETE else None
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        driver = self._open()
+        checkpoint = self._checkpoint_is_due()
+
+        def body(session: Session) -> None:
+            stored = position.read(session, driver.feed)
+            # Slots that met a surprise end DIRECT early; then DELETE and INSERT must be complete.
+            phases = (Phase.DIRECT,) if stored and stored.phase is Phase.DIRECT else (Phase.DELETE, Phase.INSERT)
+            for phase in phases:
+                left = chunk_progress.unfinished(session, driver.feed, intent=intent, phase=phase)
+                if left:
+                    raise PositionMoved(f"{driver.feed.label}: slots {left} of {intent} are not complete")
+            position.clear_intent(
+                session, driver.feed, epoch=driver.epoch, intent=intent, schema_version=schema_version
+            )
+            chunk_progress.purge(session, driver.feed, intent=intent)
+            if checkpoint:
+                self._checkpoint(session, intent.until_ts, schema_version, consistent=False)
+
+        driver.transact(
+            f"end of {intent}",
+            body,
+            lambda stored: stored.commit_ts == intent.until_ts and stored.intent is None,
+        )
+        self._moved(intent.until_ts, schema_version)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        assert self._ddl is not None, "open() comes first"
+        self._keys.forget()
+        self._ddl.run(step, may_exist=may_exist)
+        if recycle_plan.concerns(step):
+            self._open().patiently("recycle bin", self._recycled().look)
+        self._moved(step.commit_ts, step.job.schema_version)
+
+    def job_done(self, job_id: int) -> bool:
+        assert self._ddl is not None, "open() comes first"
+        return self._ddl.is_done(job_id)
+
+    def close(self, *, clean: bool) -> None:
+        driver = self._driver
+        if driver is None:
+            return
+        if clean:
+            self._say_consistent(driver)
+        driver.close()
+        self._driver = None
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def _say_consistent(self, driver: Driver) -> None:
+        """For upstream's tools alone, so a server that is down does not hold up the end."""
+        try:
+            driver.transact(
+                "checkpoint at the end",
+                lambda session: self._checkpoint(session, self._commit_ts, self._schema_version, consistent=True),
+                lambda stored: False,
+                wait_s=_CLOSE_WAIT_S,
+            )
+        except DestinationDown as error:
+            _log.warning("upstream's checkpoint still says not consistent", error=str(error))
+
+    def _open(self) -> Driver:
+        assert self._driver is not None, "open() comes first"
+        return self._driver
+
+    def _fence(self, session: Session, after_ts: int, until_ts: int, schema_version: int, checkpoint: bool) -> None:
+        driver = self._open()
+        position.move(
+            session,
+            driver.feed,
+            epoch=driver.epoch,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            schema_version=schema_version,
+        )
+        if checkpoint:
+            self._checkpoint(session, until_ts, schema_version, consistent=False)
+
+    def _checkpoint(self, session: Session, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
+        driver = self._open()
+        position.hold(session, driver.feed, epoch=driver.epoch)
+        position.write_checkpoint(
+            session,
+            driver.feed,
+            commit_ts=commit_ts,
+            schema_version=max(schema_version, self._schema_version),
+            consistent=consistent,
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        now_s = self._monotonic()
+        if now_s < self._checkpoint_due_s:
+            return False
+        self._checkpoint_due_s = now_s + self._config.checkpoint_every_s
+        return True
+
+    def _recycled(self) -> RecycleBin:
+        assert self._bin is not None, "open() comes first"
+        return self._bin
+
+    def _moved(self, commit_ts: int, schema_version: int) -> None:
+        self._commit_ts = commit_ts
+        self._schema_version = max(self._schema_version, schema_version)
+        bin_ = self._recycled()
+        if bin_.is_due(commit_ts):
+            self._open().patiently("expired tables", lambda session: bin_.purge(session, commit_ts))

@@ -1,0 +1,232 @@
+"""DDL for SQLite, made from TableInfo before and after, never from MySQL's text. Runs inside a transaction.
+
+What ALTER TABLE cannot do is done by building the table anew; indexes are brought to what the TableInfo says.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from binlog.runtime.log import get_logger
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.default import missing_value
+from binlog.tidb.job import ActionType
+from binlog.tidb.table import TableInfo
+
+from drainer.ddl.column_pairs import paired
+from drainer.row.form import Form
+from drainer.row.layout import replicated
+from drainer.row.partition.locate import PartitionUnknown
+from drainer.schema.steps import Ddl, Located, TableChange
+from drainer.sink.errors import DdlFailed
+from drainer.sink.sqlite import partition_rows
+from drainer.sink.sqlite.casts import CannotConvert, Value, converter
+from drainer.sink.sqlite.format import SQLITE_VALUES
+from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
+from drainer.sink.sqlite.recycle_bin import RecycleBin
+
+_log = get_logger(__name__)
+
+_RETURNS: Final = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
+
+# It brings the whole past back, which SQLite does not keep.
+_UNSUPPORTED: Final = frozenset({ActionType.FLASHBACK_CLUSTER})
+
+
+def run(connection: sqlite3.Connection, step: Ddl, bin_: RecycleBin, *, may_exist: bool) -> None:
+    """Do to the file what the job did upstream. Raises DdlFailed."""
+    if step.job.type in _UNSUPPORTED:
+        raise _failed(step, f"SQLite cannot do what {step.job.type.name} does")
+    try:
+        if step.job.type == ActionType.EXCHANGE_TABLE_PARTITION:
+            partition_rows.exchange(connection, step.changes)
+            return
+        if step.job.type in partition_rows.TAKES_ROWS:
+            partition_rows.take_rows(connection, step.changes)
+        for change in step.changes:
+            _change(connection, step, change, bin_, may_exist=may_exist)
+    except (sqlite3.Error, CannotConvert, PartitionUnknown) as error:
+        raise _failed(step, str(error)) from error
+
+
+def _failed(step: Ddl, detail: str) -> DdlFailed:
+    return DdlFailed(
+        f"DDL job {step.job.id} (commit_ts {step.commit_ts}) failed in SQLite: {detail}\n"
+        f"  statement: {step.query}\n"
+        f"  to leave it out, after having done by hand what it should do, add to the configuration:\n"
+        f"  [[syncer.ddl-rewrite]]\n  job-id = {step.job.id}\n  sql = []",
+        job_id=step.job.id,
+        commit_ts=step.commit_ts,
+    )
+
+
+def _is_table(place: Located | None) -> bool:
+    return place is not None and not place.info.is_view and not place.info.is_sequence
+
+
+def _change(
+    connection: sqlite3.Connection, step: Ddl, change: TableChange, bin_: RecycleBin, *, may_exist: bool
+) -> None:
+    before = change.before if _is_table(change.before) else None
+    after = change.after if _is_table(change.after) else None
+    if before is None and after is None:
+        _log.info("DDL shows nothing in SQLite", job=step.job.id, query=step.query)
+    elif before is None and after is not None:
+        if step.job.type in _RETURNS:
+            _bring_back(connection, step, after, bin_, may_exist=may_exist)
+        else:
+            _create(connection, after, may_exist=may_exist)
+    elif before is not None and after is None:
+        _put_away(connection, step, before, bin_)
+    elif before is not None and after is not None:
+        if step.job.type == ActionType.TRUNCATE_TABLE:
+            _put_away(connection, step, before, bin_)
+            _create(connection, after, may_exist=False)
+        else:
+            _alter(connection, step, before, after)
+
+
+def _put_away(connection: sqlite3.Connection, step: Ddl, table: Located, bin_: RecycleBin) -> None:
+    name = table_name(table.schema, table.name)
+    if bin_.keeps and _exists(connection, name):
+        _drop_indexes(connection, name)
+        bin_.put_away(connection, step, table)
+    else:
+        connection.execute(f"DROP TABLE IF EXISTS {quote(name)}")
+
+
+def _bring_back(
+    connection: sqlite3.Connection, step: Ddl, table: Located, bin_: RecycleBin, *, may_exist: bool
+) -> None:
+    name = table_name(table.schema, table.name)
+    if bin_.bring_back(connection, table):
+        _sync_indexes(connection, name, table.info)
+    elif not (may_exist and _exists(connection, name)):
+        raise _failed(
+            step,
+            f"{name} (id {table.table_id}) is not in the recycle bin: it was dropped before replication began, or "
+            f"longer ago than syncer.recycle-bin says",
+        )
+
+
+def _create(connection: sqlite3.Connection, after: Located, *, may_exist: bool) -> None:
+    name = table_name(after.schema, after.name)
+    if may_exist and _exists(connection, name):
+        return
+    connection.execute(create_table(name, after.info))
+    _sync_indexes(connection, name, after.info)
+
+
+def _exists(connection: sqlite3.Connection, name: str) -> bool:
+    found = connection.execute("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,))
+    return found.fetchone() is not None
+
+
+def _alter(connection: sqlite3.Connection, step: Ddl, before: Located, after: Located) -> None:
+    old, new = table_name(before.schema, before.name), table_name(after.schema, after.name)
+    if old != new:
+        _drop_indexes(connection, old)
+        connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
+    pairs = paired(replicated(before.info), replicated(after.info), step.query)
+    if not _same_table(before.info, after.info, pairs):
+        added = _only_added(before.info, after.info, pairs)
+        if added is None:
+            _rebuild(connection, new, before.info, after.info, pairs)
+        else:
+            for column in added:
+                _add_column(connection, new, column)
+    _sync_indexes(connection, new, after.info)
+
+
+def _same_column(was: ColumnInfo, now: ColumnInfo) -> bool:
+    return (
+        was.name == now.name
+        and affinity(was.type) == affinity(now.type)
+        and was.is_not_null == now.is_not_null
+        and converter(was.type, now.type) is None
+    )
+
+
+def _same_table(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]) -> bool:
+    now, was = replicated(after), replicated(before)
+    return len(now) == len(was) and _only_added(before, after, pairs) == ()
+
+
+def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]) -> tuple[ColumnInfo, ...] | None:
+    """The columns to append, if appending is all there is to do."""
+    now, was = replicated(after), replicated(before)
+    if primary_key(before) != primary_key(after):
+        return None
+    for column, old in zip(now, was, strict=False):
+        paired = pairs.get(column.id)
+        if paired is None or paired.id != old.id or not _same_column(paired, column):
+            return None
+    return now[len(was) :] if len(now) >= len(was) else None
+
+
+def _default(column: ColumnInfo) -> Value:
+    """What rows written before the column was there hold in it."""
+    form = Form.of(column.type)
+    (value,) = SQLITE_VALUES.literals(form, [form.carrier(missing_value(column))])
+    assert value is None or isinstance(value, int | float | str | bytes)
+    return value
+
+
+def _add_column(connection: sqlite3.Connection, name: str, column: ColumnInfo) -> None:
+    value = _default(column)
+    clause = "" if value is None else f" DEFAULT {_literal(connection, value)}"
+    connection.execute(f"ALTER TABLE {quote(name)} ADD COLUMN {column_sql(column)}{clause}")
+
+
+def _literal(connection: sqlite3.Connection, value: Value) -> str:
+    (text,) = connection.execute("SELECT quote(?)", (value,)).fetchone()
+    return str(text)
+
+
+def _rebuild(
+    connection: sqlite3.Connection, name: str, before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo]
+) -> None:
+    """A new table, every row copied and converted, the old one dropped, the new one named as it was."""
+    fresh = name + ".rebuilt"
+    connection.execute(create_table(fresh, after))
+    sources: list[str] = []
+    for column in replicated(after):
+        was = pairs.get(column.id)
+        if was is None:
+            sources.append(_literal(connection, _default(column)))
+            continue
+        convert = converter(was.type, column.type)
+        if convert is None:
+            sources.append(quote(was.name))
+        else:
+            function = f"convert_{column.id}"
+            connection.create_function(function, 1, convert, deterministic=True)
+            sources.append(f"{function}({quote(was.name)})")
+    names = ", ".join(quote(column.name) for column in replicated(after))
+    connection.execute(f"INSERT INTO {quote(fresh)} ({names}) SELECT {', '.join(sources)} FROM {quote(name)}")
+    connection.execute(f"DROP TABLE {quote(name)}")
+    connection.execute(f"ALTER TABLE {quote(fresh)} RENAME TO {quote(name)}")
+
+
+def _drop_indexes(connection: sqlite3.Connection, name: str) -> None:
+    for index in _indexes(connection, name):
+        connection.execute(f"DROP INDEX {quote(index)}")
+
+
+def _indexes(connection: sqlite3.Connection, name: str) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT name, sql FROM sqlite_master WHERE type='index' AND tbl_name=? AND sql IS NOT NULL", (name,)
+    )
+    return {str(index): str(sql) for index, sql in rows.fetchall()}
+
+
+def _sync_indexes(connection: sqlite3.Connection, name: str, table: TableInfo) -> None:
+    """Drop what is not wanted or differs, make what is missing."""
+    have, want = _indexes(connection, name), indexes(name, table)
+    for index, sql in have.items():
+        if want.get(index) != sql:
+            connection.execute(f"DROP INDEX {quote(index)}")
+    for index, sql in want.items():
+        if have.get(index) != sql:
+            connection.execute(sql)

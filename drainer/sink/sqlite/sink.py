@@ -1,0 +1,146 @@
+"""A SQLite file as a destination: rows, DDL and position of a step share one transaction, so a crash leaves
+nothing half-way. Written by the driver alone; there is nothing to spread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+from drainer.batch.work import Pieces, SegmentWork
+from drainer.changes.format import Format
+from drainer.schema.steps import Ddl
+from drainer.sink.base import (
+    NO_QUESTION,
+    Applied,
+    Examiner,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    SlotResult,
+    SpreadTarget,
+    TableName,
+)
+from drainer.sink.missing_rows import MissingRows
+from drainer.sink.recycle_names import KEEP_MS_DEFAULT
+from drainer.sink.sqlite import ddl, position, rows
+from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.format import SQLITE_VALUES
+from drainer.sink.sqlite.layout import table_name
+from drainer.sink.sqlite.position import Feed
+from drainer.sink.sqlite.recycle_bin import RecycleBin
+
+
+class SQLiteDestination:
+    """See protocol.Destination. Closed until `open`."""
+
+    def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
+        self._path = path
+        self._keep_ms = recycle_keep_ms
+        self._bin: RecycleBin
+        self._file: SQLiteFile | None = None
+        self._feed: Feed
+        self._epoch = 0
+        self._commit_ts = 0
+        self._missing = MissingRows()
+
+    @property
+    def name(self) -> str:
+        return f"sqlite:{self._path}"
+
+    @property
+    def format(self) -> Format:
+        return SQLITE_VALUES
+
+    @property
+    def spreads(self) -> bool:
+        return False
+
+    @property
+    def commit_ts(self) -> int:
+        return self._commit_ts
+
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        file = self._file = SQLiteFile(self._path)
+        feed = self._feed = Feed(identity)
+        self._bin = RecycleBin(identity, self._keep_ms)
+        with file.transaction() as connection:
+            position.create_tables(connection)
+            stored = position.read(connection, feed)
+            fresh = stored is None
+            missing: tuple[TableName, ...] = ()
+            if stored is None:
+                missing = first.missing(_tables_there(connection, first.tables))
+                stored = position.create(connection, feed, first.begin_ts(initial_ts, missing))
+            self._epoch = position.take_epoch(connection, feed, stored.epoch)
+        self._commit_ts = stored.commit_ts
+        return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing)
+
+    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+        return self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+        with self._opened().transaction() as connection:
+            self._move(connection, pieces.after_ts, pieces.until_ts, schema_version)
+            written = sum(rows.write(connection, work, self._missing) for work in pieces.works())
+        self._commit_ts = pieces.until_ts
+        return Applied(written, written)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        with self._opened().transaction() as connection:
+            self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
+            if not position.job_done(connection, self._feed, step.job.id):
+                ddl.run(connection, step, self._bin, may_exist=may_exist)
+                position.mark_job(connection, self._feed, step.job.id, step.commit_ts)
+        self._commit_ts = step.commit_ts
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        if commit_ts == self._commit_ts:
+            return
+        with self._opened().transaction() as connection:
+            self._move(connection, self._commit_ts, commit_ts, schema_version)
+        self._commit_ts = commit_ts
+
+    def job_done(self, job_id: int) -> bool:
+        return position.job_done(self._opened().connection, self._feed, job_id)
+
+    def examiner(self) -> Examiner:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def finish(self, intent: Intent, schema_version: int) -> None:
+        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+
+    def interrupt(self) -> None:
+        """Nothing here waits."""
+
+    def close(self, *, clean: bool) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> SQLiteFile:
+        assert self._file is not None, "open() comes first"
+        return self._file
+
+    def _move(self, connection: sqlite3.Connection, after_ts: int, until_ts: int, schema_version: int) -> None:
+        position.move(
+            connection,
+            self._feed,
+            epoch=self._epoch,
+            after_ts=after_ts,
+            until_ts=until_ts,
+            schema_version=schema_version,
+        )
+        self._bin.purge(connection, until_ts)
+
+
+def _tables_there(connection: sqlite3.Connection, wanted: Sequence[TableName]) -> list[TableName]:
+    names = {str(name).lower() for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    return [(schema, table) for schema, table in wanted if table_name(schema, table).lower() in names]

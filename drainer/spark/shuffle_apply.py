@@ -1,0 +1,174 @@
+"""The spread way on executors: rows are folded where they were pulled, slots are brought together and applied.
+
+    pull ─ fold ─► (slot, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
+
+A slot is one partition and is applied by one task, so its chunks come in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+import pyarrow as pa
+from binlog.errors import BinlogError
+from binlog.runtime.crashpoint import crash_point
+from pyspark.sql import DataFrame
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.apply.micro_batch import SpreadJob
+from drainer.changes.format import Format
+from drainer.changes.segment import SegmentBuilder
+from drainer.changes.slots import last_change, merge_slot
+from drainer.order.blob import split_totals, with_totals
+from drainer.order.blob_pieces import join_blobs
+from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.range_count import Counted, RangeDiffers, check
+from drainer.sink.base import Intent, SlotResult, SpreadTarget
+from drainer.sink.errors import DataError
+from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+from drainer.spark.source.executor import decoder_for, slotted
+
+Batches = Iterator[pa.RecordBatch]
+
+SLOTTED = pa.schema([("slot", pa.int32()), ("blob", pa.binary())])
+SLOTTED_DDL = "slot int, blob binary"
+# The fields of a SlotResult.
+RESULT = pa.schema(
+    [
+        ("slot", pa.int32()),
+        ("row_count", pa.int64()),
+        ("chunks", pa.int32()),
+        ("skipped", pa.int32()),
+        ("surprise", pa.string()),
+    ]
+)
+RESULT_DDL = "slot int, row_count long, chunks int, skipped int, surprise string"
+
+
+def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
+    """Lets errors of ours through to the driver as values."""
+
+    def carried(batches: Batches) -> Batches:
+        try:
+            yield from work(batches)
+        except BinlogError as error:
+            raise errors.carry(error) from error
+
+    return carried
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Task: messages in, one blob for each slot out."""
+
+    order: FoldOrder
+
+    def __call__(self, batches: Batches) -> Batches:
+        builder = SegmentBuilder(decoder_for(self.order), follows_values=self.order.examined)
+        joiner = PartJoiner()
+        count = size = 0
+        for batch in batches:
+            for message in batch.column("blob"):
+                found = joiner.add(message.as_py())
+                count += len(found)
+                size += sum(map(len, found))
+                builder.add_all(found)
+        joiner.end()
+        for batch in slotted(with_totals(self.order.cut(builder), self.order.blobs, count=count, size=size)):
+            yield batch.select(["seq", "blob"]).rename_columns(SLOTTED.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Task: the blobs of one slot in, its result out. Every part of the batch has one in every slot, with the part's
+    totals; unless together they are `planned` nothing of the slot is applied (rule 22)."""
+
+    intent: Intent
+    target: SpreadTarget
+    format: Format
+    planned: Counted | None = None
+
+    def __call__(self, batches: Batches) -> Batches:
+        intent = self.intent
+        results = []
+        for slot, pieces in sorted(pieces_by_slot(batches).items()):
+            blobs = complete(slot, pieces, intent, self.planned)
+            if not blobs:
+                results.append(astuple(SlotResult(slot, 0, 0, 0)))
+                continue
+            work = merge_slot(blobs, self.format, intent.after_ts, intent.until_ts)
+            try:
+                results.append(astuple(self.target.apply(slot, work)))
+            except DataError as error:
+                error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+                raise
+            crash_point("drainer.mid_spread")
+        if results:
+            columns = zip(*results, strict=True)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(column, kind.type) for column, kind in zip(columns, RESULT, strict=True)], schema=RESULT
+            )
+
+
+def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
+    found: dict[int, list[bytes]] = {}
+    for batch in batches:
+        for slot, blob in zip(batch.column("slot"), batch.column("blob"), strict=True):
+            found.setdefault(slot.as_py(), []).append(blob.as_py())
+    return found
+
+
+def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> list[bytes]:
+    """The blobs of a slot that all parts have reached. RangeDiffers where some have not."""
+    parts = [split_totals(one) for one in join_blobs(pieces)]
+    arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
+    where = f"through Spark to slot {slot}"
+    check(planned, arrived, who="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
+    return [blob for _, _, blob in parts if blob]
+
+
+def check_rows(packed: DataFrame, order: FoldOrder, errors: ErrorSeal) -> None:
+    """Raises what decoding a row of the batch raises; writes nothing."""
+    try:
+        packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL).count()
+    except SPARK_ERRORS as error:
+        raise errors.unwrap(error) from error
+
+
+def slotted_rows(packed: DataFrame, order: FoldOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
+    """(slot, blob) of every part; `folded`: the tasks that read the batch have carried out `order`."""
+    if folded:
+        return packed.selectExpr("seq AS slot", "blob")
+    return packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
+
+
+def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[SlotResult]:
+    """Run the whole job; one result for each slot that had rows. RangeDiffers where a slot has not been heard of."""
+    rows = slotted_rows(packed, job.order, job.folded, errors)
+    if job.order.examined:
+        rows = rows.where(f"slot < {job.intent.slots}")
+    results = rows.repartitionById(job.intent.slots, "slot").mapInArrow(
+        carried(Apply(job.intent, job.target, job.order.format, job.planned), errors), RESULT_DDL
+    )
+    try:
+        table = results.toArrow()
+    except SPARK_ERRORS as error:
+        raise errors.unwrap(error) from error
+    found = [SlotResult(*fields) for fields in zip(*table.to_pydict().values(), strict=True)]
+    return of_all_slots(found, job.intent, job.planned)
+
+
+def of_all_slots(found: Sequence[SlotResult], intent: Intent, planned: Counted | None = None) -> list[SlotResult]:
+    """Those that had rows. RangeDiffers where a slot has not reported, for each has heard at least of the totals; but
+    where nothing was `planned` no task may have read: an open batch whose pumps have all been given up."""
+    unheard({result.slot for result in found}, intent.slots, intent, planned)
+    return [result for result in found if result.chunks or result.surprise]
+
+
+def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:
+    """Raises RangeDiffers where some of so many slots have not reported."""
+    silent = set(range(slots)) - heard
+    if silent and planned != Counted():
+        batch = f"({intent.after_ts}, {intent.until_ts}]"
+        raise RangeDiffers(f"Spark ran no task for slots {sorted(silent)} of the batch {batch}; it is not finished")

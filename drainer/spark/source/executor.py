@@ -1,0 +1,132 @@
+"""What an executor does for the data source: pull its ranges and yield Arrow record batches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from binlog import envelope
+from binlog.errors import BinlogError
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.order.blob import with_totals
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob
+from drainer.pumps.binlog_parts import PartJoiner
+from drainer.pumps.pull import pull
+from drainer.spark.source.planned_reader import PullTask
+
+PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
+COLUMNS = pa.schema(
+    [
+        ("commit_ts", pa.int64()),
+        ("start_ts", pa.int64()),
+        ("pump", pa.string()),
+        ("ddl_job_id", pa.int64()),
+        ("ddl_query", pa.string()),
+        ("payload", pa.binary()),
+    ]
+)
+
+
+PAYLOAD_BYTES_MAX = 64 << 20  # of the column `payload`: one value, which Spark copies several times
+
+
+class PayloadTooLarge(BinlogError):
+    """The data source on its own has one row for a transaction, and this one does not fit into it."""
+
+
+def read_task(task: PullTask) -> Iterator[pa.RecordBatch]:
+    """The record batches of one task: one for each message of a pull, or one of slots."""
+    try:
+        if task.fold is not None:
+            yield from _folded(task, task.fold)
+            return
+        joiner = PartJoiner()
+        for pump, seq, message in _messages(task):
+            if task.packed:
+                yield packed(pump, [seq], [message])
+            elif binlogs := joiner.add(message):
+                yield _columns(pump, binlogs)
+    except BinlogError as error:
+        raise task.errors.carry(error) from error
+
+
+def packed(pump: str, numbers: list[int], blobs: list[bytes]) -> pa.RecordBatch:
+    columns = [pa.array([pump] * len(blobs), pa.string()), pa.array(numbers, pa.int32()), pa.array(blobs, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
+    for part in task.ranges:
+        for seq, message in enumerate(pull(part, cluster_id=task.cluster_id, security=task.security)):
+            yield part.node_id, seq, message
+
+
+def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
+    builder = SegmentBuilder(decoder_for(order), follows_values=order.examined)
+    # A range is served in order.
+    add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
+    count = size = 0
+    joiner = PartJoiner()
+    for _, _, message in _messages(task):
+        found = joiner.add(message)
+        count += len(found)
+        size += sum(map(len, found))
+        add(found)
+    joiner.end()
+    yield from slotted(with_totals(order.cut(builder), order.blobs, count=count, size=size))
+
+
+def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
+    """Slots' blobs as packed rows, in pieces and batches of a few MiB (drainer.order.blob_pieces)."""
+    numbers: list[int] = []
+    pieces: list[bytes] = []
+    size = 0
+    for slot, blob in slots.items():
+        for piece in cut_blob(blob):
+            numbers.append(slot)
+            pieces.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES_MAX:
+                yield packed("", numbers, pieces)
+                numbers, pieces, size = [], [], 0
+    if pieces:
+        yield packed("", numbers, pieces)
+
+
+_decoders: dict[str, SegmentDecoder] = {}
+DECODERS_KEPT = 2
+
+
+def decoder_for(order: FoldOrder) -> SegmentDecoder:
+    """This worker's decoder for a view; workers live through many batches, views through many too."""
+    view = order.view
+    decoder = _decoders.get(view.token)
+    if decoder is None:
+        found = pickle.loads(view.pickled)  # noqa: S301  our driver's
+        decoder = _decoders[view.token] = SegmentDecoder(found, order.format)
+        while len(_decoders) > DECODERS_KEPT:
+            del _decoders[next(iter(_decoders))]
+    return decoder
+
+
+def _columns(pump: str, binlogs: list[bytes]) -> pa.RecordBatch:
+    rows = []
+    for payload in binlogs:
+        found = envelope.scan(payload)
+        if found.is_fake:
+            continue
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise PayloadTooLarge(
+                f"binlog of commit_ts {found.commit_ts} from pump {pump} has {len(payload)} bytes, and a row "
+                f"of the source holds at most {PAYLOAD_BYTES_MAX}: read around it with start-ts and end-ts, or let the "
+                f"drainer apply it"
+            )
+        query = payload[found.query_at : found.query_end].decode() if found.ddl_job_id else None
+        rows.append((found.commit_ts, found.start_ts, pump, found.ddl_job_id, query, payload))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, COLUMNS, strict=True)], schema=COLUMNS
+    )

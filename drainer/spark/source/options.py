@@ -1,0 +1,161 @@
+"""The options of the data source "binlog", read and checked. The list with defaults is in source.py."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from binlog.errors import BinlogError, ConfigError
+from binlog.runtime.security import Security
+
+BATCH_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """Picklable. `planner`: the address and key of the drainer's own coordinator (planner_server.py), which
+    then decides every batch; `error_secret`: of its ErrorSeal. All empty where the source is used on its own."""
+
+    pd_urls: tuple[str, ...]
+    cluster_id: int = 0
+    pd_addr: str = ""
+    tso_source: str = "auto"
+    start_ts: int = 0
+    end_ts: int = 0
+    batch_bytes_max: int = BATCH_BYTES_MAX
+    packed: bool = False
+    tables: tuple[tuple[str, str], ...] = ()
+    history_file: str = ""
+    history_url: str = ""
+    schema_changes: str = "fail"
+    zero_dates: str = "null"
+    planner: str = ""
+    planner_key: str = field(default="", repr=False)
+    error_secret: str = field(default="", repr=False)
+    security: Security = field(default_factory=Security)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Raises ConfigError naming the option. Spark hands option names over in any case."""
+        given = {name.lower(): value.strip() for name, value in options.items()}
+        unknown = sorted(set(given) - _KNOWN)
+        if unknown:
+            raise ConfigError(f"data source binlog: unknown option {', '.join(unknown)}")
+        urls = tuple(url.strip() for url in given.get("pd-urls", "").split(",") if url.strip())
+        if not urls and "planner" not in given:
+            raise ConfigError("data source binlog: the option pd-urls is required")
+        return cls(
+            pd_urls=urls,
+            cluster_id=_number(given, "cluster-id", 0),
+            pd_addr=given.get("pd-addr", ""),
+            tso_source=given.get("tso-source", "auto"),
+            start_ts=_number(given, "start-ts", 0),
+            end_ts=_number(given, "end-ts", 0),
+            batch_bytes_max=_number(given, "batch-bytes-max", BATCH_BYTES_MAX) or BATCH_BYTES_MAX,
+            packed=_truth(given, "packed"),
+            **_typed(given),
+            planner=given.get("planner", ""),
+            planner_key=given.get("planner-key", ""),
+            error_secret=given.get("error-secret", ""),
+            security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
+        )
+
+
+_KNOWN = {
+    "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
+    "table", "history-file", "history-url", "schema-changes", "zero-dates",
+    "planner", "planner-key", "error-secret", "ssl-ca", "ssl-cert", "ssl-key",
+}  # fmt: skip
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def one_line_errors(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """For methods that Spark calls in a Python process of its own: errors of ours reach the user as their text alone.
+
+    Spark puts the whole traceback into its exception, unless this variable of its own is set when it reports one. The
+    process ends with the report, so nobody else's traceback is hidden.
+    """
+
+    @functools.wraps(method)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return method(*args, **kwargs)
+        except BinlogError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return told
+
+
+def _typed(given: Mapping[str, str]) -> dict[str, Any]:
+    """What belongs to `table`, and makes no sense without it."""
+    tables = _tables(given["table"]) if "table" in given else ()
+    alone = [name for name in _TYPED if name in given]
+    if alone and not tables:
+        raise ConfigError(f"data source binlog: the option {alone[0]} goes with the option table, which is not given")
+    if tables and given.get("packed"):
+        raise ConfigError("data source binlog: the options packed and table exclude each other")
+    return {
+        "tables": tables,
+        "history_file": given.get("history-file", ""),
+        "history_url": given.get("history-url", ""),
+        "schema_changes": _one_of(given, "schema-changes", ("fail", "collect")),
+        "zero_dates": _one_of(given, "zero-dates", ("null", "fail")),
+    }
+
+
+_TYPED = ("history-file", "history-url", "schema-changes", "zero-dates")
+
+
+def _tables(text: str) -> tuple[tuple[str, str], ...]:
+    """`shop.orders, shop.items`; a name with a dot or comma in it stands in backquotes."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    while True:
+        match = _TABLE.match(text, at)
+        if match is None:
+            raise ConfigError(
+                f"data source binlog: option table must be database.table, or several with commas between them, "
+                f"not {text!r}"
+            )
+        names = [(match[n] or match[n + 1].replace("``", "`")).lower() for n in (1, 3)]
+        if (names[0], names[1]) not in found:
+            found.append((names[0], names[1]))
+        at = match.end()
+        if match[5] != ",":
+            return tuple(found)
+
+
+_NAME = r"(?:([^`.,\s]+)|`((?:[^`]|``)+)`)"
+_TABLE = re.compile(rf"\s*{_NAME}\.{_NAME}\s*(,|$)")
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """The first is the default."""
+    found = given.get(name, values[0]).lower()
+    if found not in values:
+        raise ConfigError(f"data source binlog: option {name} must be {' or '.join(values)}, not {found!r}")
+    return found
+
+
+def _number(given: Mapping[str, str], name: str, default: int) -> int:
+    text = given.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"data source binlog: option {name} must be a whole number, not {text!r}")
+    return int(text)
+
+
+def _truth(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"data source binlog: option {name} must be true or false, not {text!r}")
+    return text == "true"

@@ -1,0 +1,77 @@
+"""The stream reader of the drainer itself, and the task it plans.
+
+It imports little: Spark makes a reader in three processes of a query before the first task runs, and each of them
+would pay for whatever stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from binlog.runtime.security import Security
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.pumps.watermark import PumpRange
+from drainer.spark.errors import ErrorSeal
+from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.planner_client import PlannerLine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, int]
+UNSEALED = ErrorSeal()
+
+
+@dataclass(frozen=True)
+class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
+    """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one
+    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob)."""
+
+    ranges: tuple[PumpRange, ...]
+    cluster_id: int
+    security: Security
+    packed: bool
+    fold: FoldOrder | None = None
+    errors: ErrorSeal = UNSEALED
+
+
+class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
+    """The drainer's own: its coordinator decides where a batch ends and who pulls what."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._line: PlannerLine | None = None
+
+    def initialOffset(self) -> Offset:
+        return {"commit_ts": self._options.start_ts}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        return {"commit_ts": self._planner().next_until(start["commit_ts"])}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start == end:
+            return []
+        tasks, fold = self._planner().tasks(start["commit_ts"], end["commit_ts"])
+        options = self._options
+        errors = ErrorSeal(options.error_secret)
+        return [PullTask(task, options.cluster_id, options.security, options.packed, fold, errors) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, PullTask)
+        from drainer.spark.source.executor import read_task  # much is behind it, and only executors need it
+
+        return read_task(partition)
+
+    def stop(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def _planner(self) -> PlannerLine:
+        if self._line is None:
+            self._line = PlannerLine(self._options.planner, self._options.planner_key)
+        return self._line

@@ -1,0 +1,62 @@
+"""The line between the stream reader, which Spark runs in a process of its own, and the coordinator in the driver.
+
+    reader                          driver
+    ("next", start_ts)      ──►     waits a moment for something to do
+                            ◄──     until_ts (= start_ts: nothing yet)
+    ("tasks", start, until) ──►
+                            ◄──     the tasks of that batch, and what they shall do with it
+
+A local socket in a folder that only this user may enter; each end proves that it knows a key made anew at every start
+before anything is read (multiprocessing.connection). Questions are JSON: nothing the reader says is unpickled in the
+driver. The driver's answers are pickled, as is everything else that Spark hands on from the driver to its Python
+processes: tasks hold a schema. Here is the reader's end; it imports little, because Spark starts that process anew for
+every query.
+"""
+
+from __future__ import annotations
+
+import json
+from multiprocessing.connection import Client, Connection
+from typing import cast
+
+from binlog.errors import BinlogError
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.pumps.watermark import PumpRange
+
+Tasks = tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]
+
+
+class PlannerGone(BinlogError):
+    """The driver does not answer any more, or answered with an error (its text)."""
+
+
+class PlannerLine:
+    """The reader's end; connects at the first question."""
+
+    def __init__(self, address: str, key: str) -> None:
+        self._address, self._key = address, key
+        self._connection: Connection | None = None
+
+    def next_until(self, start_ts: int) -> int:
+        return cast(int, self._ask("next", start_ts, 0))
+
+    def tasks(self, start_ts: int, until_ts: int) -> Tasks:
+        return cast(Tasks, self._ask("tasks", start_ts, until_ts))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, question: str, start_ts: int, until_ts: int) -> int | Tasks:
+        try:
+            if self._connection is None:
+                self._connection = Client(self._address, family="AF_UNIX", authkey=self._key.encode())
+            self._connection.send_bytes(json.dumps([question, start_ts, until_ts]).encode())
+            verdict, answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise PlannerGone(f"the drainer's coordinator does not answer: {error}") from error
+        if verdict != "ok":
+            raise PlannerGone(answer)
+        return cast("int | Tasks", answer)

@@ -1,0 +1,74 @@
+"""The pumps for a data source that runs on its own: a PumpSet on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.identity import cluster_id
+from binlog.cluster.registry import Registry
+from binlog.runtime.config import UpstreamSection
+
+from drainer.pumps.health import HeldBack
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.watermark import Limits, PumpRange, Watermark
+from drainer.spark.source.options import SourceOptions
+
+T = TypeVar("T")
+HELD_BACK_S = 30.0
+PAUSE_S = 0.2
+
+
+class Pumps:
+    """Connected from construction until `close`. `survey` waits a while for a pump that does not answer."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="pumps", daemon=True)
+        self._thread.start()
+        self.cluster_id, self.etcd, self._set = self.run(_connect(options))
+
+    def survey(self, after_ts: int, limits: Limits) -> Watermark:
+        """Raises HeldBack after HELD_BACK_S, and what PumpSet.survey raises."""
+        return self.run(self._patiently(after_ts, limits))
+
+    def counted(self, part: PumpRange) -> PumpRange:
+        """With what its pull must bring (rule 22), of a pump that answered the last survey. Raises HeldBack."""
+        if part.planned is not None or (part.extension and not part.ends_pulls):
+            return part
+        return replace(part, planned=self.run(self._set.count(part)))
+
+    def close(self) -> None:
+        self.run(self._set.close())
+        self.run(self.etcd.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+    async def _patiently(self, after_ts: int, limits: Limits) -> Watermark:
+        end = self._loop.time() + HELD_BACK_S
+        while True:
+            try:
+                return await self._set.survey(after_ts=after_ts, limits=limits)
+            except HeldBack:
+                if self._loop.time() > end:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, run on the event loop of the pumps' clients."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
+    etcd = connect_etcd(options.pd_urls, options.security)
+    found = options.cluster_id
+    if not found:
+        section = UpstreamSection.model_validate(
+            {"pd-urls": ",".join(options.pd_urls), "tso-source": options.tso_source, "pd-addr": options.pd_addr}
+        )
+        found = await cluster_id(etcd, section, options.security)
+    return found, etcd, PumpSet(Registry(etcd), dial_with(found, options.security))

@@ -1,0 +1,91 @@
+"""The Spark session of the drainer, made in a JVM that drainer.spark.startup.jvm_launch has started."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from drainer.apply.progress import Stopped
+from drainer.spark import register
+from drainer.spark.errors import JVM_ENDED, reason_of, text_of
+from drainer.spark.startup import late_pandas, node_requirements
+from drainer.spark.startup.jvm_launch import Jvm, connect, end, killed_when, start_jvm
+from drainer.spark.startup.unavailable import SparkUnavailable
+
+JVM_EXIT_S = 10
+
+
+def start_session(
+    *,
+    master: str,
+    output: Path,
+    conf: Mapping[str, str],
+    archive: bool = True,
+    stopping: Callable[[], bool] = lambda: False,
+) -> SparkSession:
+    """A JVM and a session in it: start_jvm and open_session, one after the other."""
+    return open_session(start_jvm(master=master, output=output, conf=conf, archive=archive), stopping)
+
+
+def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> SparkSession:
+    """A session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping` says
+    so; then the JVM has ended."""
+    late_pandas.install()
+    gateway = None
+    conf = SparkConf(loadDefaults=False).setAll(list(jvm.settings.items()))
+    try:
+        gateway = connect(jvm, conf, stopping)
+        with quiet_py4j(), killed_when(stopping, jvm.process):
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            register(session)
+            return session
+    except Stopped:
+        raise
+    except Exception as error:  # pyspark fails in many ways when its JVM does not do what it expects
+        _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
+        if stopping():
+            raise Stopped("Spark was about to start") from error
+        why = reason_of(text_of(error))
+        if why == JVM_ENDED:
+            why = node_requirements.last_error(jvm.output, jvm.begin) or why
+        raise SparkUnavailable(f"Spark did not start, see {jvm.output}: {why}") from error
+
+
+@contextlib.contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """While inside, a call that a killed JVM does not answer is an exception only: py4j writes its traceback to the
+    root of Python's logging as well, which is stderr."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
+    """Stop Spark and let its JVM end, for which it has `exit_s`."""
+    gateway = session.sparkContext._gateway
+    session.stop()
+    _end_jvm(gateway, exit_s)
+
+
+def _end_jvm(gateway: Any, exit_s: float) -> None:
+    if gateway is not None:
+        with contextlib.suppress(OSError, Py4JError):  # it may be gone already
+            gateway.shutdown()
+        process = getattr(gateway, "proc", None)
+        if process is not None:
+            end(process, exit_s)
+    SparkContext._gateway = SparkContext._jvm = None

@@ -1,0 +1,75 @@
+"""Spark's session, made in a thread while the daemon reaches etcd and opens its destination.
+
+The JVM needs several seconds, most of them on one processor, so it is started first of all. Nothing that takes long is
+imported before that.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drainer.apply.progress import Stopped
+from drainer.spark.startup.jvm_launch import Jvm, start_jvm
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Opening:
+    """Begins when it is made. `session` waits for it; `close` ends whatever there is of it, at whatever moment."""
+
+    def __init__(
+        self, *, master: str, output: Path, conf: Mapping[str, str], stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`stopping`: says that the session is not wanted any more."""
+        self._asked_to_stop = stopping
+        self._closed = threading.Event()
+        self._made: Future[SparkSession] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(master, output, conf), name="start of Spark", daemon=True
+        )
+        self._thread.start()
+
+    def session(self) -> SparkSession:
+        """Raises SparkUnavailable, and Stopped where `stopping` said so or `close` came first."""
+        return self._made.result()
+
+    def close(self) -> None:
+        """A session that runs gets some seconds to end; one that is still being made is killed. May be called again."""
+        self._closed.set()
+        self._thread.join()
+        made = self._made
+        if made.exception() is None:
+            from drainer.spark.startup.session import stop_session
+
+            self._made = Future()
+            self._made.set_exception(Stopped("Spark has been stopped"))
+            stop_session(made.result())
+
+    def _stopping(self) -> bool:
+        return self._closed.is_set() or self._asked_to_stop()
+
+    def _run(self, master: str, output: Path, conf: Mapping[str, str]) -> None:
+        try:
+            jvm = start_jvm(master=master, output=output, conf=conf)
+            self._made.set_result(self._session(jvm))
+        except BaseException as error:  # noqa: BLE001  whoever waits for the session gets it
+            self._made.set_exception(error)
+
+    def _session(self, jvm: Jvm) -> SparkSession:
+        try:
+            # Half a second and more, while the JVM comes up.
+            from drainer.spark import query  # noqa: F401
+            from drainer.spark.source import planner_server  # noqa: F401
+            from drainer.spark.startup.session import open_session
+            from drainer.spark.startup.warmup import warm_up
+        except BaseException:
+            jvm.end()
+            raise
+        session = open_session(jvm, self._stopping)
+        warm_up(session, max(1, session.sparkContext.defaultParallelism))
+        return session

@@ -1,0 +1,111 @@
+"""How the drainer's Spark is set up: the settings that were measured to pay, and a JVM that keeps quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from binlog.runtime.log import get_logger
+
+from drainer.spark.startup import node_requirements
+from drainer.spark.startup.java import JAVA_OPTIONS, java_options
+from drainer.spark.startup.spark_folder import lean_home
+
+_log = get_logger(__name__)
+
+# The path of a socket holds at most 107 bytes, of which 43 come behind the folder's.
+SOCKET_FOLDER_BYTES_MAX = 64
+
+SETTINGS: Mapping[str, str] = {
+    "spark.app.name": "tidb-binlog drainer",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # One plan for every batch: nothing to adapt, and adapting costs a job's round trip.
+    "spark.sql.adaptive.enabled": "false",
+    # Offset and commit logs without the rename dance of the default: 65 to 14 ms each. What survives a power cut does
+    # not matter, the destination's position is the truth (correctness rule 17).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+    "spark.sql.streaming.stopTimeout": "30s",
+    # The reader waits for news itself, in its coordinator.
+    "spark.sql.streaming.pollingDelay": "1ms",
+    # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_daemon).
+    "spark.python.daemon.module": "drainer.spark.startup.worker_daemon",
+    "spark.python.worker.reuse": "true",
+    # 0.15 to 0.08 s a trigger together with the above.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+
+LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yyyy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+# Said at every start or stop, and nothing to be done about it.
+logger.utils.name = org.apache.spark.util.Utils
+logger.utils.level = error
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.dag.name = org.apache.spark.scheduler.DAGScheduler
+logger.dag.level = error
+"""
+
+
+def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: Path | None) -> dict[str, str]:
+    """All settings of a session; `conf`: the user's, which add to ours or override them."""
+    settings = dict(SETTINGS)
+    settings["spark.master"] = with_retries(master)
+    if not master.startswith("local"):
+        del settings["spark.driver.bindAddress"], settings["spark.driver.host"]
+        settings.update(node_requirements.settings())
+    else:
+        settings["spark.local.dir"] = tempfile.gettempdir()
+    if len(os.fsencode(tempfile.gettempdir())) > SOCKET_FOLDER_BYTES_MAX:
+        settings["spark.python.unix.domain.socket.enabled"] = "false"
+    settings.update(conf)
+    if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
+        _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)
+    more = conf.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
+    return settings
+
+
+def python_of(conf: Mapping[str, str]) -> str:
+    """The interpreter of workers, on every machine that has any: Spark's own setting, its variable, or ours."""
+    return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+
+
+def with_retries(master: str) -> str:
+    """`local[N]` retries no task, so one dead worker would fail the query: make it `local[N,4]`."""
+    if master == "local":
+        return "local[1,4]"
+    if master.startswith("local[") and master.endswith("]") and "," not in master:
+        return f"{master[:-1]},4]"
+    return master
+
+
+def environment() -> dict[str, str]:
+    """Variables for the JVM's start.
+
+    A Python of the driver that is not there keeps Spark from looking for data sources in every installed package, which
+    takes two processes and a second of CPU; ours is registered by hand. SPARK_HOME and the launcher's options spare a
+    Python and half of a first, short-lived JVM.
+    """
+    return {
+        "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",
+        "SPARK_HOME": str(lean_home()),
+        "SPARK_LAUNCHER_OPTS": f"{os.environ.get('SPARK_LAUNCHER_OPTS', '')} {JAVA_OPTIONS}".strip(),
+    }

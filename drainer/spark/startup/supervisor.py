@@ -1,0 +1,143 @@
+"""Runs the JVM as its child and ends with it; kills it and everything it started when the drainer is gone.
+
+    python -I -S drainer/spark/startup/supervisor.py <pid of the drainer> <program> <argument>…
+
+The drainer holds the other end of standard input. When it closes, the JVM is to end by itself, which it does once its
+gateway runs, and may take as long as the drainer waits for it. When the drainer is gone, however it ended and however
+far the start had come, every descendant is killed at once: by itself a JVM in its start does not end, for it waits
+for connections after it failed to write down its port. Descendants that lost their parent become children of this
+process (Linux), so none is missed; should this process be killed, the kernel kills the JVM, and what the JVM
+started ends when its pipes and sockets close.
+
+It imports only what it needs, for it stands in the way of every start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+# How often to look whether the drainer lives, beside the end of the pipe.
+LOOK_MS = 1000
+LOOK_CLOSED_MS = 100
+AGAIN_S = 0.01
+
+
+def main(argv: list[str]) -> int:
+    """The exit code of the program, or 128 + the signal that ended it."""
+    drainer, command = int(argv[0]), argv[1:]
+    # One byte for each signal, so that a child's end wakes the poll below.
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    # The drainer decides when the JVM ends, whoever signals the whole group. SIGINT stays ignored in the JVM, too.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, _nothing)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = _start(command, (woken, wake))
+    code = _watch(drainer, child, woken)
+    _kill_descendants(None if code is not None else child)
+    return code or 0
+
+
+def _nothing(_number: int, _frame: object) -> None:
+    """Not SIG_IGN, which the JVM would inherit."""
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
+
+
+def _start(command: list[str], private: tuple[int, ...]) -> int:
+    """Start the program with our standard input, output and error; returns its process id."""
+    ours = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    try:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == ours:  # else this process ended before the line above took effect
+            for number in private:
+                os.close(number)
+            os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _watch(drainer: int, child: int, woken: int) -> int | None:
+    """Wait until the child has ended, or the drainer is gone; returns the child's exit code, None if it still runs."""
+    poll = select.poll()
+    poll.register(0, 0)  # nothing but the end of the pipe
+    poll.register(woken, select.POLLIN)
+    closed = False
+    while True:
+        code = _reap(child)
+        if code is not None:
+            return code
+        # Whose parent ended gets another one, so this also tells a drainer that ended before it could be watched.
+        if os.getppid() != drainer:
+            return None
+        for number, _ in poll.poll(LOOK_CLOSED_MS if closed else LOOK_MS):
+            if number == woken:
+                os.read(woken, 512)
+            else:
+                closed = True
+                poll.unregister(0)
+
+
+def _reap(child: int) -> int | None:
+    """Take note of all children that have ended; the exit code of the one, if it has."""
+    code = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            if pid == child:
+                found = os.waitstatus_to_exitcode(status)
+                code = found if found >= 0 else 128 - found
+    return code
+
+
+def _kill_descendants(child: int | None) -> None:
+    """SIGKILL to every child until there is none: those of a killed child become ours. `child`: one that still runs."""
+    if child is not None:
+        os.kill(child, signal.SIGKILL)  # not reaped yet, so the number is still its own
+    while True:
+        for pid in _children():
+            os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(AGAIN_S)
+
+
+def _children() -> list[int]:
+    ours = os.getpid()
+    found = []
+    for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208  pathlib takes as long as all the rest
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
+                    # "pid (name, which may hold anything) state ppid …"
+                    parent = int(stat.read().rpartition(b")")[2].split()[1])
+                if parent == ours:
+                    found.append(int(name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

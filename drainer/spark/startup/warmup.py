@@ -1,0 +1,58 @@
+"""Work that does nothing, on the ways that batches go: the JVM loads its classes, and Python workers start.
+
+The first batch otherwise takes a second longer than the second. It runs while the query starts, which keeps one of two
+processors busy.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+
+from drainer.changes import warm
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.spark.startup.node_requirements import watched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[pa.RecordBatch]
+
+PACKED_DDL = "pump string, seq int, blob binary"
+RESULT_DDL = "result binary"
+
+
+def _packed(batches: Batches) -> Batches:
+    """Packed rows out of numbers."""
+    from drainer.spark.source.executor import packed
+
+    for batch in batches:
+        numbers = [number % 4 for number in batch.column(0).to_pylist()]
+        yield packed("", numbers, [bytes(1 << 10)] * len(numbers))
+
+
+def _results(batches: Batches) -> Batches:
+    for batch in batches:
+        yield batch.select(["blob"]).rename_columns(["result"])
+
+
+def both_ways(rows: DataFrame, tasks: int) -> None:
+    """What is done with the packed rows of an inline batch, and with those of a spread one."""
+    rows.select("pump", "blob").toArrow()
+    slotted = rows.selectExpr("seq AS slot", "blob")
+    slotted.repartitionById(2 * tasks, "slot").mapInArrow(_results, RESULT_DDL).toArrow()
+
+
+def warm_up(session: SparkSession, tasks: int) -> None:
+    """In the background."""
+
+    def run() -> None:
+        with watched(session.sparkContext.master):
+            numbers = session.range(0, 8 * tasks, numPartitions=tasks)
+            both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
+        warm.warm_up(SQL_TEXT)
+
+    threading.Thread(target=run, name="warm up", daemon=True).start()

@@ -1,0 +1,286 @@
+"""The one door to aetcd: the `Etcd` protocol over etcd's gRPC API.
+
+Of aetcd only the generated stubs are used. Its client speaks to one endpoint, has no TLS, and multiplexes watches over
+a stream whose failure it hides; here every watch has its own stream, and its end is an error the caller sees.
+
+A request goes to the first endpoint that is connected. Reads are tried on every endpoint. A write is not repeated
+once it may have been sent: its second copy could undo what others wrote in between, or take its own first copy for
+somebody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from aetcd import rpc
+from grpc import aio
+
+from binlog.cluster.kv import KV, Compare, Etcd, Event, EventKind, Lease, Put
+from binlog.errors import EtcdError, LeaseExpired, WatchBroken, WatchCompacted
+from binlog.runtime.channel import keepalive, open_channel
+from binlog.runtime.security import Security
+
+__all__ = ["KV", "Compare", "Etcd", "Event", "EventKind", "Lease", "Put", "connect_etcd"]
+
+REQUEST_TIMEOUT_S = 5.0  # R-06
+MESSAGE_BYTES_MAX = 64 << 20
+
+_OPTIONS = (
+    *keepalive(timeout_s=5),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_retries", 0),
+)
+_HAS_LEADER = (("hasleader", "true"),)  # a member cut off from its cluster must end the watch, not go silent
+
+
+class _Endpoint:
+    """One member's channel and stubs."""
+
+    def __init__(self, url: str, security: Security) -> None:
+        self.url = url
+        self.channel = open_channel(url, security, _OPTIONS)
+        self.kv = rpc.KVStub(self.channel)
+        self.leases = rpc.LeaseStub(self.channel)
+        self.watches = rpc.WatchStub(self.channel)
+
+    async def ready(self, timeout_s: float) -> bool:
+        """Whether it is connected, trying for so long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.channel.channel_ready()
+        except TimeoutError:
+            return False
+        return True
+
+
+def connect_etcd(endpoints: Sequence[str], security: Security | None = None) -> Etcd:
+    """A client of the cluster at `endpoints` (URLs or host:port). Nothing is sent before the first request."""
+    if not endpoints:
+        raise EtcdError("no etcd endpoint is configured")
+    return GrpcEtcd(endpoints, security or Security())
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLease:
+    """A lease of a real etcd."""
+
+    id: int
+    ttl_s: int
+    _etcd: GrpcEtcd
+
+    async def keep_alive(self) -> int:
+        return await self._etcd.keep_alive(self.id)
+
+    async def revoke(self) -> None:
+        await self._etcd.revoke(self.id)
+
+
+class GrpcEtcd:
+    """The `Etcd` protocol over grpc. Open from the start, until `close`."""
+
+    def __init__(self, endpoints: Sequence[str], security: Security, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._endpoints = [_Endpoint(url, security) for url in endpoints]
+        self._timeout_s = timeout_s
+        self._current = 0
+
+    async def get(self, key: str) -> KV | None:
+        request = rpc.RangeRequest(key=key.encode())
+        response = await self._read(f"get {key}", lambda e: e.kv.Range(request, timeout=self._timeout_s))
+        return _kv(response.kvs[0]) if response.kvs else None
+
+    async def range(self, prefix: str) -> tuple[list[KV], int]:
+        request = rpc.RangeRequest(key=prefix.encode(), range_end=_prefix_end(prefix))
+        response = await self._read(f"range {prefix}", lambda e: e.kv.Range(request, timeout=self._timeout_s))
+        return [_kv(kv) for kv in response.kvs], response.header.revision
+
+    async def put(self, key: str, value: bytes, *, lease: int | None = None) -> int:
+        request = rpc.PutRequest(key=key.encode(), value=value, lease=lease or 0)
+        response = await self._write(f"put {key}", lambda e: e.kv.Put(request, timeout=self._timeout_s))
+        return int(response.header.revision)
+
+    async def put_if(self, key: str, value: bytes, *, mod_revision: int, lease: int | None = None) -> int | None:
+        return await self.txn([Compare(key, mod_revision=mod_revision)], [Put(key, value, lease)])
+
+    async def delete(self, key: str, *, mod_revision: int | None = None) -> bool:
+        delete = rpc.DeleteRangeRequest(key=key.encode())
+        compare = [] if mod_revision is None else _compares([Compare(key, mod_revision=mod_revision)])
+        request = rpc.TxnRequest(compare=compare, success=[rpc.RequestOp(request_delete_range=delete)])
+        response = await self._write(f"delete {key}", lambda e: e.kv.Txn(request, timeout=self._timeout_s))
+        return bool(response.succeeded and response.responses[0].response_delete_range.deleted)
+
+    async def txn(
+        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> int | None:
+        operations = [
+            rpc.RequestOp(request_put=rpc.PutRequest(key=p.key.encode(), value=p.value, lease=p.lease or 0))
+            for p in puts
+        ]
+        operations += [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=k.encode())) for k in deletes]
+        request = rpc.TxnRequest(compare=_compares(compares), success=operations)
+        names = ", ".join([p.key for p in puts] + list(deletes))
+        response = await self._write(f"txn on {names}", lambda e: e.kv.Txn(request, timeout=self._timeout_s))
+        return int(response.header.revision) if response.succeeded else None
+
+    async def watch(self, prefix: str, *, revision: int) -> AsyncIterator[list[Event]]:
+        endpoint = await self._connected(f"watch {prefix}")
+        create = rpc.WatchCreateRequest(key=prefix.encode(), range_end=_prefix_end(prefix), start_revision=revision + 1)
+        call = endpoint.watches.Watch(metadata=_HAS_LEADER)
+        try:
+            with _closing_is_an_error(f"watch of {prefix}"):
+                await call.write(rpc.WatchRequest(create_request=create))
+            while True:
+                with _closing_is_an_error(f"watch of {prefix}"):
+                    response = await call.read()
+                if response is aio.EOF:
+                    raise WatchBroken(f"watch of {prefix}: {endpoint.url} ended it: {await call.details()}")
+                if response.compact_revision:
+                    raise WatchCompacted(prefix, revision, response.compact_revision)
+                if response.canceled:
+                    raise WatchBroken(f"watch of {prefix}: cancelled by {endpoint.url}: {response.cancel_reason}")
+                if response.events:
+                    yield [_event(event) for event in response.events]
+        except (aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._move_on(endpoint)
+            raise WatchBroken(f"watch of {prefix}: {_why(endpoint, error)}") from error
+        finally:
+            call.cancel()
+
+    async def lease(self, ttl_s: int) -> GrpcLease:
+        request = rpc.LeaseGrantRequest(TTL=ttl_s)
+        response = await self._write("lease grant", lambda e: e.leases.LeaseGrant(request, timeout=self._timeout_s))
+        return GrpcLease(int(response.ID), int(response.TTL), self)
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Renew a lease once, on a stream of its own. Repeating it does no harm, so every endpoint is tried."""
+        request = rpc.LeaseKeepAliveRequest(ID=lease_id)
+
+        async def once(endpoint: _Endpoint) -> Any:
+            call = endpoint.leases.LeaseKeepAlive(timeout=self._timeout_s)
+            try:
+                await call.write(request)
+                response = await call.read()
+                if response is aio.EOF:
+                    raise EtcdError(f"keep-alive of lease {lease_id:x}: {endpoint.url} ended it without an answer")
+                return response
+            finally:
+                call.cancel()
+
+        response = await self._read(f"keep-alive of lease {lease_id:x}", once)
+        if response.TTL <= 0:
+            raise LeaseExpired(lease_id)
+        return int(response.TTL)
+
+    async def revoke(self, lease_id: int) -> None:
+        request = rpc.LeaseRevokeRequest(ID=lease_id)
+        what = f"revoke of lease {lease_id:x}"
+        endpoint = await self._connected(what)
+        try:
+            await endpoint.leases.LeaseRevoke(request, timeout=self._timeout_s)
+        except aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND:
+                raise self._failed(what, endpoint, error) from error
+
+    async def close(self) -> None:
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
+
+    async def _connected(self, what: str) -> _Endpoint:
+        """The first endpoint, from the one last used on, that is connected; each gets its share of the time."""
+        share_s = self._timeout_s / len(self._endpoints)
+        for _ in self._endpoints:
+            endpoint = self._endpoints[self._current]
+            if await endpoint.ready(share_s):
+                return endpoint
+            self._move_on(endpoint)
+        urls = ", ".join(endpoint.url for endpoint in self._endpoints)
+        raise EtcdError(f"{what}: no connection to etcd at {urls} within {self._timeout_s:g} s; is it running?")
+
+    def _move_on(self, endpoint: _Endpoint) -> None:
+        if self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+    def _failed(self, what: str, endpoint: _Endpoint, error: Exception) -> EtcdError:
+        self._move_on(endpoint)
+        return EtcdError(f"{what}: {_why(endpoint, error)}")
+
+    async def _write(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
+        endpoint = await self._connected(what)
+        try:
+            with _closing_is_an_error(what):
+                return await call(endpoint)
+        except aio.AioRpcError as error:
+            raise self._failed(what, endpoint, error) from error
+
+    async def _read(self, what: str, call: Callable[[_Endpoint], Awaitable[Any]]) -> Any:
+        failure = EtcdError(what)
+        for _ in self._endpoints:
+            endpoint = await self._connected(what)
+            try:
+                with _closing_is_an_error(what):
+                    return await call(endpoint)
+            except WatchBroken:
+                raise
+            except (aio.AioRpcError, asyncio.InvalidStateError, EtcdError) as error:
+                failure = self._failed(what, endpoint, error)
+        raise failure
+
+
+@contextlib.contextmanager
+def _closing_is_an_error(what: str) -> Iterator[None]:
+    """`close` cancels calls under way; to their owners, whom nobody cancelled, that must not look like cancellation."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise WatchBroken(f"{what}: the client was closed") from None
+
+
+def _why(endpoint: _Endpoint, error: Exception) -> str:
+    if isinstance(error, aio.AioRpcError):
+        return f"{endpoint.url} answered {error.code().name}: {error.details()}"
+    return f"{endpoint.url}: {error}"
+
+
+def _prefix_end(prefix: str) -> bytes:
+    """The first key that does not have the prefix; an empty prefix is everything."""
+    data = bytearray(prefix.encode())
+    while data:
+        if data[-1] < 0xFF:
+            data[-1] += 1
+            return bytes(data)
+        data.pop()
+    return b"\0"
+
+
+def _kv(kv: Any) -> KV:
+    return KV(kv.key.decode(errors="surrogateescape"), bytes(kv.value), int(kv.mod_revision), int(kv.lease))
+
+
+def _event(event: Any) -> Event:
+    kind = EventKind.DELETE if event.type == rpc.Event.EventType.DELETE else EventKind.PUT
+    return Event(kind, _kv(event.kv))
+
+
+def _compares(compares: Sequence[Compare]) -> list[Any]:
+    made = []
+    for compare in compares:
+        key = compare.key.encode()
+        if compare.mod_revision is not None:
+            made.append(
+                rpc.Compare(
+                    result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=key, mod_revision=compare.mod_revision
+                )
+            )
+        if compare.value is not None:
+            made.append(rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.VALUE, key=key, value=compare.value))
+    return made

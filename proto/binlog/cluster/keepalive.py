@@ -1,0 +1,154 @@
+"""Keeps an etcd lease alive from a thread of its own, with blocking gRPC.
+
+An application may keep its event loop busy for longer than its lease lives; a task in that loop would lose the lease
+with it. A second event loop in a thread would do, but grpc's asyncio layer shares one poller over all loops of a
+process and complains in the application's log; its blocking layer does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import grpc
+from aetcd import rpc
+
+from binlog.cluster.kv import Lease
+from binlog.errors import BinlogError, EtcdError
+from binlog.runtime.channel import open_blocking_channel
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.runtime.security import Security
+
+REQUEST_TIMEOUT_S = 2.0
+RENEWALS_PER_TTL = 4
+RETRY_S = 0.3
+_OPTIONS = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500))
+
+_log = get_logger(__name__)
+
+
+def _outage() -> Outage:
+    return Outage(_log, "a lease cannot be renewed", "a lease is renewed again")
+
+
+def boot_clock_s() -> float:
+    """A clock that runs on while the machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime(clock)
+
+
+class KeepAlive(Protocol):
+    """Renews a lease from its making until `stop`."""
+
+    @property
+    def until_s(self) -> float:
+        """On `boot_clock_s`: up to then the lease lives. In the past: nobody knows, or it has ended."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+Keep = Callable[[Lease, float], KeepAlive]  # a lease, and when on `boot_clock_s` it was asked for
+
+
+class KeepAliveTask:
+    """In the running event loop: for an etcd in memory, and for programs whose loop is never busy for long."""
+
+    def __init__(self, lease: Lease, asked_s: float) -> None:
+        self._lease = lease
+        self._until_s = asked_s + lease.ttl_s
+        self._task = asyncio.create_task(self._run(), name="lease keep-alive")
+
+    @property
+    def until_s(self) -> float:
+        return self._until_s
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        failing = _outage()
+        while True:
+            await asyncio.sleep(self._lease.ttl_s / RENEWALS_PER_TTL)
+            asked_s = boot_clock_s()
+            try:
+                self._until_s = asked_s + await self._lease.keep_alive()
+            except BinlogError as error:
+                failing.failed(lease=f"{self._lease.id:x}", error=error)
+            else:
+                failing.over()
+
+
+class KeepAliveThread:
+    """In a daemon thread, over its own connections to `endpoints`."""
+
+    def __init__(self, endpoints: Sequence[str], security: Security | None, lease: Lease, asked_s: float) -> None:
+        self._endpoints = endpoints
+        self._security = security
+        self._lease_id = lease.id
+        self._ttl_s: float = lease.ttl_s
+        self._until_s = asked_s + lease.ttl_s  # written by the thread alone from here on
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-keep-alive", daemon=True)
+        self._thread.start()
+
+    @property
+    def until_s(self) -> float:
+        return self._until_s
+
+    def stop(self) -> None:
+        """The thread ends after the request under way; nobody waits for it."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        channels = [open_blocking_channel(url, self._security, _OPTIONS) for url in self._endpoints]
+        failing = _outage()
+        pause_s = self._ttl_s / RENEWALS_PER_TTL
+        try:
+            while not self._stopped.wait(pause_s):
+                asked_s = boot_clock_s()
+                try:
+                    ttl_s = self._renew(channels)
+                except EtcdError as error:
+                    pause_s = RETRY_S
+                    if not self._stopped.is_set():
+                        failing.failed(lease=f"{self._lease_id:x}", error=error)
+                    continue
+                if ttl_s <= 0:  # ended for good, which whoever asks next finds out by himself
+                    self._until_s = float("-inf")
+                    return
+                failing.over()
+                self._until_s = asked_s + ttl_s
+                pause_s = ttl_s / RENEWALS_PER_TTL
+        finally:
+            for channel in channels:
+                channel.close()
+
+    def _renew(self, channels: Sequence[grpc.Channel]) -> int:
+        """The seconds it lives from now; 0: it has ended. EtcdError if no endpoint says."""
+        failure = "no endpoint"
+        for url, channel in zip(self._endpoints, channels, strict=True):
+            call = channel.stream_stream(
+                "/etcdserverpb.Lease/LeaseKeepAlive",
+                request_serializer=rpc.LeaseKeepAliveRequest.SerializeToString,
+                response_deserializer=rpc.LeaseKeepAliveResponse.FromString,
+            )
+            timeout_s = min(REQUEST_TIMEOUT_S, self._ttl_s / 2)
+            try:
+                stream = call(iter([rpc.LeaseKeepAliveRequest(ID=self._lease_id)]), timeout=timeout_s)
+                for answer in stream:
+                    stream.cancel()
+                    return int(answer.TTL)
+                failure = f"{url} ended the stream without an answer"
+            except grpc.RpcError as error:
+                failure = f"{url} answered {error.code().name}: {error.details()}"
+        raise EtcdError(f"keep-alive of lease {self._lease_id:x}: {failure}")
+
+
+def keep_in_thread(endpoints: Sequence[str], security: Security | None) -> Keep:
+    """A `Keep` for the etcd at `endpoints`."""
+    return lambda lease, asked_s: KeepAliveThread(endpoints, security, lease, asked_s)

@@ -1,0 +1,235 @@
+"""PD's gRPC service as a client sees it: who leads, which cluster this is, and timestamps.
+
+The same client speaks to a real PD and to an elected pump, which answers GetMembers and Tso on its own port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from binlog.cluster.tso import LOGICAL_BITS, compose
+from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
+from binlog.pb import pdpb_pb2, pdpb_pb2_grpc
+from binlog.runtime.channel import keepalive, open_channel
+from binlog.runtime.security import Security
+
+REQUEST_TIMEOUT_S = 3.0
+COUNT_MAX = 1 << (LOGICAL_BITS - 1)
+
+_OPTIONS = (
+    *keepalive(timeout_s=5),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """Who gives out timestamps now: a URL or host:port, and its cluster's id."""
+
+    address: str
+    cluster_id: int
+
+
+class NotPD(BinlogError):
+    """What answers at this address is no PD: a plain etcd says UNIMPLEMENTED."""
+
+
+async def ask_members(url: str, security: Security | None = None) -> Allocator:
+    """GetMembers at one address. NotPD if it is something else, TimestampUnavailable if it does not answer usably."""
+    channel = open_channel(url, security, _OPTIONS)
+    try:
+        stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
+        response = await stub.GetMembers(pdpb_pb2.GetMembersRequest(), timeout=REQUEST_TIMEOUT_S)
+    except aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            raise NotPD(f"{url} is no PD: {error.details()}") from error
+        raise TimestampUnavailable(f"PD at {url}: {error.code().name}: {error.details()}") from error
+    finally:
+        await channel.close()
+    _check_header(url, response.header)
+    if response.header.cluster_id == 0:
+        raise TimestampUnavailable(f"PD at {url} answered without a cluster id")
+    leader = response.leader.client_urls[0] if response.leader.client_urls else url
+    return Allocator(leader, response.header.cluster_id)
+
+
+async def ask_first(urls: Sequence[str], security: Security | None = None) -> Allocator:
+    """GetMembers at all addresses at once: the first usable answer, so that a dead one costs no time.
+
+    NotPD if one of them is something else and none is PD; TimestampUnavailable if none answers usably.
+    """
+    asked = [asyncio.ensure_future(ask_members(url, security)) for url in urls]
+    failures: list[BinlogError] = []
+    try:
+        for done in asyncio.as_completed(asked):
+            try:
+                return await done
+            except (TimestampUnavailable, NotPD) as error:
+                failures.append(error)
+    finally:
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    for failure in failures:
+        if isinstance(failure, NotPD):
+            raise failure
+    raise failures[-1] if failures else TimestampUnavailable("no address to ask for PD")
+
+
+async def gc_safepoint(leader: Allocator, security: Security | None = None) -> int:
+    """Up to which ts TiKV may have removed what it kept of transactions; 0: nothing was ever removed.
+
+    TimestampUnavailable if PD does not tell.
+    """
+    channel = open_channel(leader.address, security, _OPTIONS)
+    try:
+        stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
+        header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
+        request = pdpb_pb2.GetGCSafePointRequest(header=header)
+        response = await stub.GetGCSafePoint(request, timeout=REQUEST_TIMEOUT_S)
+    except aio.AioRpcError as error:
+        where = f"the GC safepoint of PD at {leader.address}"
+        raise TimestampUnavailable(f"{where}: {error.code().name}: {error.details()}") from error
+    finally:
+        await channel.close()
+    _check_header(leader.address, response.header)
+    return int(response.safe_point)
+
+
+def _check_header(address: str, header: Any) -> None:
+    if header.error.type != pdpb_pb2.OK:
+        raise TimestampUnavailable(f"PD at {address}: {header.error.message or header.error.type}")
+
+
+class TsoClient:
+    """Timestamps from whoever `locate` says gives them out, over one stream.
+
+    Idle, connected, or closed. One request is under way at a time; after any failure, a timeout or a cancellation the
+    stream is thrown away, so that a late answer can never be taken for that of a later request. Timestamps rise from
+    one call to the next, or the call fails: an allocator that goes back is refused.
+
+    A *held* clock (`StubPD`, for replaying recordings) answers with count 0: its ceiling, given out again and again.
+    """
+
+    def __init__(self, locate: Callable[[], Awaitable[Allocator]], security: Security | None = None) -> None:
+        self._locate = locate
+        self._security = security
+        self._lock = asyncio.Lock()
+        self._allocator = Allocator("", 0)
+        self._channel: aio.Channel | None = None
+        self._stream: aio.StreamStreamCall[Any, Any] | None = None
+        self._last_ts = 0
+
+    async def timestamps(self, count: int) -> Sequence[int]:
+        """`count` timestamps, ascending, all above those of earlier calls. TimestampUnavailable or ClusterMismatch."""
+        if not 0 < count <= COUNT_MAX:
+            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {count}")
+        async with self._lock:
+            try:
+                await self._connect()
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    response = await self._ask(count)
+                return self._accept(response, count)
+            except aio.AioRpcError as error:
+                self._drop()
+                where = f"timestamps from {self._allocator.address}"
+                raise TimestampUnavailable(f"{where}: {error.code().name}: {error.details()}") from error
+            except (TimeoutError, asyncio.InvalidStateError) as error:
+                self._drop()
+                where = self._allocator.address or "an allocator"
+                raise TimestampUnavailable(f"timestamps from {where}: no answer: {error}") from error
+            except BaseException:
+                self._drop()
+                raise
+
+    async def close(self) -> None:
+        async with self._lock:
+            self._drop()
+
+    async def _connect(self) -> None:
+        if self._stream is None:
+            self._allocator = await self._locate()
+            self._channel = open_channel(self._allocator.address, self._security, _OPTIONS)
+            stub = pdpb_pb2_grpc.PDStub(self._channel)  # type: ignore[no-untyped-call]
+            self._stream = stub.Tso()
+
+    async def _ask(self, count: int) -> Any:
+        assert self._stream is not None
+        header = pdpb_pb2.RequestHeader(cluster_id=self._allocator.cluster_id)
+        await self._stream.write(pdpb_pb2.TsoRequest(header=header, count=count))
+        response = await self._stream.read()
+        if response is aio.EOF:
+            raise TimestampUnavailable(f"timestamps from {self._allocator.address}: the stream was closed")
+        return response
+
+    def _accept(self, response: Any, count: int) -> Sequence[int]:
+        where = self._allocator.address
+        _check_header(where, response.header)
+        if response.header.cluster_id != self._allocator.cluster_id:
+            raise ClusterMismatch(response.header.cluster_id, self._allocator.cluster_id)
+        end_ts = compose(response.timestamp.physical, response.timestamp.logical)
+        if response.count == 0:
+            if end_ts < self._last_ts:
+                raise TimestampUnavailable(f"{where} went back: its clock is held at {end_ts} after {self._last_ts}")
+            self._last_ts = end_ts
+            return [end_ts] * count
+        if response.count != count:
+            raise TimestampUnavailable(f"{where} gave {response.count} timestamps instead of {count}")
+        first_ts = end_ts - count + 1
+        if first_ts <= self._last_ts:
+            raise TimestampUnavailable(f"{where} went back: it gave {first_ts} after {self._last_ts}")
+        self._last_ts = end_ts
+        return range(first_ts, end_ts + 1)
+
+    def _drop(self) -> None:
+        """Forget the stream at once; its channel closes by itself when the last reference is gone."""
+        stream, channel = self._stream, self._channel
+        self._stream = self._channel = None
+        if stream is not None:
+            stream.cancel()
+        if channel is not None:
+            _closing.add(task := asyncio.ensure_future(channel.close()))
+            task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Future[None]] = set()
+
+
+class PDClient:
+    """PD by its URLs. The cluster's id is asked once; an answer from another cluster is then refused."""
+
+    def __init__(self, urls: Sequence[str], security: Security | None = None) -> None:
+        if not urls:
+            raise ValueError("a PD client needs at least one URL")
+        self._urls = tuple(urls)
+        self._security = security
+        self._cluster_id = 0
+        self._tso = TsoClient(self.locate, security)
+
+    async def locate(self) -> Allocator:
+        """The leader. ClusterMismatch if another cluster answers there now, else as ask_first."""
+        found = await ask_first(self._urls, self._security)
+        if self._cluster_id not in (0, found.cluster_id):
+            raise ClusterMismatch(found.cluster_id, self._cluster_id)
+        self._cluster_id = found.cluster_id
+        return found
+
+    async def cluster_id(self) -> int:
+        """The cluster's id, which never changes."""
+        if self._cluster_id == 0:
+            await self.locate()
+        return self._cluster_id
+
+    async def timestamps(self, count: int) -> Sequence[int]:
+        """As TsoClient.timestamps."""
+        return await self._tso.timestamps(count)
+
+    async def close(self) -> None:
+        await self._tso.close()

@@ -1,0 +1,96 @@
+"""DDL jobs that embedding services publish in etcd, where there is no TiDB to ask for its history.
+
+/tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it
+/tidb-binlog/v1/ddl/schema_version   the newest schema version given out, decimal
+/tidb-binlog/v1/ddl/global_id        the newest table, database or job id given out, decimal
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from binlog.cluster.kv import Etcd, EventKind
+from binlog.cluster.registry import ROOT
+from binlog.errors import EtcdError, RegistryConflict
+
+JOBS_PREFIX = f"{ROOT}/ddl/jobs/"
+SCHEMA_VERSION_KEY = f"{ROOT}/ddl/schema_version"
+GLOBAL_ID_KEY = f"{ROOT}/ddl/global_id"
+JOB_BYTES_MAX = 1 << 20  # etcd refuses requests above 1.5 MiB
+ATTEMPTS_MAX = 100
+
+
+def key_of_version(schema_version: int) -> str:
+    """Twenty digits, so that etcd's order is the versions' order."""
+    return f"{JOBS_PREFIX}{schema_version:020d}"
+
+
+class PublishedJobs:
+    """The jobs and counters. It keeps no state."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self._etcd = etcd
+
+    async def all(self) -> list[tuple[int, bytes]]:
+        """Every job as (schema version, JSON), ascending."""
+        return (await self.listing())[0]
+
+    async def listing(self) -> tuple[list[tuple[int, bytes]], int]:
+        """As `all`, and the revision to watch from."""
+        kvs, revision = await self._etcd.range(JOBS_PREFIX)
+        return [(_version(kv.key), kv.value) for kv in kvs], revision
+
+    async def publish(self, schema_version: int, job_json: bytes) -> int:
+        """Write a job once; the revision. The same bytes again are fine, others a RegistryConflict."""
+        if len(job_json) > JOB_BYTES_MAX:
+            raise ValueError(
+                f"the job of schema version {schema_version} has {len(job_json)} bytes, over {JOB_BYTES_MAX}"
+            )
+        key = key_of_version(schema_version)
+        revision = await self._etcd.put_if(key, job_json, mod_revision=0)
+        if revision is not None:
+            return revision
+        there = await self._etcd.get(key)
+        if there is not None and there.value == job_json:
+            return there.mod_revision
+        raise RegistryConflict(f"key {key} in etcd already holds another job")
+
+    async def used(self) -> bool:
+        """Whether a service that embeds the SDK was ever here."""
+        return await self._etcd.get(GLOBAL_ID_KEY) is not None or await self._etcd.get(SCHEMA_VERSION_KEY) is not None
+
+    async def next_schema_version(self) -> int:
+        """A schema version nobody else has; numbers may be left out, never repeated."""
+        return (await self._count(SCHEMA_VERSION_KEY, 1))[0]
+
+    async def next_ids(self, count: int) -> list[int]:
+        """Ids for tables, databases and jobs, which share one counter as in TiDB."""
+        if count < 1:
+            raise ValueError(f"at least one id can be asked for, not {count}")
+        return await self._count(GLOBAL_ID_KEY, count)
+
+    async def watch(self, revision: int) -> AsyncIterator[list[tuple[int, bytes]]]:
+        """Jobs published after `revision`, as they come. Raises WatchBroken as `Etcd.watch` does."""
+        async for events in self._etcd.watch(JOBS_PREFIX, revision=revision):
+            jobs = [(_version(e.kv.key), e.kv.value) for e in events if e.kind is EventKind.PUT]
+            if jobs:
+                yield jobs
+
+    async def _count(self, key: str, count: int) -> list[int]:
+        for _ in range(ATTEMPTS_MAX):
+            kv = await self._etcd.get(key)
+            newest = _number(key, kv.value) if kv is not None else 0
+            mod_revision = kv.mod_revision if kv is not None else 0
+            if await self._etcd.put_if(key, str(newest + count).encode(), mod_revision=mod_revision) is not None:
+                return list(range(newest + 1, newest + count + 1))
+        raise RegistryConflict(f"key {key} in etcd: others were faster {ATTEMPTS_MAX} times")
+
+
+def _number(key: str, value: bytes) -> int:
+    if not value.isdigit():
+        raise EtcdError(f"key {key} in etcd holds {value!r}, which is no number")
+    return int(value)
+
+
+def _version(key: str) -> int:
+    return _number(key, key.removeprefix(JOBS_PREFIX).encode())

@@ -1,0 +1,136 @@
+"""Who is alive and how far each is: the records of pumps and drainers in etcd (`0.8`).
+
+Upstream's `Registry.UpdateNode` reads and then writes, so two processes with one id overwrite each other in turns.
+Here every write compares with the revision its writer last saw (correctness rules 2 and 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal
+
+from binlog.cluster.kv import KV, Etcd, EventKind
+from binlog.cluster.node import NodeStatus
+from binlog.errors import DecodeError, NodeNotFound, RegistryConflict
+from binlog.runtime.log import get_logger
+
+ROOT = "/tidb-binlog/v1"
+Kind = Literal["pumps", "drainers"]
+
+_log = get_logger("registry")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node's status and the revision of its last write."""
+
+    status: NodeStatus
+    mod_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All nodes of one kind, by id, at one revision of etcd. `unreadable` are keys whose value is no status."""
+
+    nodes: tuple[NodeRecord, ...]
+    revision: int
+    unreadable: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """One change seen by a watch. `record` is None where the key was deleted (nothing of ours does: `R-05`)."""
+
+    node_id: str
+    record: NodeRecord | None
+
+
+def key_of(kind: Kind, node_id: str) -> str:
+    """`R-01`."""
+    return f"{ROOT}/{kind}/{node_id}"
+
+
+def check_node_id(node_id: str) -> str:
+    """The id, trimmed (`P-LC-01`); ValueError where it could not be a key (`R-06`: a slash breaks listing)."""
+    node_id = node_id.strip()
+    if not node_id or "/" in node_id or not node_id.isprintable():
+        raise ValueError(f"node id {node_id!r} must not be empty, nor contain a slash or control characters")
+    return node_id
+
+
+class Registry:
+    """The records under ROOT. It keeps no state: who writes remembers the revision."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self._etcd = etcd
+
+    async def list(self, kind: Kind) -> Listing:
+        """Every node of a kind (`R-06`), linearizably. A value that is no status is reported and left out."""
+        kvs, revision = await self._etcd.range(f"{ROOT}/{kind}/")
+        nodes: list[NodeRecord] = []
+        unreadable: list[str] = []
+        for kv in kvs:
+            try:
+                nodes.append(_record(kv))
+            except DecodeError as error:
+                _log.error("a node's record cannot be read", key=kv.key, error=error)
+                unreadable.append(kv.key)
+        return Listing(tuple(nodes), revision, tuple(unreadable))
+
+    async def get(self, kind: Kind, node_id: str) -> NodeRecord | None:
+        """One node, or None. DecodeError names the key of a value that is no status."""
+        kv = await self._etcd.get(key_of(kind, node_id))
+        return None if kv is None else _record(kv)
+
+    async def create(self, kind: Kind, status: NodeStatus) -> int:
+        """Write a node that is not there yet; the revision. RegistryConflict if it is (`R-05`)."""
+        key = key_of(kind, status.node_id)
+        revision = await self._etcd.put_if(key, status.to_json(), mod_revision=0)
+        if revision is None:
+            raise RegistryConflict(f"key {key} in etcd already exists")
+        return revision
+
+    async def update(self, kind: Kind, status: NodeStatus, *, mod_revision: int) -> int:
+        """Write over the record of `mod_revision`; the new revision.
+
+        RegistryConflict if somebody wrote it since: an operator forced the node offline, or another process has its
+        id. NodeNotFound if the key is gone.
+        """
+        if mod_revision <= 0:
+            raise ValueError(f"update of {status.node_id} needs the revision of a record, not {mod_revision}")
+        key = key_of(kind, status.node_id)
+        revision = await self._etcd.put_if(key, status.to_json(), mod_revision=mod_revision)
+        if revision is not None:
+            return revision
+        now = await self._etcd.get(key)
+        if now is None:
+            raise NodeNotFound(key)
+        raise RegistryConflict(
+            f"key {key} in etcd was written by somebody else: revision {now.mod_revision}, not {mod_revision}: "
+            f"{now.value[:200]!r}"
+        )
+
+    async def watch(self, kind: Kind, revision: int) -> AsyncIterator[tuple[NodeChange, ...]]:
+        """Changes after `revision` (of a Listing or a write). Raises WatchBroken as `Etcd.watch` does."""
+        prefix = f"{ROOT}/{kind}/"
+        async for events in self._etcd.watch(prefix, revision=revision):
+            changes: list[NodeChange] = []
+            for event in events:
+                node_id = event.kv.key.removeprefix(prefix)
+                if event.kind is EventKind.DELETE:
+                    changes.append(NodeChange(node_id, None))
+                    continue
+                try:
+                    changes.append(NodeChange(node_id, _record(event.kv)))
+                except DecodeError as error:
+                    _log.error("a node's record cannot be read", key=event.kv.key, error=error)
+            if changes:
+                yield tuple(changes)
+
+
+def _record(kv: KV) -> NodeRecord:
+    try:
+        return NodeRecord(NodeStatus.from_json(kv.value), kv.mod_revision)
+    except DecodeError as error:
+        raise DecodeError(f"{kv.key}: {error.what}", offset=error.offset, detail=error.detail) from error

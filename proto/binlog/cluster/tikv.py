@@ -1,0 +1,155 @@
+"""What TiKV knows of a transaction whose writer is gone: whether its primary key was committed (spec `1.8`).
+
+PD tells which region holds the key and where that region's leader is; both are asked anew each time, for this happens
+once in a while only.
+
+TiKV removes old versions up to PD's GC safepoint, and with them the records that say "committed". So a commit that is
+found is a fact, whereas "rolled back", or no trace, is believed only of a transaction that began above the safepoint.
+The safepoint is read after TiKV's answer: what had been removed when it answered is at or below what PD says then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+
+from binlog.cluster.pd import ask_first, gc_safepoint
+from binlog.errors import BinlogError
+from binlog.pb import pdpb_pb2, pdpb_pb2_grpc, tikv_pb2, tikv_pb2_grpc
+from binlog.runtime.channel import open_channel
+from binlog.runtime.security import Security
+from binlog.tidb.memcomparable import encode_bytes
+
+REQUEST_TIMEOUT_S = 5.0
+
+
+class StoreUnavailable(BinlogError):
+    """PD or TiKV did not say what became of a transaction; ask again."""
+
+
+class BelowSafepoint(BinlogError):
+    """TiKV shows no commit of a transaction that began at or below PD's GC safepoint: its record may be removed."""
+
+    def __init__(self, start_ts: int, safepoint_ts: int) -> None:
+        super().__init__(
+            f"TiKV shows no commit of the transaction of start_ts {start_ts}, but keeps no old records up to PD's GC "
+            f"safepoint {safepoint_ts}: nobody knows whether it was committed"
+        )
+        self.start_ts = start_ts
+        self.safepoint_ts = safepoint_ts
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a key is: its region as a request names it, and the address of the region's leader."""
+
+    context: Any
+    address: str
+
+
+class TiKV:
+    """The cluster whose PD answers at `pd_urls`."""
+
+    def __init__(self, pd_urls: Sequence[str], security: Security | None = None) -> None:
+        self._pd_urls = pd_urls
+        self._security = security
+
+    async def outcome(self, primary_key: bytes, start_ts: int, *, now_ts: int, give_up: bool) -> int | None:
+        """The commit_ts of the transaction, 0 if it is rolled back, None while that is open.
+
+        A lock that has outlived its time at `now_ts` is rolled back by asking, as any reader would do. With `give_up`
+        a transaction of which there is no trace is rolled back there for good, so that it cannot commit any more.
+        Raises BelowSafepoint, StoreUnavailable, ClusterMismatch, TimestampUnavailable, NotPD.
+        """
+        place = await self._place(primary_key)
+        channel = open_channel(place.address, self._security)
+        try:
+            stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
+            found = await _find(stub, place, primary_key, start_ts)
+            commit_ts = found.commit_ts
+            if found.locked or (give_up and commit_ts is None):
+                if not found.locked:  # asking leaves a rollback there, which the next one to ask would believe
+                    await self._above_safepoint(start_ts)
+                commit_ts = await _check(stub, place, primary_key, start_ts, now_ts, give_up)
+        except aio.AioRpcError as error:
+            raise StoreUnavailable(f"TiKV at {place.address}: {error.code().name}: {error.details()}") from error
+        finally:
+            await channel.close()
+        if commit_ts == 0:
+            await self._above_safepoint(start_ts)
+        return commit_ts
+
+    async def _above_safepoint(self, start_ts: int) -> None:
+        """BelowSafepoint unless every record of the transaction is still there."""
+        leader = await ask_first(self._pd_urls, self._security)
+        safepoint_ts = await gc_safepoint(leader, self._security)
+        if start_ts <= safepoint_ts:
+            raise BelowSafepoint(start_ts, safepoint_ts)
+
+    async def _place(self, key: bytes) -> _Place:
+        leader = await ask_first(self._pd_urls, self._security)
+        channel = open_channel(leader.address, self._security)
+        try:
+            stub = pdpb_pb2_grpc.PDStub(channel)  # type: ignore[no-untyped-call]
+            header = pdpb_pb2.RequestHeader(cluster_id=leader.cluster_id)
+            asked = pdpb_pb2.GetRegionRequest(header=header, region_key=encode_bytes(key))
+            found = await stub.GetRegion(asked, timeout=REQUEST_TIMEOUT_S)
+            peer = found.leader
+            if not peer.store_id:
+                raise StoreUnavailable(f"PD at {leader.address} knows no leader of the region of key {key.hex()}")
+            request = pdpb_pb2.GetStoreRequest(header=header, store_id=peer.store_id)
+            store = (await stub.GetStore(request, timeout=REQUEST_TIMEOUT_S)).store
+        except aio.AioRpcError as error:
+            raise StoreUnavailable(f"PD at {leader.address}: {error.code().name}: {error.details()}") from error
+        finally:
+            await channel.close()
+        if not store.address:
+            raise StoreUnavailable(f"PD at {leader.address} knows no address of store {peer.store_id}")
+        region = found.region
+        return _Place(tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer), store.address)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What TiKV keeps of a transaction under its primary key. `commit_ts` 0: a rollback; None: neither."""
+
+    commit_ts: int | None
+    locked: bool = False
+
+
+async def _find(stub: Any, place: _Place, key: bytes, start_ts: int) -> _Found:
+    request = tikv_pb2.MvccGetByKeyRequest(context=place.context, key=key)
+    answer = await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
+    if answer.HasField("region_error") or answer.error:
+        raise StoreUnavailable(f"TiKV at {place.address}: {answer.error or answer.region_error.message}")
+    for write in answer.info.writes:
+        if write.start_ts == start_ts:
+            if write.type == tikv_pb2.ROLLBACK:
+                return _Found(0)
+            if write.commit_ts > start_ts:
+                return _Found(int(write.commit_ts))
+    return _Found(None, locked=answer.info.lock.start_ts == start_ts)
+
+
+async def _check(stub: Any, place: _Place, key: bytes, start_ts: int, now_ts: int, give_up: bool) -> int | None:
+    request = tikv_pb2.CheckTxnStatusRequest(
+        context=place.context,
+        primary_key=key,
+        lock_ts=start_ts,
+        caller_start_ts=start_ts,
+        current_ts=now_ts,
+        rollback_if_not_exist=give_up,
+    )
+    status = await stub.KvCheckTxnStatus(request, timeout=REQUEST_TIMEOUT_S)
+    if status.HasField("region_error"):
+        raise StoreUnavailable(f"TiKV at {place.address}: {status.region_error.message}")
+    if status.HasField("error"):
+        if status.error.HasField("txn_not_found"):
+            return None
+        raise StoreUnavailable(f"TiKV at {place.address}: {status.error}")
+    if status.lock_ttl or status.action == tikv_pb2.LOCK_NOT_EXIST_DO_NOTHING:
+        return None
+    return int(status.commit_version)

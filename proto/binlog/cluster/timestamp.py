@@ -1,0 +1,210 @@
+"""Timestamps for whoever needs them, many callers at once, in few requests.
+
+Everything rests on one promise: *whoever asks later gets more*, over all processes. A pump asks for T and promises
+that no commit at or below T will come; that holds only if a transaction that asks for its commit_ts later gets more
+than T. Handing windows of timestamps to processes breaks it even though every timestamp is unique: a client holds
+100–199; a pump asks, gets T = 200 and resolves 200; the client now commits at 101, below what the pump has promised,
+and the transaction is lost (correctness rule 6). So timestamps are never kept. A request is made when callers wait,
+for exactly as many as wait at that moment; who comes while it is under way waits for the next one; and what was
+allocated for a caller that has gone away is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from binlog.cluster.identity import own_cluster_id
+from binlog.cluster.kv import Etcd
+from binlog.cluster.pd import COUNT_MAX, Allocator, PDClient, TsoClient
+from binlog.cluster.upstream import LEADER_KEY, choose_source, pd_addresses
+from binlog.errors import BinlogError, ClusterMismatch, TimestampUnavailable
+from binlog.runtime.fields import UpstreamSection
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+from binlog.runtime.security import Security
+
+WAIT_S = 10.0
+RETRY_PAUSE_S = 0.05
+WORTH_A_LINE_S = 1.0
+
+_log = get_logger("timestamp")
+
+
+class TimestampSource(Protocol):
+    """Timestamps that rise: a call that begins after another one has returned gets more than it."""
+
+    async def get(self) -> int:
+        """One timestamp. TimestampUnavailable when none could be had in time."""
+        ...
+
+    async def batch(self, count: int) -> list[int]:
+        """`count` timestamps, ascending, all allocated after the call began."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Timestamps(Protocol):
+    """Where a BatchingSource asks: PDClient, TsoClient, or an allocator in the same process."""
+
+    async def timestamps(self, count: int) -> Sequence[int]: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    count: int
+    deadline: float
+    answer: asyncio.Future[list[int]]
+
+
+class BatchingSource:
+    """Joins callers that wait at the same moment into one request.
+
+    Open until `close`. Nothing runs while nobody waits; a task runs from the first caller until the last one is
+    served. A failed request is repeated, for those who wait then, until each caller's deadline.
+    """
+
+    def __init__(self, origin: Timestamps, *, wait_s: float = WAIT_S) -> None:
+        self._origin = origin
+        self._wait_s = wait_s
+        self._waiting: deque[_Caller] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._reason = ""  # of the last failure, until a request succeeds
+        # An election takes a moment, which is not worth a line.
+        self._outage = Outage(_log, "timestamps cannot be had", "timestamps can be had again", quiet_s=WORTH_A_LINE_S)
+
+    async def get(self) -> int:
+        return (await self.batch(1))[0]
+
+    async def batch(self, count: int) -> list[int]:
+        if not 0 < count <= COUNT_MAX:
+            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {count}")
+        if self._closed:
+            raise TimestampUnavailable("the source of timestamps is closed")
+        loop = asyncio.get_running_loop()
+        caller = _Caller(count, loop.time() + self._wait_s, loop.create_future())
+        self._waiting.append(caller)
+        if self._task is None:
+            self._task = loop.create_task(self._serve())
+        return await caller.answer
+
+    async def close(self) -> None:
+        """Callers that still wait get TimestampUnavailable."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._fail_all("the source of timestamps was closed")
+        await self._origin.close()
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                served = self._take()
+                if served:
+                    await self._ask(served)
+        finally:
+            self._task = None
+
+    def _take(self) -> list[_Caller]:
+        """Those who wait now, as many as one request may serve. Later ones must not be added to it."""
+        taken: list[_Caller] = []
+        total = 0
+        while self._waiting and total + self._waiting[0].count <= COUNT_MAX:
+            caller = self._waiting.popleft()
+            if caller.answer.done():  # cancelled meanwhile
+                continue
+            total += caller.count
+            taken.append(caller)
+        return taken
+
+    async def _ask(self, served: list[_Caller]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            first_deadline = min(caller.deadline for caller in served)
+            async with asyncio.timeout_at(first_deadline):
+                given = await self._origin.timestamps(sum(caller.count for caller in served))
+        except asyncio.CancelledError:
+            self._waiting.extendleft(reversed(served))
+            raise
+        except ClusterMismatch as error:
+            _fail(served, error)
+            return
+        except (BinlogError, TimeoutError) as error:
+            self._retry(served, loop.time(), error)
+            await asyncio.sleep(RETRY_PAUSE_S)
+            return
+        except Exception as error:  # noqa: BLE001  a mistake in the origin must reach the callers, not leave them waiting
+            _fail(served, error)
+            return
+        self._outage.over()
+        self._reason = ""
+        at = 0
+        for caller in served:
+            if not caller.answer.done():
+                caller.answer.set_result(list(given[at : at + caller.count]))
+            at += caller.count
+
+    def _retry(self, served: list[_Caller], now: float, error: Exception) -> None:
+        """Put back those who have time left; fail the others with the reason that lies behind it."""
+        reason = str(error) or self._reason or "no answer"
+        self._reason = reason
+        self._outage.failed(error=reason, waiting=len(served))
+        for caller in reversed(served):
+            if caller.answer.done():
+                continue
+            if now < caller.deadline:
+                self._waiting.appendleft(caller)
+            else:
+                caller.answer.set_exception(TimestampUnavailable(f"no timestamp within {self._wait_s:g} s: {reason}"))
+
+    def _fail_all(self, reason: str) -> None:
+        _fail(self._waiting, TimestampUnavailable(reason))
+        self._waiting.clear()
+
+
+def _fail(callers: Iterable[_Caller], error: Exception) -> None:
+    for caller in callers:
+        if not caller.answer.done():
+            caller.answer.set_exception(error)
+
+
+async def connect_timestamps(
+    etcd: Etcd, cfg: UpstreamSection, security: Security | None = None, *, wait_s: float = WAIT_S
+) -> BatchingSource:
+    """The cluster's timestamps: PD's, or those of the elected pump, as choose_source decides (and raises)."""
+    if await choose_source(etcd, cfg, security) == "pd":
+        return BatchingSource(PDClient(pd_addresses(cfg), security), wait_s=wait_s)
+    return BatchingSource(OwnTimestamps(etcd, security), wait_s=wait_s)
+
+
+class OwnTimestamps:
+    """Timestamps of the elected pump. Its address is read from etcd again after every failure."""
+
+    def __init__(self, etcd: Etcd, security: Security | None = None) -> None:
+        self._etcd = etcd
+        self._cluster_id = 0
+        self._tso = TsoClient(self._locate, security)
+
+    async def timestamps(self, count: int) -> Sequence[int]:
+        return await self._tso.timestamps(count)
+
+    async def close(self) -> None:
+        await self._tso.close()
+
+    async def _locate(self) -> Allocator:
+        if self._cluster_id == 0:
+            self._cluster_id = await own_cluster_id(self._etcd)
+        leader = await self._etcd.get(LEADER_KEY)
+        if leader is None:
+            raise TimestampUnavailable(
+                f"no pump is elected to give out timestamps (etcd key {LEADER_KEY} is absent): is one running?"
+            )
+        return Allocator(leader.value.decode(errors="replace"), self._cluster_id)

@@ -1,0 +1,88 @@
+"""Where a cluster's timestamps come from: PD, or one of its own pumps. Chosen once and recorded in etcd.
+
+Two programs of one cluster that took timestamps from different allocators would break the resolved ts (correctness
+rule 7), so the first one writes its choice down and every other one must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from binlog.cluster.kv import Etcd
+from binlog.cluster.pd import Allocator, NotPD, ask_first
+from binlog.cluster.registry import ROOT
+from binlog.errors import TimestampSourceMismatch, TimestampUnavailable
+from binlog.runtime.fields import UpstreamSection
+from binlog.runtime.log import get_logger
+from binlog.runtime.security import Security
+
+SOURCE_KEY = f"{ROOT}/tso/source"
+LEADER_KEY = f"{ROOT}/tso/leader"  # host:port of the elected pump, under its lease
+BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later was given out
+
+Source = Literal["pd", "own"]
+
+_log = get_logger("upstream")
+
+
+def pd_addresses(cfg: UpstreamSection) -> Sequence[str]:
+    """Where PD's gRPC service would be."""
+    return (cfg.pd_addr,) if cfg.pd_addr else cfg.pd_urls
+
+
+async def choose_source(etcd: Etcd, cfg: UpstreamSection, security: Security | None = None) -> Source:
+    """The cluster's source, recorded by the first who asks.
+
+    TimestampSourceMismatch where the configuration, or what answers at pd-urls, disagrees with the record;
+    TimestampUnavailable where `auto` cannot tell because nobody answers and nothing is recorded.
+    """
+    recorded = await _recorded(etcd)
+    wanted = await _wanted(cfg, security, recorded)
+    if recorded is None:
+        await etcd.put_if(SOURCE_KEY, wanted.encode(), mod_revision=0)
+        recorded = await _recorded(etcd)
+        _log.info("the source of timestamps is recorded", key=SOURCE_KEY, source=recorded, wanted=wanted)
+    if recorded != wanted:
+        seen = f'tso-source is "{cfg.tso_source}"'
+        if cfg.tso_source == "auto":
+            where = ", ".join(pd_addresses(cfg))
+            seen = f"a PD answers at {where}" if wanted == "pd" else f"what answers at {where} is no PD"
+        raise TimestampSourceMismatch(
+            f'this cluster takes its timestamps from "{recorded}" (etcd key {SOURCE_KEY}), but {seen}. Two sources in '
+            f"one cluster lose transactions: configure every pump, drainer and writer alike; to move a cluster for "
+            f"good, stop all of them, make sure the new source's clock is ahead, and delete the key"
+        )
+    return wanted
+
+
+async def _recorded(etcd: Etcd) -> Source | None:
+    kv = await etcd.get(SOURCE_KEY)
+    if kv is None:
+        return None
+    if kv.value == b"pd":
+        return "pd"
+    if kv.value == b"own":
+        return "own"
+    raise TimestampSourceMismatch(f'etcd key {SOURCE_KEY} holds {kv.value!r}; it must be "pd" or "own"')
+
+
+async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Source | None) -> Source:
+    if cfg.tso_source != "auto":
+        return cfg.tso_source
+    try:
+        return "own" if await probe(pd_addresses(cfg), security) is None else "pd"
+    except TimestampUnavailable as error:
+        if recorded is not None:
+            return recorded
+        raise TimestampUnavailable(
+            f"tso-source is auto, and nobody at {', '.join(pd_addresses(cfg))} says whether there is a PD: {error}"
+        ) from error
+
+
+async def probe(urls: Sequence[str], security: Security | None = None) -> Allocator | None:
+    """The PD at these addresses, or None if one of them is certainly something else (a plain etcd) and none is PD."""
+    try:
+        return await ask_first(urls, security)
+    except NotPD:
+        return None

@@ -1,0 +1,1 @@
+"""What every program needs to run: configuration, logs, metrics, HTTP, TLS, versions."""

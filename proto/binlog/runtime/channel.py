@@ -1,0 +1,68 @@
+"""A gRPC channel to an address as configurations write it: a URL (`K-05`) or a bare host:port."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import grpc
+from grpc import aio
+
+from binlog.errors import ConfigError
+from binlog.runtime.security import Security
+
+KEEPALIVE_S = 10.0
+KEEPALIVE_TIMEOUT_S = 10.0
+
+_TLS = {"http": False, "https": True, "unix": False, "unixs": True}
+
+
+def keepalive(time_s: float = KEEPALIVE_S, timeout_s: float = KEEPALIVE_TIMEOUT_S) -> tuple[tuple[str, int], ...]:
+    """Options of a channel that notices when the other host is gone: a ping after so long without a packet, while a
+    call is under way, and the connection fails when no answer comes in `timeout_s`.
+
+    A Go server counts pings that are less than five minutes apart and closes the connection (ENHANCE_YOUR_CALM,
+    "too_many_pings") at the fourth between two of its own messages. So on a stream on which it is silent for long,
+    `time_s` must let no more than three fall between two messages. Ours takes one every second.
+    """
+    return (
+        ("grpc.keepalive_time_ms", max(1, int(time_s * 1000))),
+        ("grpc.keepalive_timeout_ms", int(timeout_s * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(timeout_s * 1000)),  # without it a lost ping is waited for for a minute
+        ("grpc.http2.max_pings_without_data", 0),  # a pull sends nothing after its request
+    )
+
+
+def open_channel(
+    address: str, security: Security | None = None, options: Sequence[tuple[str, int | str]] = ()
+) -> aio.Channel:
+    """`http` and `unix` are plain, `https` and `unixs` are TLS, a bare host:port is TLS where TLS is on.
+
+    ConfigError for another scheme, and for https without `ssl-ca`.
+    """
+    target, credentials = _target(address, security)
+    if credentials is None:
+        return aio.insecure_channel(target, options=list(options))
+    return aio.secure_channel(target, credentials, options=list(options))
+
+
+def open_blocking_channel(
+    address: str, security: Security | None = None, options: Sequence[tuple[str, int | str]] = ()
+) -> grpc.Channel:
+    """As `open_channel`, for a thread."""
+    target, credentials = _target(address, security)
+    if credentials is None:
+        return grpc.insecure_channel(target, options=list(options))
+    return grpc.secure_channel(target, credentials, options=list(options))
+
+
+def _target(address: str, security: Security | None) -> tuple[str, grpc.ChannelCredentials | None]:
+    """What grpc calls the address, and the credentials where it is TLS."""
+    scheme, found, rest = address.partition("://")
+    credentials = security.grpc_channel_credentials() if security is not None else None
+    if found and scheme not in _TLS:
+        raise ConfigError(f"URL scheme must be http, https, unix, or unixs: {address}")
+    if found and _TLS[scheme] and credentials is None:
+        raise ConfigError(f"{address} is TLS, but security.ssl-ca is not set")
+    target = f"unix:{rest}" if scheme.startswith("unix") and found else (rest if found else address)
+    plain = credentials is None or (found and not _TLS[scheme])
+    return target.rstrip("/"), None if plain else credentials

@@ -1,0 +1,337 @@
+"""Configuration: flag over environment over TOML over default (`K-01`), one clear error for anything else.
+
+A program describes its settings as a model (a `Section`) and names its flags; `load` does the rest. Every refusal
+names its source: the flag, the variable, or the file and key. Upstream only logs most bad variables; here they are
+errors like all others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from binlog.errors import BinlogError, ConfigError
+from binlog.runtime.fields import (
+    ByteSize,
+    Duration,
+    HostPort,
+    LooseUrls,
+    Names,
+    Retention,
+    Section,
+    SecuritySection,
+    UpstreamSection,
+    Urls,
+    default_host,
+    parse_go_duration,
+    parse_retention,
+    split_host_port,
+)
+from binlog.runtime.reference import Flag, is_bool, reference_markdown, settings, usage, variable
+from binlog.runtime.version import version_text
+
+__all__ = [
+    "ByteSize",
+    "ConfigError",
+    "Duration",
+    "Flag",
+    "HostPort",
+    "InfoRequested",
+    "LooseUrls",
+    "Names",
+    "Program",
+    "Retention",
+    "Section",
+    "SecuritySection",
+    "UpstreamSection",
+    "Urls",
+    "UsageError",
+    "default_host",
+    "line_of",
+    "load",
+    "load_or_exit",
+    "parse_go_duration",
+    "parse_retention",
+    "reference_markdown",
+    "split_host_port",
+]
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class UsageError(ConfigError):
+    """The command line cannot be read: exit code 2 (`K-03`)."""
+
+
+class InfoRequested(BinlogError):
+    """-h or -V was given; `text` is the answer, the exit code 0."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a program introduces itself in -h."""
+
+    about: str = ""
+    examples: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The values as found so far, and where each came from. `file` and `text` are the TOML file, if there is one."""
+
+    file: str = ""
+    text: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def set(self, path: tuple[str, ...], value: object, source: str) -> None:
+        at = self.values
+        for part in path[:-1]:
+            inner = at.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{source}: {part} is not a section")
+            at = inner
+        at[path[-1]] = value
+        self.sources[path] = source
+
+    def value(self, path: tuple[str, ...]) -> object:
+        """What was given there; None where nothing was."""
+        at: object = self.values
+        for part in path:
+            at = at.get(part) if isinstance(at, dict) else None
+        return at
+
+    def source_of(self, path: tuple[str, ...]) -> str | None:
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.sources:
+                return self.sources[path[:length]]
+        return None
+
+
+def load(
+    model: type[_M],
+    *,
+    component: str,
+    argv: Sequence[str],
+    env_prefix: str,
+    flags: Sequence[Flag] = (),
+    environ: Mapping[str, str] | None = None,
+    program: Program | None = None,
+) -> _M:
+    """The program's settings. `argv` is without the program's name.
+
+    Raises InfoRequested for -h and -V, UsageError for a command line that cannot be read, ConfigError for anything
+    that is wrong in a value, a variable or the file.
+    """
+    environ = os.environ if environ is None else environ
+    given = _parse_argv(model, argv, flags)
+    if given is None:
+        hello = program or Program()
+        raise InfoRequested(usage(model, component, flags, env_prefix, about=hello.about, examples=hello.examples))
+    gathered = _Gathered(given.get("config") or environ.get(variable(env_prefix, "config"), ""))
+    if gathered.file:
+        gathered.text, gathered.values = _read_toml(gathered.file)
+    for flag in flags:
+        name = variable(env_prefix, flag.name)
+        if flag.ignored:
+            continue
+        if flag.name in given:
+            gathered.set(flag.path, given[flag.name], f"flag -{flag.name}")
+        elif environ.get(name):
+            gathered.set(flag.path, environ[name], f"environment variable {name}")
+    try:
+        return model.model_validate(gathered.values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise _explained(error, model, component, gathered) from error
+
+
+def load_or_exit(
+    model: type[_M],
+    *,
+    component: str,
+    argv: Sequence[str],
+    env_prefix: str,
+    flags: Sequence[Flag] = (),
+    program: Program | None = None,
+) -> _M:
+    """`load` for a `__main__`: prints and exits 0 for -h and -V, 2 for bad flags, 1 for bad values (`K-03`)."""
+    try:
+        return load(model, component=component, argv=argv, env_prefix=env_prefix, flags=flags, program=program)
+    except InfoRequested as info:
+        sys.stdout.write(f"{info.text}\n")
+        raise SystemExit(0) from None
+    except UsageError as error:
+        sys.stderr.write(f"{component}: {error}\nrun {component} -h for the flags\n")
+        raise SystemExit(2) from None
+    except ConfigError as error:
+        sys.stderr.write(f"{component}: {error}\n")
+        raise SystemExit(1) from None
+
+
+def _parse_argv(model: type[BaseModel], argv: Sequence[str], flags: Sequence[Flag]) -> dict[str, str] | None:
+    """Flag name → value, in Go's syntax: one or two dashes, `-flag value` or `-flag=value`, `-flag` alone if bool.
+
+    None when help is wanted.
+    """
+    known = {flag.name: flag for flag in flags}
+    given: dict[str, str] = {}
+    rest = list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word == "--" and not rest:
+            break
+        if word == "--" or not word.startswith("-") or word == "-":
+            raise UsageError(f"'{rest[0] if word == '--' else word}' is not a valid flag")
+        name, equals, value = word.removeprefix("-").removeprefix("-").partition("=")
+        if name in ("h", "help"):
+            for flag in flags:
+                is_bool(model, flag)  # a flag without its setting is our mistake, and shows here at the latest
+            return None
+        if name in ("V", "version") and name not in known:
+            raise InfoRequested(version_text())
+        if name not in known and name != "config":
+            close = _closest(name, ["config", *known])
+            raise UsageError(
+                f"flag provided but not defined: -{name}" + (f" (did you mean -{close}?)" if close else "")
+            )
+        if not equals:
+            if name in known and is_bool(model, known[name]):
+                value = "true"
+            elif rest:
+                value = rest.pop(0)
+            else:
+                raise UsageError(f"flag needs an argument: -{name}")
+        given[name] = value
+    return given
+
+
+def _read_toml(file: str) -> tuple[str, dict[str, Any]]:
+    """The file's text and what it says. ConfigError names the file and, where there is one, the line."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"config file {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config file {file}: not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config file {file}: {error}") from error
+
+
+def _explained(error: ValidationError, model: type[BaseModel], component: str, gathered: _Gathered) -> ConfigError:
+    """One ConfigError out of pydantic's list: unknown keys in upstream's words (`K-02`), else every bad value."""
+    problems = error.errors(include_url=False)
+    unknown = sorted({tuple(map(str, p["loc"])) for p in problems if p["type"] == "extra_forbidden"})
+    if unknown:
+        known = [".".join(path) for path, _ in settings(model)]
+        sections = sorted({key.rpartition(".")[0] for key in known if "." in key})
+        keys = [".".join(path) for path in unknown]
+        at = sorted({line for path in unknown if (line := line_of(gathered.text, path))})
+        hints = [f"line {', '.join(map(str, at))}"] if at else []
+        for path, key in zip(unknown, keys, strict=True):
+            close = _closest(key, sections if isinstance(gathered.value(path), dict) else known)
+            hints += [f"{key}: did you mean {close}?"] if close else []
+        return ConfigError(
+            f"component {component}'s config file {gathered.file} contained unknown configuration options: "
+            f"{', '.join(keys)}" + (f" ({'; '.join(hints)})" if hints else "")
+        )
+    return ConfigError("; ".join(_refusal(problem, gathered) for problem in problems))
+
+
+# pydantic's texts speak to programmers.
+_EXPECTED = {
+    "missing": "it must be given",
+    "model_type": "a section was expected",
+    "int_type": "a whole number was expected",
+    "int_parsing": "a whole number was expected",
+    "float_parsing": "a number was expected",
+    "bool_type": "true or false was expected",
+    "bool_parsing": "true or false was expected",
+    "string_type": "a text in quotes was expected",
+    "tuple_type": "a list was expected",
+    "dict_type": "a section was expected",
+}
+
+
+def _refusal(problem: ErrorDetails, gathered: _Gathered) -> str:
+    """What is wrong with one value, after the place it came from."""
+    path = tuple(str(part) for part in problem["loc"])
+    key = ".".join(path)
+    where = gathered.source_of(path) or key
+    if where == key and gathered.file and _in(gathered.values, path[: -1 if problem["type"] == "missing" else None]):
+        line = line_of(gathered.text, path)
+        where = f"config file {gathered.file}{f', line {line}' if line else ''}: {key}"
+    text = _EXPECTED.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "literal_error":
+        text = f"{problem['ctx']['expected']} was expected"
+    if "password" not in key and problem["type"] not in ("missing", "value_error"):
+        text = f"{text}, not {problem['input']!r}"
+    return f"{where}: {text}" if where else text
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
+    """What is known and close to what was written, or nothing."""
+    last = {key.rpartition(".")[2]: key for key in known}
+    wanted = name.replace("_", "-")
+    for among in (known, list(last)):  # a whole path that is close says more than a last part that is
+        close = difflib.get_close_matches(wanted, among, n=1, cutoff=0.75)
+        if close:
+            return last.get(close[0], close[0])
+    return ""
+
+
+_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=")
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """The line of a TOML file on which a key stands, or the nearest thing above it; None where that is not plain.
+
+    tomllib keeps no places. Numbers in `path` count the tables of a list.
+    """
+    tables: dict[str, int] = {}
+    section: tuple[str, ...] = ()
+    best: tuple[int, int] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        header, key = _HEADER.match(line), _KEY.match(line)
+        if header is not None:
+            section = _parts(header[1])
+            if line.lstrip().startswith("[["):
+                nth = tables[header[1]] = tables.get(header[1], -1) + 1
+                section = (*section, str(nth))
+            found = section
+        elif key is not None:
+            found = (*section, *_parts(key[1]))
+        else:
+            continue
+        if found == tuple(path[: len(found)]) and (best is None or len(found) > best[0]):
+            best = (len(found), number)
+    return best[1] if best is not None else None
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in dotted.split("."))
+
+
+def _in(values: object, path: tuple[str, ...]) -> bool:
+    for part in path:
+        if not isinstance(values, dict):
+            return isinstance(values, list)
+        if part not in values:
+            return False
+        values = values[part]
+    return True

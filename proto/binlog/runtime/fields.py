@@ -1,0 +1,232 @@
+"""Types of settings, and sections that several programs share.
+
+Refusals are in upstream's words (`K-05`, `K-11`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import re
+import socket
+import struct
+from datetime import timedelta
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from binlog.runtime.security import Security
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Section(BaseModel):
+    """Base of every configuration model: keys in kebab-case, unknown ones refused, values frozen, defaults checked."""
+
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
+    )
+
+
+_BYTES = re.compile(r"([0-9][0-9.,]*)\s*([a-z]*)", re.IGNORECASE)
+_BYTE_UNITS = {"": 1, "b": 1} | {
+    unit: base**power
+    for power, letter in enumerate("kmgtpe", start=1)
+    for unit, base in ((letter, 1000), (f"{letter}b", 1000), (f"{letter}i", 1024), (f"{letter}ib", 1024))
+}
+
+
+def parse_bytes(value: object) -> int:
+    """`42 MB` = 42 000 000, `42 mib` = 44 040 192, a plain number is bytes, empty is 0. ValueError otherwise."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError(f"a size must not be negative: {value}")
+        return value
+    text = str(value).strip()
+    if not text:
+        return 0
+    match = _BYTES.fullmatch(text)
+    if match is None or match[2].lower() not in _BYTE_UNITS:
+        raise ValueError(f"{text!r} is no size in bytes; write for example 42 MB or 10 GiB")
+    number = match[1].replace(",", "")
+    if number.count(".") > 1:
+        raise ValueError(f"{text!r} is no size in bytes; write for example 42 MB or 10 GiB")
+    return (
+        int(float(number) * _BYTE_UNITS[match[2].lower()])
+        if "." in number
+        else int(number) * _BYTE_UNITS[match[2].lower()]
+    )
+
+
+_GO_UNITS_US = {"ns": 0.001, "us": 1, "µs": 1, "μs": 1, "ms": 1e3, "s": 1e6, "m": 60e6, "h": 3600e6}
+_GO_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+def parse_go_duration(value: object) -> timedelta:
+    """A Go duration: `8h`, `1h30m`, `250ms`, `0`. ValueError otherwise. Below a microsecond it is rounded."""
+    if isinstance(value, timedelta):
+        return value
+    text = str(value).strip()
+    body = text.removeprefix("-").removeprefix("+")
+    if body == "0":
+        return timedelta(0)
+    parts = list(_GO_PART.finditer(body))
+    if not parts or "".join(part[0] for part in parts) != body:
+        raise ValueError(f"{text!r} is no duration; write for example 8h, 30m or 250ms")
+    microseconds = sum(float(part[1]) * _GO_UNITS_US[part[2]] for part in parts)
+    try:
+        return timedelta(microseconds=-microseconds if text.startswith("-") else microseconds)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is too long a duration") from error
+
+
+def parse_retention(value: object) -> timedelta:
+    """`K-11`: a plain number is days, anything else a Go duration."""
+    if isinstance(value, timedelta):
+        return value
+    text = str(value).strip()
+    try:
+        return timedelta(days=int(text)) if re.fullmatch(r"[0-9]+", text) else parse_go_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"unsupported gc time {text}, etc: use 7 for 7 day, 7h for 7 hour") from error
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """(host, port) of `host:port` or `[v6]:port`. ValueError names what is wrong."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535 or (":" in host and not bracketed):
+        raise ValueError(f"{text!r} does not have the form host:port")
+    return (host[1:-1] if bracketed else host), int(port)
+
+
+def reachable(listens: str, advertised: str) -> str:
+    """host:port at which others reach a server that listens at `listens` on the machine of `advertised`; "" for ""."""
+    if not listens:
+        return ""
+    host, port = split_host_port(listens)
+    if host not in ("", "0.0.0.0", "::"):
+        return listens
+    return f"{advertised.rpartition(':')[0]}:{port}"
+
+
+def why_not_listening(addr: str) -> str:
+    """The system's reason why nobody can listen at host:port, which gRPC keeps to itself."""
+    try:
+        host, port = split_host_port(addr)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            probe.listen(1)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return "gRPC cannot listen there"
+
+
+def check_host_port(text: str) -> str:
+    """The address itself if it has the form host:port."""
+    split_host_port(text.strip())
+    return text.strip()
+
+
+def check_url(text: str) -> str:
+    """One URL of `K-05`."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https", "unix", "unixs"):
+        raise ValueError(f"URL scheme must be http, https, unix, or unixs: {text}")
+    try:
+        split_host_port(parts.netloc)
+    except ValueError as error:
+        raise ValueError(f'URL address does not have the form "host:port": {text}') from error
+    if parts.path or parts.query or parts.fragment:
+        raise ValueError(f"URL must not contain a path: {text}")
+    return text
+
+
+def parse_urls(value: object) -> tuple[str, ...]:
+    """`K-05`: comma-separated or a list, trimmed, sorted, at least one."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise ValueError(f"a comma-separated text or a list of URLs was expected, not {value!r}")
+    if not any(item.strip() for item in items):
+        raise ValueError("no URL is given")
+    return tuple(sorted(check_url(item.strip()) for item in items))
+
+
+def parse_loose_urls(value: object) -> tuple[str, ...]:
+    """As parse_urls; a bare host:port means http (`K-05`: binlogctl and the pump client)."""
+    items = value.split(",") if isinstance(value, str) else value
+    if isinstance(items, list | tuple):
+        items = [f"http://{item.strip()}" if isinstance(item, str) and "://" not in item else item for item in items]
+    return parse_urls(items)
+
+
+def parse_names(value: object) -> object:
+    """A list of texts, or one text separated by commas."""
+    if isinstance(value, str):
+        return tuple(item.strip() for item in value.split(",") if item.strip())
+    return value
+
+
+ByteSize = Annotated[int, BeforeValidator(parse_bytes)]
+Duration = Annotated[timedelta, BeforeValidator(parse_go_duration)]
+Retention = Annotated[timedelta, BeforeValidator(parse_retention)]
+HostPort = Annotated[str, AfterValidator(check_host_port)]
+Urls = Annotated[tuple[str, ...], BeforeValidator(parse_urls)]
+LooseUrls = Annotated[tuple[str, ...], BeforeValidator(parse_loose_urls)]
+Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
+
+
+class SecuritySection(Section):
+    """`[security]` (`S-01`)."""
+
+    ssl_ca: str = Field("", description="CA file; TLS is on only when it is set")
+    ssl_cert: str = Field("", description="certificate file, read again for every handshake")
+    ssl_key: str = Field("", description="the certificate's key file")
+    cert_allowed_cn: Names = Field(
+        (), description="Common Names a client's certificate must have one of; empty: none asked"
+    )
+
+    def security(self) -> Security:
+        """The same as a value for connections. ConfigError if its files cannot be used."""
+        made = Security(self.ssl_ca, self.ssl_cert, self.ssl_key, self.cert_allowed_cn)
+        made.verify()
+        return made
+
+
+TsoSource = Literal["auto", "pd", "own"]
+
+
+class UpstreamSection(Section):
+    """Where etcd is and where timestamps come from. Programs inherit it, so its keys are at the top of the file."""
+
+    pd_urls: Urls = Field(
+        ("http://127.0.0.1:2379",), description="PD, or an etcd where there is no PD; comma-separated URLs"
+    )
+    tso_source: TsoSource = Field(
+        "auto",
+        description="timestamps from PD (pd) or from an elected pump (own); auto: PD if it answers. "
+        "Chosen once for a cluster and recorded in etcd",
+    )
+    pd_addr: Annotated[str, AfterValidator(lambda text: check_host_port(text) if text else text)] = Field(
+        "", description="host:port of PD's gRPC service where it is not at pd-urls"
+    )
+
+
+def default_host() -> str:
+    """`K-06`: the first IPv4 address of an interface that is not a loopback, else 127.0.0.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), 0x8915, request)  # SIOCGIFADDR
+            except OSError:
+                continue  # an interface without an IPv4 address
+            address = ipaddress.IPv4Address(answer[20:24])
+            if not address.is_loopback:
+                return str(address)
+    return "127.0.0.1"

@@ -1,0 +1,68 @@
+"""What the log says of something that fails for a while: a line when it begins, one a minute, one when it is over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from binlog.runtime.log import Logger
+
+EVERY_S = 60.0
+
+
+class Outage:
+    """Over until `failed`, then lasting until `over`. Call `failed` at every failure and `over` at every success.
+
+    `quiet_s`: what lasts no longer is no warning, and only `first`, where it is given, is said at the first failure.
+    An end is told where the beginning was, with its length.
+    """
+
+    def __init__(
+        self,
+        log: Logger,
+        text: str,
+        over: str,
+        *,
+        quiet_s: float = 0.0,
+        first: str = "",
+        level: Literal["warning", "error"] = "warning",
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._text, self._over, self._first = text, over, first
+        self._quiet_s, self._every_s = quiet_s, every_s
+        self._level = level
+        self._clock = clock
+        self._since_s: float | None = None
+        self._told_s: float | None = None
+        self._is_told = False
+
+    @property
+    def lasts_s(self) -> float:
+        """0 when nothing fails."""
+        return 0.0 if self._since_s is None else self._clock() - self._since_s
+
+    def failed(self, **facts: object) -> None:
+        """It fails, or fails still. `facts` go into the line, if there is one."""
+        now_s = self._clock()
+        if self._since_s is None:
+            self._since_s = now_s
+            if self._first:
+                self._is_told = True
+                self._log.info(self._first, **facts)
+        lasts_s = now_s - self._since_s
+        if lasts_s < self._quiet_s or (self._told_s is not None and now_s - self._told_s < self._every_s):
+            return
+        if lasts_s > 0:
+            facts["since_s"] = round(lasts_s, 1)
+        self._told_s, self._is_told = now_s, True
+        getattr(self._log, self._level)(self._text, **facts)
+
+    def over(self, text: str = "", **facts: object) -> None:
+        """It works, or `text` says how else this ended."""
+        if self._is_told:
+            self._log.info(text or self._over, **facts, lasted_s=round(self.lasts_s, 1))
+        self._since_s = self._told_s = None
+        self._is_told = False

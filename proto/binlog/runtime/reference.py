@@ -1,0 +1,225 @@
+"""What a program can be told, written for people: the text of -h and the tables of docs/configuration.md.
+
+Both are made from the models and flags that config.py reads, so they cannot say anything else than the code.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import types
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import parse_bytes, parse_go_duration, parse_retention
+
+WIDTH = 110
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `key` is the TOML key it sets, dotted below a section; by default it is the flag's name.
+
+    `ignored` flags are accepted for upstream's sake and do nothing.
+    """
+
+    name: str
+    key: str = ""
+    help: str = ""
+    ignored: bool = False
+
+    @property
+    def path(self) -> Key:
+        return tuple((self.key or self.name).split("."))
+
+
+def variable(prefix: str, flag: str) -> str:
+    """The environment variable of a flag (`K-01`)."""
+    return f"{prefix.rstrip('_')}_{flag.upper().replace('-', '_')}"
+
+
+def settings(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, FieldInfo]]:
+    """Every setting below a model, with its TOML path; sections are entered, lists of tables are not."""
+    for name, info in model.model_fields.items():
+        path = (*above, info.alias or name)
+        section = _section_of(info.annotation)
+        if section is not None:
+            yield from settings(section, path)
+        else:
+            yield path, info
+
+
+def find(model: type[BaseModel], path: Key) -> FieldInfo:
+    """The setting at a path. ConfigError, which is our own mistake, where there is none."""
+    for found, info in settings(model):
+        if found == path:
+            return info
+    raise ConfigError(f"a flag sets {'.'.join(path)}, which {model.__name__} does not have")
+
+
+def is_bool(model: type[BaseModel], flag: Flag) -> bool:
+    return not flag.ignored and find(model, flag.path).annotation is bool
+
+
+def _section_of(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, types.UnionType):
+        for inner in get_args(annotation):
+            found = _section_of(inner)
+            if found is not None:
+                return found
+    return None
+
+
+def _tables_of(annotation: object) -> type[BaseModel] | None:
+    """The model of each table of a list of tables (`[[name]]` in TOML)."""
+    if get_origin(annotation) in (tuple, list):
+        return _section_of(next(iter(get_args(annotation)), None))
+    return None
+
+
+# Values as people write them.
+
+
+def size_text(count: int) -> str:
+    """10737418240 → 10 GiB; what is no whole multiple stays a number of bytes."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count and count % (1 << power) == 0:
+            return f"{count >> power} {unit}"
+    return str(count)
+
+
+def duration_text(span: timedelta, *, days: bool) -> str:
+    """7 days → 7 where a plain number means days (`K-11`), else in Go's units: 8h, 1m30s."""
+    seconds = int(span.total_seconds())
+    if days and seconds and seconds % 86400 == 0:
+        return f"{seconds // 86400}"
+    parts = [(seconds // 3600, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{count}{unit}" for count, unit in parts if count) or "0"
+
+
+def _has(info: FieldInfo, parser: object) -> bool:
+    return any(getattr(data, "func", None) is parser for data in info.metadata)
+
+
+def default_text(info: FieldInfo) -> str:
+    """The default as one would write it; empty where it is nothing. A default that depends on the machine says so
+    itself, in `json_schema_extra={"default": …}`."""
+    extra = info.json_schema_extra
+    if isinstance(extra, dict) and "default" in extra:
+        return str(extra["default"])
+    if info.is_required():
+        return "required"
+    value: Any = info.get_default(call_default_factory=True, validated_data={})
+    if value is None or (isinstance(value, dict | tuple | list) and not value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, timedelta):
+        return duration_text(value, days=_has(info, parse_retention))
+    if isinstance(value, int) and _has(info, parse_bytes):
+        return size_text(value)
+    if isinstance(value, tuple | list):
+        return ",".join(map(str, value))
+    return str(value)
+
+
+def kind_text(info: FieldInfo) -> str:
+    """What a flag takes, in a word; empty for a switch."""
+    if info.annotation is bool:
+        return ""
+    if get_origin(info.annotation) is Literal:
+        return "|".join(map(str, get_args(info.annotation)))
+    for parser, word in ((parse_bytes, "size"), (parse_retention, "days|duration"), (parse_go_duration, "duration")):
+        if _has(info, parser):
+            return word
+    names = {int: "number", float: "number", str: "text"}
+    if isinstance(info.annotation, type):
+        return "path" if issubclass(info.annotation, PurePath) else names.get(info.annotation, "value")
+    return "list" if get_origin(info.annotation) is tuple else "text"
+
+
+def usage(
+    model: type[BaseModel],
+    component: str,
+    flags: Sequence[Flag],
+    env_prefix: str,
+    *,
+    about: str = "",
+    examples: Sequence[str] = (),
+) -> str:
+    """The answer to -h."""
+    lines = [f"Usage of {component}:"]
+    if about:
+        lines = [about, "", *lines]
+    lines += ["  -config path", "        the TOML file; flags beat the environment, that beats the file"]
+    ignored = [flag.name for flag in flags if flag.ignored]
+    for flag in sorted((f for f in flags if not f.ignored), key=lambda flag: flag.name.lower()):
+        info = find(model, flag.path)
+        default = default_text(info)
+        switch = "[=false]" if default == "true" else ""
+        lines.append(f"  -{flag.name}{switch} {kind_text(info)}".rstrip())
+        shown = f" (default {default})" if default not in ("", "false") else ""
+        lines += _wrapped(f"{flag.help or info.description or ''}{shown}")
+    lines += ["  -V", "        print the version and exit", "  -h", "        print this and exit"]
+    if ignored:
+        lines += ["", f"Accepted and ignored: {', '.join('-' + name for name in ignored)}"]
+    lines += ["", f"Each flag is also a variable: {variable(env_prefix, flags[0].name)} for -{flags[0].name}."] * bool(
+        flags
+    )
+    if examples:
+        lines += ["", "Examples:", *(f"  {example}" for example in examples)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def reference_markdown(model: type[BaseModel], flags: Sequence[Flag] = (), *, env_prefix: str = "") -> str:
+    """A table of every setting, for docs/configuration.md: key, flag, variable, default, meaning."""
+    by_path: dict[Key, list[Flag]] = {}
+    for flag in flags:
+        if not flag.ignored:
+            by_path.setdefault(flag.path, []).append(flag)
+    rows = ["| key | flag | environment | default | meaning |", "|---|---|---|---|---|"]
+    for path, info in settings(model):
+        found = by_path.get(path, [])
+        key = ".".join(path)
+        tables = _tables_of(info.annotation)
+        cells = (
+            f"`[[{key}]]`" if tables else f"`{key}`",
+            ", ".join(f"`-{flag.name}`" for flag in found),
+            ", ".join(f"`{variable(env_prefix, flag.name)}`" for flag in found) if env_prefix else "",
+            _code(default_text(info)),
+            next((flag.help for flag in found if flag.help), info.description or ""),
+        )
+        rows.append(_row(cells))
+        if tables is not None:
+            rows += [
+                _row((f"`{key}.{'.'.join(inner)}`", "", "", _code(default_text(field)), field.description or ""))
+                for inner, field in settings(tables)
+            ]
+    return "\n".join(rows)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text and not text.startswith("(") else text
+
+
+def _row(cells: Sequence[str]) -> str:
+    escaped = (
+        c.replace("|", "\\|") if c.startswith("`") else c.replace("|", "\\|").replace("<", "&lt;") for c in cells
+    )
+    return f"| {' | '.join(escaped)} |"

@@ -1,0 +1,63 @@
+"""What `-V` prints and status pages show (`K-04`)."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+DISTRIBUTION = "tidb-binlog-spark"
+
+
+def release() -> str:
+    """The installed version, as 0.1.0."""
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def commit_hash() -> str:
+    """The commit a wheel was built from, or that of the work tree this runs from; `unknown` where neither is told."""
+    package = Path(__file__).resolve().parents[1]
+    with contextlib.suppress(OSError):
+        return (package / "COMMIT").read_text().strip()
+    return checked_out(package.parents[1]) or "unknown"
+
+
+def checked_out(tree: Path) -> str:
+    """The commit that HEAD of the checkout at `tree` names; empty where there is none."""
+    git = tree / ".git"
+    try:
+        if git.is_file():  # a linked work tree: the file names its folder, which names the one with the refs
+            git = tree / git.read_text().removeprefix("gitdir: ").strip()
+        head = (git / "HEAD").read_text().strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        if (git / "commondir").exists():
+            git = git / (git / "commondir").read_text().strip()
+        if (git / name).exists():
+            return (git / name).read_text().strip()
+        for line in (git / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {name}"):
+                return line.split(" ", 1)[0]
+    except (OSError, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def version_text() -> str:
+    """The lines of `K-04`; where upstream has Go's version this has Python's."""
+    built = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    return "\n".join(
+        (
+            f"Release Version: {release()}",
+            f"Git Commit Hash: {commit_hash()}",
+            f"Build TS: {built:%Y-%m-%d %H:%M:%S}",
+            f"Python Version: {platform.python_version()}",
+            f"Python OS/Arch: {platform.system().lower()}/{platform.machine()}",
+        )
+    )

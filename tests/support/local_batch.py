@@ -1,0 +1,79 @@
+"""A batch as the pipeline sees it, without Spark: messages from memory, folding in this process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from binlog import envelope
+from binlog.pb import pump_ext_pb2 as ext
+
+from drainer.apply.fold_order import FoldOrder
+from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import last_change, merge_slot
+from drainer.order.probes import merge_claims
+from drainer.sink.base import SlotResult
+from drainer.sink.errors import DataError
+
+
+@dataclass
+class LocalFeed:
+    """`parts`: what each reading task holds, binlogs of (after_ts, until_ts] only."""
+
+    parts: list[list[bytes]]
+    after_ts: int
+    until_ts: int
+    checks: int = 0
+    spreads: list[SpreadJob] = field(default_factory=list)
+    examined: list[ExamineJob] = field(default_factory=list)
+
+    def messages(self) -> Iterable[tuple[str, bytes]]:
+        for number, part in enumerate(self.parts):
+            chosen = [p for p in part if self.after_ts < envelope.scan(p).commit_ts <= self.until_ts]
+            yield f"p{number}", ext.PullRangeResp(payloads=chosen).SerializeToString()
+
+    def check(self, order: FoldOrder) -> None:
+        self.checks += 1
+        self._fold(order)
+
+    def examine(self, job: ExamineJob) -> Examined:
+        self.examined.append(job)
+        slots = job.order.slots
+        conflict, ahead = "", None
+        for slot, blobs in sorted(self._slots(job.order).items()):
+            if slot == 2 * slots:
+                ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts)
+            elif slot >= slots:
+                asked = merge_claims(blobs)
+                conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
+        return Examined(conflict, ahead)
+
+    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+        self.spreads.append(job)
+        slots = [(slot, blobs) for slot, blobs in sorted(self._slots(job.order).items()) if slot < job.order.slots]
+        return [self._applied(job, slot, blobs) for slot, blobs in slots]
+
+    def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> SlotResult:
+        try:
+            return job.target.apply(slot, merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts))
+        except DataError as error:
+            error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+            raise
+
+    def _slots(self, order: FoldOrder) -> dict[int, list[bytes]]:
+        slots: dict[int, list[bytes]] = {}
+        for blobs in self._fold(order):
+            for slot, blob in blobs.items():
+                slots.setdefault(slot, []).append(blob)
+        return slots
+
+    def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
+        found = []
+        for _, message in self.messages():
+            decoder = SegmentDecoder(pickle.loads(order.view.pickled), order.format)
+            builder = SegmentBuilder(decoder, follows_values=order.examined)
+            builder.add_all(ext.PullRangeResp.FromString(message).payloads)
+            found.append(order.cut(builder))
+        return found

@@ -1,0 +1,120 @@
+"""Status JSON (R-02) and the lifecycle table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from binlog.cluster.node import TRANSITIONS, Event, NodeStatus, State, next_state
+from binlog.errors import DecodeError, LifecycleError
+from hypothesis import given
+from hypothesis import strategies as st
+
+STATUS = NodeStatus("pump-1:8250", "10.0.0.1:8250", State.ONLINE, max_commit_ts=44, update_ts=45)
+
+
+def test_json_is_upstreams() -> None:
+    assert STATUS.to_json() == (
+        b'{"nodeId":"pump-1:8250","host":"10.0.0.1:8250","state":"online","isAlive":false,"score":0,'
+        b'"label":null,"maxCommitTS":44,"updateTS":45}'
+    )
+    labelled = NodeStatus("a<&>", "", State.PAUSED, True, 3, {"zone": "z1"})
+    assert b'"nodeId":"a\\u003c\\u0026\\u003e"' in labelled.to_json()
+    assert b'"label":{"labels":{"zone":"z1"}}' in labelled.to_json()
+
+
+@given(
+    st.builds(
+        NodeStatus,
+        node_id=st.text(),
+        host=st.text(),
+        state=st.sampled_from(State),
+        is_alive=st.booleans(),
+        score=st.integers(-(1 << 63), 1 << 63),
+        label=st.one_of(st.none(), st.dictionaries(st.text(), st.text())),
+        max_commit_ts=st.integers(0, 1 << 63),
+        update_ts=st.integers(0, 1 << 63),
+    ).filter(lambda s: s.node_id.isascii() or s.node_id.encode("utf-8", "ignore").decode() == s.node_id)
+)
+def test_round_trip(status: NodeStatus) -> None:
+    assert NodeStatus.from_json(status.to_json()) == status
+
+
+def test_only_id_and_state_are_needed_and_unknown_keys_are_fine() -> None:
+    status = NodeStatus.from_json(b'{"nodeId":"n","state":"paused","whatever":[1]}')
+    assert status == NodeStatus("n", "", State.PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "an object was expected, not list"),
+        (b'{"state":"online"}', "nodeId must be str"),
+        (b'{"nodeId":"n"}', "unknown state None"),
+        (b'{"nodeId":"n","state":"happy"}', "unknown state 'happy'"),
+        (b'{"nodeId":"n","state":["online"]}', r"unknown state \['online'\]"),
+        (b'{"nodeId":"n","state":"online","score":true}', "score must be int"),
+        (b'{"nodeId":"n","state":"online","maxCommitTS":"7"}', "maxCommitTS must be int"),
+        (b'{"nodeId":"n","state":"online","label":7}', "label must be null"),
+        (b'{"nodeId":"n","state":"online","label":{"labels":{"a":1}}}', "label must be null"),
+    ],
+)
+def test_bad_status_is_refused_by_name(data: bytes, named: str) -> None:
+    with pytest.raises(DecodeError, match=named):
+        NodeStatus.from_json(data)
+
+
+def test_every_cut_of_a_status() -> None:
+    whole = STATUS.to_json()
+    for end in range(len(whole)):
+        with pytest.raises(DecodeError):
+            NodeStatus.from_json(whole[:end])
+
+
+def test_lifecycle_of_a_pause_and_of_a_close() -> None:
+    state = State.OFFLINE
+    for event, after in [
+        (Event.START, State.ONLINE),
+        (Event.PAUSE, State.PAUSING),
+        (Event.DRAINED, State.PAUSED),
+        (Event.START, State.ONLINE),
+        (Event.CLOSE, State.CLOSING),
+        (Event.DRAINED, State.OFFLINE),
+    ]:
+        state = next_state(state, event)
+        assert state is after
+
+
+def test_what_the_table_lacks_is_refused() -> None:
+    for state in State:
+        for event in Event:
+            if event in TRANSITIONS[state]:
+                continue
+            with pytest.raises(LifecycleError, match=f"{state} cannot {event}"):
+                next_state(state, event)
+
+
+def test_paused_is_reached_only_by_draining() -> None:
+    """Correctness rule 1: nothing else may claim that a pump holds nothing pending."""
+    ways = {(s, e) for s, events in TRANSITIONS.items() for e, after in events.items() if after is State.PAUSED}
+    assert ways == {(State.PAUSING, Event.DRAINED)}
+
+
+def test_every_state_can_restart() -> None:
+    """A process that crashed comes back from whatever it left in the registry."""
+    assert all(next_state(state, Event.START) is State.ONLINE for state in State)
+
+
+def test_status_is_plain_json() -> None:
+    assert list(json.loads(STATUS.to_json())) == [
+        "nodeId",
+        "host",
+        "state",
+        "isAlive",
+        "score",
+        "label",
+        "maxCommitTS",
+        "updateTS",
+    ]

@@ -1,0 +1,100 @@
+"""A node's record while etcd loses answers: what is ours is recognised, and nothing else is (rule 2)."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.own_record import ForeignRecord, OwnRecord
+from binlog.cluster.registry import Registry, key_of
+from binlog.errors import EtcdError
+from binlog.stub.etcd import MemoryEtcd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.lossy_etcd import LossyEtcd
+
+
+def statuses(state: State = State.ONLINE) -> list[NodeStatus]:
+    """Those of a node whose clock and position move on with every call of `pop`."""
+    return [NodeStatus("p", "h:1", state, max_commit_ts=ts, update_ts=ts) for ts in range(500, 0, -1)]
+
+
+async def taken(etcd: MemoryEtcd, values: list[NodeStatus]) -> OwnRecord:
+    record = OwnRecord(Registry(etcd), "pumps", "p")
+    await record.take(values.pop(), None)
+    return record
+
+
+@pytest.mark.parametrize("fates", [["taken"], ["dropped"], ["taken", "taken"], ["taken", "dropped", "taken", "taken"],
+                                   ["dropped", "taken", "dropped", "late", "late"]], ids=" ".join)  # fmt: skip
+async def test_writes_whose_answers_were_lost_are_recognised(fates: list[str]) -> None:
+    """Two heartbeats in a row, or more: one change of etcd's leader."""
+    etcd, values = LossyEtcd(), statuses()
+    record = await taken(etcd, values)
+    etcd.fates = list(fates)
+    for _ in fates:
+        with pytest.raises(EtcdError):
+            await record.write(values.pop)
+    await record.write(values.pop)
+    kept = await record.read()
+    assert kept is not None
+    assert kept.mod_revision == record.revision
+    assert kept.status.update_ts == values[-1].update_ts - 1, "the record is as new as the last write"
+
+
+@given(st.integers(0, 2**32))
+@settings(deadline=None, max_examples=200)
+async def test_no_loss_of_answers_makes_the_record_foreign_and_a_foreign_one_is_always_noticed(seed: int) -> None:
+    dice = random.Random(seed)
+    etcd = LossyEtcd()
+    record = await taken(etcd, statuses())
+    state, ts = State.ONLINE, 1000
+    for _ in range(dice.randrange(12)):
+        etcd.fates = dice.choices(["ok", "taken", "dropped", "late"], k=dice.randrange(4))
+        state = dice.choice([state, state, State.PAUSING])
+        ts += 1
+        status = replace(statuses(state)[0], update_ts=ts)
+        with suppress(EtcdError):
+            await record.write(lambda status=status: status)  # type: ignore[misc]
+    etcd.fates = []
+    await etcd.put(key_of("pumps", "p"), replace(statuses()[0], state=State.OFFLINE, update_ts=ts).to_json())
+    with pytest.raises(ForeignRecord) as found:
+        await record.write(lambda: replace(statuses(state)[0], update_ts=ts + 1))
+    assert found.value.state == "offline"
+
+
+async def test_an_outage_however_long_leaves_few_values_to_recognise() -> None:
+    etcd, values = LossyEtcd(), statuses()
+    record = await taken(etcd, values)
+    etcd.fates = ["dropped"] * 400
+    for _ in range(400):
+        with pytest.raises(EtcdError):
+            await record.write(values.pop)
+    assert len(record._open) == 1
+
+
+async def test_what_nobody_can_read_is_not_ours() -> None:
+    etcd, values = LossyEtcd(), statuses()
+    record = await taken(etcd, values)
+    await etcd.put(key_of("pumps", "p"), b"{")
+    with pytest.raises(ForeignRecord, match="not JSON") as found:
+        await record.write(values.pop)
+    assert found.value.state == "unreadable"
+
+
+async def test_a_promise_is_never_repeated_in_the_words_of_another_state() -> None:
+    """`paused` and final must not be written as the `online` whose outcome is open, nor the other way round."""
+    etcd, values = LossyEtcd(), statuses()
+    record = await taken(etcd, values)
+    etcd.fates = ["dropped"]
+    with pytest.raises(EtcdError):
+        await record.write(values.pop)
+    final = replace(statuses(State.PAUSED)[0], label={"final": "true"}, max_commit_ts=17)
+    await record.write(lambda: final)
+    kept = await record.read()
+    assert kept is not None
+    assert kept.status == final

@@ -1,0 +1,223 @@
+"""Whoever asks later gets more (correctness rule 6)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+from binlog.cluster.timestamp import BatchingSource, OwnTimestamps
+from binlog.cluster.upstream import LEADER_KEY
+from binlog.errors import ClusterMismatch, TimestampUnavailable
+from binlog.stub.etcd import MemoryEtcd
+from binlog.stub.pd import StubPD
+
+
+class Counter:
+    """One allocator that many sources ask; answers take a moment, so that callers pile up."""
+
+    def __init__(self) -> None:
+        self.last_ts = 0
+        self.requests: list[int] = []
+        self.failures: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.random = random.Random(7)
+
+    async def timestamps(self, count: int) -> Sequence[int]:
+        self.requests.append(count)
+        await self.gate.wait()
+        for _ in range(self.random.randrange(3)):
+            await asyncio.sleep(0)
+        if self.failures:
+            raise self.failures.pop(0)
+        self.last_ts += count
+        given = range(self.last_ts - count + 1, self.last_ts + 1)
+        for _ in range(self.random.randrange(3)):
+            await asyncio.sleep(0)  # the answer is on its way while others are served
+        return given
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_callers_that_wait_together_share_a_request() -> None:
+    origin = Counter()
+    source = BatchingSource(origin)
+    origin.gate.clear()
+    first = asyncio.ensure_future(source.get())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    later = [asyncio.ensure_future(source.batch(n)) for n in (1, 5, 2)]
+    await asyncio.sleep(0)
+    origin.gate.set()
+    assert await first == 1
+    assert await asyncio.gather(*later) == [[2], [3, 4, 5, 6, 7], [8, 9]]
+    assert origin.requests == [1, 8], "who comes while a request is under way waits for the next one"
+    await source.close()
+
+
+async def test_nothing_is_kept_for_later_callers() -> None:
+    """The counterexample: a client that keeps a window commits below what a pump has resolved meanwhile."""
+    origin = Counter()
+    client, pump = BatchingSource(origin), BatchingSource(origin)
+    gone = asyncio.ensure_future(client.batch(100))
+    await asyncio.sleep(0)
+    gone.cancel()  # 100 were asked for and their caller has left
+    await asyncio.gather(gone, return_exceptions=True)
+    resolved = await pump.get()
+    assert await client.get() > resolved
+    await client.close()
+    await pump.close()
+
+
+async def test_whoever_asks_later_gets_more() -> None:
+    """Many sources, many callers, cancellations and failures: a call that began after another ended got more."""
+    origin = Counter()
+    sources = [BatchingSource(origin, wait_s=60) for _ in range(4)]
+    chance = random.Random(11)
+    ended_max = 0
+    seen: list[int] = []
+
+    async def caller() -> None:
+        nonlocal ended_max
+        for _ in range(40):
+            if chance.random() < 0.02:
+                origin.failures.append(TimestampUnavailable("lost"))
+            known = ended_max
+            work = asyncio.ensure_future(chance.choice(sources).batch(chance.randrange(1, 4)))
+            if chance.random() < 0.1:
+                await asyncio.sleep(0)
+                work.cancel()
+            try:
+                given = await work
+            except asyncio.CancelledError:
+                continue
+            assert given[0] > known
+            assert given == sorted(set(given))
+            seen.extend(given)
+            ended_max = max(ended_max, given[-1])
+
+    await asyncio.gather(*(caller() for _ in range(30)))
+    assert len(set(seen)) == len(seen) > 500
+    for source in sources:
+        await source.close()
+
+
+async def test_a_failed_request_is_repeated_until_the_deadline() -> None:
+    origin = Counter()
+    source = BatchingSource(origin, wait_s=5)
+    origin.failures = [TimestampUnavailable("no leader"), TimestampUnavailable("no leader")]
+    assert await source.get() == 1
+    assert origin.requests == [1, 1, 1]
+    impatient = BatchingSource(origin, wait_s=0.12)
+    origin.failures = [TimestampUnavailable("nobody is elected")] * 50
+    with pytest.raises(TimestampUnavailable, match=r"no timestamp within 0.12 s: nobody is elected"):
+        await impatient.get()
+    await source.close()
+    await impatient.close()
+
+
+async def test_an_answer_that_never_comes_ends_with_the_deadline() -> None:
+    origin = Counter()
+    origin.gate.clear()
+    source = BatchingSource(origin, wait_s=0.05)
+    with pytest.raises(TimestampUnavailable, match=r"no timestamp within 0.05 s: no answer"):
+        await source.get()
+    await source.close()
+
+
+async def test_what_cannot_get_better_is_not_repeated() -> None:
+    origin = Counter()
+    source = BatchingSource(origin)
+    origin.failures = [ClusterMismatch(1, 2)]
+    with pytest.raises(ClusterMismatch):
+        await source.get()
+    origin.failures = [KeyError("a mistake of ours")]
+    with pytest.raises(KeyError):
+        await source.get()
+    assert await source.get() == 1
+    await source.close()
+
+
+async def test_close_ends_those_who_wait() -> None:
+    origin = Counter()
+    origin.gate.clear()
+    source = BatchingSource(origin)
+    waiting = [asyncio.ensure_future(source.get()) for _ in range(3)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    waiting.append(asyncio.ensure_future(source.get()))
+    await asyncio.sleep(0)
+    await source.close()
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(result, TimestampUnavailable)
+    with pytest.raises(TimestampUnavailable, match="closed"):
+        await source.get()
+
+
+async def test_counts_are_bounded() -> None:
+    source = BatchingSource(Counter())
+    for count in (0, -1, 1 << 18):
+        with pytest.raises(ValueError, match="timestamps can be asked for"):
+            await source.batch(count)
+    await source.close()
+
+
+async def test_own_timestamps_follow_the_elected_pump(closing: AsyncExitStack) -> None:
+    """Nobody elected, then one, then another after a failover: callers wait, and what they get rises."""
+    etcd = MemoryEtcd()
+    await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
+    source = BatchingSource(OwnTimestamps(etcd), wait_s=10)
+    waiting = asyncio.ensure_future(source.get())
+    one = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(one.close)
+    await etcd.put(LEADER_KEY, one.addr.encode())
+    first = await waiting
+    many = await asyncio.gather(*(source.get() for _ in range(20)))
+    assert first < min(many)
+    await one.close()
+    waiting = asyncio.ensure_future(source.get())
+    two = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(two.close)
+    two.set(max(many) + (60_000 << 18))  # a successor starts above the bound
+    await etcd.put(LEADER_KEY, two.addr.encode())
+    assert await waiting > max(many)
+    await source.close()
+
+
+async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack) -> None:
+    etcd = MemoryEtcd()
+    await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
+    one, two = await StubPD.start(cluster_id=42), await StubPD.start(cluster_id=42)
+    closing.push_async_callback(one.close)
+    closing.push_async_callback(two.close)
+    await etcd.put(LEADER_KEY, one.addr.encode())
+    one.set(one.allocate(1)[0] + (3_600_000 << 18))  # its clock was an hour ahead
+    source = BatchingSource(OwnTimestamps(etcd), wait_s=0.3)
+    await source.get()
+    await etcd.put(LEADER_KEY, two.addr.encode())
+    await one.close()
+    with pytest.raises(TimestampUnavailable, match="went back: it gave"):
+        await source.get()
+    await source.close()
+
+
+async def test_two_sources_of_one_pd(closing: AsyncExitStack) -> None:
+    """Over real gRPC: timestamps of two processes' clients interleave and rise for each."""
+    etcd = MemoryEtcd()
+    await etcd.put("/tidb-binlog/v1/cluster_id", b"42")
+    pd = await StubPD.start(cluster_id=42)
+    closing.push_async_callback(pd.close)
+    await etcd.put(LEADER_KEY, pd.addr.encode())
+    sources = [BatchingSource(OwnTimestamps(etcd)) for _ in range(2)]
+    last = 0
+    for source in itertools.islice(itertools.cycle(sources), 40):
+        ts = await source.get()
+        assert ts > last
+        last = ts
+    for source in sources:
+        await source.close()

@@ -1,0 +1,137 @@
+"""Types of settings: sizes, durations, addresses, URLs."""
+
+from __future__ import annotations
+
+import ipaddress
+from datetime import timedelta
+
+import pytest
+from binlog.runtime.fields import (
+    check_host_port,
+    default_host,
+    parse_bytes,
+    parse_go_duration,
+    parse_loose_urls,
+    parse_names,
+    parse_retention,
+    parse_urls,
+    split_host_port,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("42 MB", 42_000_000),
+        ("42 mib", 44_040_192),
+        ("10 gib", 10 << 30),
+        ("", 0),
+        ("7", 7),
+        (7, 7),
+        ("1.5k", 1500),
+        ("1,000 B", 1000),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_sizes(text: object, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1 parsec", "1.2.3", "MB", -1, True, "1e6"])
+def test_no_sizes(text: object) -> None:
+    with pytest.raises(ValueError, match="size"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("8h", 28800),
+        ("1h30m", 5400),
+        ("250ms", 0.25),
+        ("1.5s", 1.5),
+        ("0", 0),
+        ("-3s", -3),
+        ("10µs", 0.00001),
+        (".5h", 1800),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_go_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "8", "h", "8 h", "8hh", "1d", "--1s", "1h junk", "9" * 30 + "h"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_go_duration(text)
+
+
+def test_retention_is_days_or_a_duration() -> None:
+    """K-11."""
+    assert parse_retention("7") == timedelta(days=7)
+    assert parse_retention(7) == timedelta(days=7)
+    assert parse_retention("7h") == timedelta(hours=7)
+    for bad in ("", "seven", "7d", "9" * 30):
+        with pytest.raises(ValueError, match=f"unsupported gc time {bad}, etc: use 7 for 7 day, 7h for 7 hour"):
+            parse_retention(bad)
+
+
+def test_urls_are_trimmed_and_sorted() -> None:
+    """K-05."""
+    assert parse_urls(" http://b:2 ,https://a:1") == ("http://b:2", "https://a:1")
+    assert parse_urls(["unix://x:1"]) == ("unix://x:1",)
+    assert parse_loose_urls("b:2, http://a:1") == ("http://a:1", "http://b:2")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ftp://a:1", "URL scheme must be http, https, unix, or unixs: ftp://a:1"),
+        ("a:1", "URL scheme must be http, https, unix, or unixs: a:1"),
+        ("http://a", 'URL address does not have the form "host:port": http://a'),
+        ("http://a:b", 'URL address does not have the form "host:port": http://a:b'),
+        ("http://a:1/", "URL must not contain a path: http://a:1/"),
+        ("http://a:1,,", "URL scheme must be"),
+        ("", "no URL is given"),
+    ],
+)
+def test_no_urls(text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        parse_urls(text)
+
+
+@pytest.mark.parametrize("value", [7, [1], {"a": 1}, None])
+def test_urls_of_another_type(value: object) -> None:
+    with pytest.raises(ValueError, match="was expected"):
+        parse_urls(value)
+
+
+def test_host_port() -> None:
+    assert split_host_port("10.0.0.1:80") == ("10.0.0.1", 80)
+    assert split_host_port("[::1]:80") == ("::1", 80)
+    assert split_host_port(":80") == ("", 80)
+    assert check_host_port(" h:1 ") == "h:1"
+    for bad in ("h", "h:", "h:x", "h:65536", "::1:80", "h:-1", "h:²"):
+        with pytest.raises(ValueError, match="does not have the form host:port"):
+            split_host_port(bad)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
+    for parse in (parse_bytes, parse_go_duration, parse_retention, parse_urls, parse_loose_urls, split_host_port):
+        try:
+            parse(text)
+        except ValueError:
+            continue
+
+
+def test_names() -> None:
+    assert parse_names("a, b,,c ") == ("a", "b", "c")
+    assert parse_names(["a"]) == ["a"]
+
+
+def test_default_host_is_an_ipv4_address() -> None:
+    """K-06."""
+    assert ipaddress.IPv4Address(default_host())

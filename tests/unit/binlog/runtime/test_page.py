@@ -1,0 +1,35 @@
+"""The page for people: everything is escaped, spans and sizes read well."""
+
+from __future__ import annotations
+
+import pytest
+from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
+
+
+def test_texts_are_escaped_and_alarms_stand_first() -> None:
+    page = render(
+        "pump <1>",
+        "a & b",
+        facts=[Fact("lag", "<b>", "note", Mood.BAD)],
+        tables=[Table("t", ("x",), [("<i>",)]), Table("e", ("x",), [], "nothing here")],
+        alarms=[Alarm("<script>")],
+    )
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert "pump &lt;1&gt;" in page and "a &amp; b" in page
+    assert "&lt;i&gt;" in page and "nothing here" in page
+    assert page.index("&lt;script&gt;") < page.index('class="facts"')
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.24, "0.2 s"), (59.94, "59.9 s"), (95, "1 min 35 s"), (3700, "1 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB"), (1 << 52, "4096.0 TiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert bytes_text(count) == text

@@ -1,0 +1,44 @@
+"""What -V prints (K-04)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import binlog
+from binlog.runtime.version import checked_out, commit_hash, release, version_text
+
+import drainer
+import pump
+import pumpclient
+
+
+def test_lines() -> None:
+    names = [line.partition(": ")[0] for line in version_text().splitlines()]
+    assert names == ["Release Version", "Git Commit Hash", "Build TS", "Python Version", "Python OS/Arch"]
+    assert release() in version_text()
+    assert commit_hash()
+
+
+def test_packages_tell_their_version() -> None:
+    assert binlog.__version__ == pump.__version__ == pumpclient.__version__ == drainer.__version__ == release()
+
+
+def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
+    """HEAD on a branch, packed, detached, and in a linked work tree; nothing where there is no git."""
+    assert checked_out(tmp_path) == ""
+    git = tmp_path / ".git"
+    (git / "refs/heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "packed-refs").write_text("# pack-refs\naaaa refs/heads/other\nbbbb refs/heads/main\n")
+    assert checked_out(tmp_path) == "bbbb"
+    (git / "refs/heads/main").write_text("cccc\n")
+    assert checked_out(tmp_path) == "cccc"
+    linked, place = tmp_path / "linked", git / "worktrees/linked"
+    linked.mkdir()
+    place.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {place}\n")
+    (place / "HEAD").write_text("ref: refs/heads/main\n")
+    (place / "commondir").write_text("../..\n")
+    assert checked_out(linked) == "cccc"
+    (git / "HEAD").write_text("dddd\n")
+    assert checked_out(tmp_path) == "dddd"

@@ -1,0 +1,292 @@
+"""What the next batch is, from the pumps' answers alone."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.apply.batch_planner import (
+    READERS_PER_TASK,
+    Advance,
+    Ask,
+    Mode,
+    Plan,
+    Sizes,
+    absent,
+    decide,
+    first_limits,
+    inline_limits,
+    resume,
+)
+from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark, watermark_of
+from drainer.sink.base import Intent
+
+SIZES = Sizes(inline_bytes_max=2000, inline_count_max=50, spread_bytes_min=1000, spread_bytes_max=8000, parallelism=2)
+ASKED = first_limits(SIZES, schema_version=3, pumps=2)
+
+
+def mark(name: str = "a", **changes: object) -> PumpMark:
+    values: dict[str, object] = {
+        "node_id": name, "host": name, "extension": True, "resolved_ts": 100, "end_ts": 100, "batch_bytes": 0,
+        "batch_count": 0, "stop": Stop.RESOLVED,
+    }  # fmt: skip
+    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def seen(*marks: PumpMark) -> Watermark:
+    return watermark_of(marks, floor_ts=0)
+
+
+def test_the_first_question_is_how_much_lies_before_the_next_ddl() -> None:
+    assert Limits(4000, stop_at_schema=True, schema_version=3, large_bytes_min=4 << 20) == ASKED
+
+
+def test_a_destination_that_cannot_spread_is_asked_for_inline_batches_only() -> None:
+    sizes = Sizes(inline_bytes_max=8000, inline_count_max=100, spread_bytes_max=0)
+    asked = first_limits(sizes, schema_version=3, pumps=2)
+    assert asked == Limits(4000, 50, large_bytes_min=4 << 20)
+    full = mark(batch_bytes=4000, batch_count=50, stop=Stop.LIMIT, end_ts=60)
+    plan = decide(seen(full), after_ts=10, asked=asked, sizes=sizes)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE and plan.until_ts == 60
+
+
+def test_nothing_new_anywhere_is_nothing_to_do() -> None:
+    assert decide(seen(mark(), mark("b")), after_ts=100, asked=ASKED, sizes=SIZES) is None
+
+
+def test_progress_without_data_moves_the_position() -> None:
+    found = decide(seen(mark(), mark("b", resolved_ts=90, end_ts=90)), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert found == Advance(90)
+
+
+def test_from_the_beginning_is_from_the_purge_point() -> None:
+    """`initial-commit-ts = 0` begins with the oldest binlog that is sure to be there; a position stays an error."""
+    marks = mark(batch_bytes=300, batch_count=2, purged_ts=40), mark("b", purged_ts=30)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES) == Advance(40)
+    assert decide(seen(*marks), after_ts=0, asked=ASKED, sizes=SIZES, ceiling_ts=20) == Advance(20)
+    assert isinstance(decide(seen(*marks), after_ts=40, asked=ASKED, sizes=SIZES), Plan)
+    behind = mark("b", resolved_ts=35, end_ts=35)
+    assert decide(seen(marks[0], behind), after_ts=0, asked=ASKED, sizes=SIZES) is None
+    whole = decide(seen(mark(batch_bytes=300, batch_count=2)), after_ts=0, asked=ASKED, sizes=SIZES)
+    assert isinstance(whole, Plan) and whole.after_ts == 0
+
+
+def test_a_little_data_goes_through_the_driver_and_only_its_pump_is_pulled() -> None:
+    found = decide(seen(mark(batch_bytes=300, batch_count=2), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan)
+    assert (found.mode, found.after_ts, found.until_ts) == (Mode.INLINE, 50, 100)
+    assert [[r.node_id for r in task] for task in found.tasks] == [["a"]]
+
+
+def test_small_batches_of_several_pumps_are_one_task() -> None:
+    marks = (mark(batch_bytes=300, batch_count=2), mark("b", batch_bytes=300, batch_count=2))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan) and [[r.node_id for r in task] for task in found.tasks] == [["a", "b"]]
+
+
+def test_a_backlog_is_spread_and_ends_where_the_first_pump_ends_its_batch() -> None:
+    marks = (
+        mark(batch_bytes=4000, batch_count=40, stop=Stop.LIMIT, end_ts=70, split_ts=(55, 60, 65)),
+        mark("b", batch_bytes=3000, batch_count=30, end_ts=100, split_ts=(60, 70, 80)),
+    )
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan)
+    assert (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+    for name in ("a", "b"):
+        ranges = [r for task in found.tasks for r in task if r.node_id == name]
+        assert ranges[0].after_ts == 50 and ranges[-1].until_ts == 70
+
+
+def test_a_backlog_before_a_ddl_is_spread_up_to_the_ddl() -> None:
+    marks = (mark(batch_bytes=4000, batch_count=40, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 70)
+
+
+def test_little_before_a_ddl_asks_again_for_a_batch_with_the_ddl_in_it() -> None:
+    marks = (mark(batch_bytes=40, batch_count=1, stop=Stop.DDL, stop_ts=71, end_ts=70), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES)
+    assert found == Ask(inline_limits(SIZES, pumps=2))
+    again = (mark(batch_bytes=80, batch_count=2), mark("b"))
+    plan = decide(seen(*again), after_ts=50, asked=found.limits, sizes=SIZES)
+    assert isinstance(plan, Plan) and (plan.mode, plan.until_ts) == (Mode.INLINE, 100)
+
+
+def test_a_row_of_a_newer_schema_right_ahead_asks_again_too() -> None:
+    marks = (mark(stop=Stop.SCHEMA, stop_ts=51, end_ts=50), mark("b"))
+    assert isinstance(decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES), Ask)
+
+
+def test_a_watermark_below_the_position_moves_nothing() -> None:
+    """A pump that was killed may begin a little below what it had given out (rule 4): it is waited for."""
+    assert decide(seen(mark(resolved_ts=49, end_ts=49), mark("b")), after_ts=50, asked=ASKED, sizes=SIZES) is None
+    busy = mark("b", batch_bytes=300, batch_count=2)
+    assert decide(seen(mark(resolved_ts=49, end_ts=49), busy), after_ts=50, asked=ASKED, sizes=SIZES) is None
+
+
+def test_nothing_above_the_ceiling_is_planned() -> None:
+    marks = (mark(batch_bytes=300, batch_count=2), mark("b"))
+    found = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, ceiling_ts=80)
+    assert isinstance(found, Plan) and found.until_ts == 80
+    assert decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, ceiling_ts=80) is None
+
+
+def test_an_open_intent_is_the_first_batch_exactly() -> None:
+    """Rule 17: its range, whatever lies behind it, and of every pump."""
+    intent = Intent(50, 90, 4, 100, 1, "x")
+    marks = (mark(batch_bytes=9000, batch_count=90, split_ts=(60, 70)), mark("b"))
+    found = resume(seen(*marks), intent, SIZES)
+    assert found is not None
+    assert (found.after_ts, found.until_ts, found.mode, found.intent) == (50, 90, Mode.SPREAD, intent)
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+
+
+def test_an_open_intent_is_read_from_the_pumps_it_was_begun_with() -> None:
+    """Rule 16: one that was passed then and is back would shift what is in each chunk; one that is gone would too."""
+    intent = Intent(50, 90, 4, 100, 1, "x", ("a", "b"))
+    marks = (mark(batch_bytes=9000, batch_count=90), mark("b"), mark("back", batch_bytes=10, batch_count=1))
+    found = resume(seen(*marks), intent, SIZES)
+    assert found is not None
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+    assert absent(seen(*marks), intent) == ()
+    assert absent(seen(mark("b")), intent) == ("a",)
+
+
+def test_an_open_intent_waits_until_the_pumps_can_serve_it() -> None:
+    assert resume(seen(mark(resolved_ts=89)), Intent(50, 90, 4, 100, 1, "x"), SIZES) is None
+
+
+marks_strategy = st.builds(
+    lambda resolved, end, size, count, stop: mark(
+        "m",
+        resolved_ts=resolved,
+        end_ts=min(end, resolved),
+        batch_bytes=size,
+        batch_count=count,
+        stop=stop,
+        stop_ts=min(end, resolved) + 1 if stop is Stop.LARGE else 0,
+        stop_bytes=5 << 20 if stop is Stop.LARGE else 0,
+    ),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+    st.integers(0, 9000),
+    st.integers(0, 90),
+    st.sampled_from(Stop),
+)
+
+
+@given(st.lists(marks_strategy, min_size=1, max_size=4), st.integers(0, 500), st.none() | st.integers(0, 1000))
+def test_no_plan_leaves_what_is_final(marks: list[PumpMark], after_ts: int, ceiling_ts: int | None) -> None:
+    """Whatever the pumps answer: a batch begins at the position, gets on, and stays at or below the watermark."""
+    watermark = seen(*marks)
+    found = decide(watermark, after_ts=after_ts, asked=ASKED, sizes=SIZES, ceiling_ts=ceiling_ts)
+    if isinstance(found, Plan | Advance):
+        assert after_ts < found.until_ts <= watermark.ts
+        assert ceiling_ts is None or found.until_ts <= ceiling_ts
+    if isinstance(found, Plan):
+        assert found.after_ts == after_ts
+        ranges = [r for task in (*found.tasks, found.large) for r in task]
+        assert all(after_ts <= r.after_ts < r.until_ts <= found.until_ts for r in ranges)
+        larges = [m.stop_ts for m in marks if m.stop is Stop.LARGE and m.stop_ts > after_ts]
+        if found.mode is Mode.LARGE:
+            assert found.until_ts in larges and found.large and not found.tasks
+        else:
+            assert all(found.until_ts < ts for ts in larges)
+
+
+def large(name: str, ts: int, **changes: object) -> PumpMark:
+    return mark(name, end_ts=ts - 1, stop=Stop.LARGE, stop_ts=ts, stop_bytes=9 << 20, **changes)
+
+
+def planned(*marks: PumpMark, after_ts: int = 50, **more: int) -> object:
+    return decide(seen(*marks), after_ts=after_ts, asked=ASKED, sizes=SIZES, **more)  # type: ignore[arg-type]
+
+
+def test_a_large_transaction_is_a_batch_of_its_own() -> None:
+    """The driver pulls it, so Spark has no task; only pumps that may hold something of its commit_ts are asked."""
+    found = planned(large("a", 70), mark("b"), mark("c", end_ts=69, stop=Stop.SCHEMA, stop_ts=70))
+    assert isinstance(found, Plan)
+    assert (found.mode, found.after_ts, found.until_ts, found.tasks) == (Mode.LARGE, 50, 70, ())
+    assert (found.batch_bytes, found.holders) == (9 << 20, ("a",))
+    assert [(r.node_id, r.after_ts, r.until_ts) for r in found.large] == [("a", 50, 70), ("c", 50, 70)]
+
+
+def test_what_lies_before_a_large_transaction_comes_first() -> None:
+    before = large("a", 70, batch_bytes=300, batch_count=2)
+    found = planned(before, mark("b"))
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    found = planned(large("a", 70, batch_bytes=4000, batch_count=40), mark("b"))
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.SPREAD, 69)
+    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2))  # before or behind: who knows
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    found = planned(large("a", 70), mark("b", batch_bytes=300, batch_count=2), after_ts=69)
+    assert isinstance(found, Plan) and (found.mode, [r.node_id for r in found.large]) == (Mode.LARGE, ["a", "b"])
+
+
+def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
+    """Rule 19."""
+    found = planned(large("a", 70), large("b", 70), large("c", 71))
+    assert isinstance(found, Plan) and found.holders == ("a", "b")
+    assert [r.node_id for r in found.large] == ["a", "b"]
+
+
+def test_an_open_intent_with_a_large_transaction_is_finished_as_it_was_begun() -> None:
+    """One of an older drainer, which did not know large batches: tasks pull it in parts and fold it."""
+    found = resume(seen(large("a", 70), mark("b")), Intent(50, 90, 4, 100, 1, "x", ("a", "b")), SIZES)
+    assert found is not None and (found.mode, found.until_ts, found.large) == (Mode.SPREAD, 90, ())
+    assert {r.node_id for task in found.tasks for r in task} == {"a", "b"}
+
+
+def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
+    slow = mark("b", resolved_ts=60, end_ts=60)
+    found = planned(large("a", 70), slow)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 60)
+    assert planned(large("a", 70), slow, after_ts=60) is None
+    found = planned(large("a", 70), mark("b"), ceiling_ts=69)
+    assert isinstance(found, Plan) and (found.mode, found.until_ts) == (Mode.INLINE, 69)
+    assert planned(large("a", 70), mark("b"), after_ts=69, ceiling_ts=69) is None
+
+
+def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
+    """Rule 12: a spread batch ends where the job that drops a key begins; behind it batches are inline."""
+    marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
+    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, loose_from=80)
+    assert isinstance(before, Plan) and (before.mode, before.until_ts) == (Mode.SPREAD, 80)
+    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, loose_from=80)
+    assert behind == Ask(inline_limits(SIZES, pumps=2))
+    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, loose_from=80)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+
+
+@given(
+    st.lists(st.integers(1, 1 << 30), min_size=1, max_size=120),
+    st.integers(1, 64),
+    st.booleans(),
+)
+def test_tasks_are_as_many_as_can_run_twice_and_hold_every_range_once(
+    sizes: list[int], parallelism: int, whole: bool
+) -> None:
+    """A hundred pumps are not a hundred tasks of two processors; none is read twice or left out."""
+    splits = () if whole else (60, 70, 80)
+    marks = [mark(f"p{n}", batch_bytes=size, batch_count=5, split_ts=splits) for n, size in enumerate(sizes)]
+    limits = Sizes(spread_bytes_min=1, spread_bytes_max=1 << 40, parallelism=parallelism)
+    plan = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=limits)
+    assert isinstance(plan, Plan) and plan.mode is Mode.SPREAD
+    assert len(plan.tasks) <= READERS_PER_TASK * parallelism
+    for name in (one.node_id for one in marks):
+        ranges = [part for task in plan.tasks for part in task if part.node_id == name]
+        edges = [ranges[0].after_ts, *(part.until_ts for part in ranges)]
+        assert (edges[0], edges[-1]) == (50, 100)
+        assert [part.after_ts for part in ranges] == edges[:-1]
+    weights = {one.node_id: one.batch_bytes for one in marks}
+    if whole and len(sizes) > READERS_PER_TASK * parallelism:
+        heaviest = max(sum(weights[part.node_id] for part in task) for task in plan.tasks)
+        assert heaviest <= sum(sizes) / (READERS_PER_TASK * parallelism) + max(sizes)
+
+
+def test_an_inline_batch_of_many_pumps_is_few_tasks() -> None:
+    marks = [mark(f"p{n}", batch_bytes=100 << 10, batch_count=5) for n in range(30)]
+    plan = decide(seen(*marks), after_ts=50, asked=inline_limits(SIZES, pumps=30), sizes=SIZES)
+    assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
+    assert len(plan.tasks) == READERS_PER_TASK * SIZES.parallelism
+    assert sorted(len(task) for task in plan.tasks) == [7, 7, 8, 8]

@@ -1,0 +1,91 @@
+"""Random DDL with rows of every version around it: what arrives is what upstream's tables hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from binlog import envelope
+from binlog.tidb.job import Job
+from binlog.tidb.table import TableInfo
+
+from drainer.apply import progress
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
+from drainer.pipeline import Pipeline
+from drainer.schema.job_policy import Policy
+from drainer.schema.keeper import SchemaKeeper
+from drainer.sink.base import Identity
+from drainer.sink.sqlite.sink import SQLiteDestination
+from tests.support.live_supply import LiveSupply
+from tests.support.local_batch import LocalFeed
+from tests.support.schema_case import BEGIN_TS, ts
+from tests.upstream.model import Upstream
+
+SEEDS = int(os.environ.get("DIFFERENTIAL_SEEDS", "15"))
+EVENTS = 150
+
+
+class File:
+    """Every job at once."""
+
+    complete = True
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+        self.clock = 0
+
+    def describe(self) -> str:
+        return "a file"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        return self._upstream.jobs
+
+
+class Port(File):
+    """Jobs that have finished by now, and tables as they stand now. Time goes on while it is asked."""
+
+    complete = False
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        self.clock += 1
+        return [job for clock, job in self._upstream.finished if clock <= self.clock]
+
+    async def table(self, table_id: int) -> TableInfo | None:
+        found = [info for clock, known, info in self._upstream.shown if clock <= self.clock and known == table_id]
+        return found[-1] if found and found[-1].id == table_id else None
+
+
+def drained(upstream: Upstream, path: Path, source: File) -> dict[str, list[tuple[object, ...]]]:
+    destination = SQLiteDestination(path)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    keeper = SchemaKeeper([source], Policy())
+    asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
+    commits = sorted(envelope.scan(payload).commit_ts for payload in upstream.binlogs)
+    cuts = sorted({*upstream.dice.sample(commits, min(len(commits), 40)), commits[-1]})
+    for until_ts in cuts:
+        source.clock = max(source.clock, (until_ts >> 18) - (ts(0) >> 18))
+        feed = LocalFeed([upstream.binlogs], pipeline.position_ts, until_ts)
+        pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
+    destination.close(clean=False)
+    found = {}
+    with sqlite3.connect(path) as connection:
+        for table in upstream.tables:
+            name = f"d.{table.info.name}"
+            columns = ", ".join(f'"{c.name}"' for c in table.info.public_columns)
+            found[name] = sorted(connection.execute(f'SELECT {columns} FROM "{name}"').fetchall(), key=repr)
+    return found
+
+
+@pytest.mark.parametrize("kind", [File, Port])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_arrives_is_what_upstream_holds(
+    seed: int, kind: type[File], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "WAIT_FIRST_S", 0.0)
+    upstream = Upstream(seed).run(EVENTS)
+    assert drained(upstream, tmp_path / "down.sqlite", kind(upstream)) == upstream.truth()

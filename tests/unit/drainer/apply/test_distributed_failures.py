@@ -1,0 +1,121 @@
+"""A spread batch with what is not as it should be: keys twice, columns that nobody knows any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import DBInfo, TableInfo
+
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
+from drainer.order.slot import HASH_VERSION
+from drainer.pipeline import Pipeline
+from drainer.schema.errors import UnknownColumn
+from drainer.schema.history.base import JobHistory
+from drainer.schema.state import Schema
+from drainer.sink.base import Identity, Intent
+from drainer.sink.memory import MemoryDestination, Store
+from tests.support.local_batch import LocalFeed
+from tests.support.row_case import INT, Step, table, transaction
+from tests.support.schema_case import BEGIN_TS, ts
+from tests.unit.drainer.test_pipeline import Supply
+
+T = table([("id", INT), ("v", INT)], handle="id")
+MORE = table([("id", INT), ("v", INT), ("w", INT)], handle="id")
+UNTIL = ts(900)
+INTENT = Intent(BEGIN_TS, UNTIL, 4, 100, HASH_VERSION, "d")
+
+
+@dataclass
+class Life:
+    pipeline: Pipeline
+    supply: Supply
+
+
+def life(store: Store, *, complete: bool = True) -> Life:
+    jobs = [
+        Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d"), finished_ts=1),
+        Job(
+            id=2, type=ActionType.CREATE_TABLE, schema_version=2, schema_id=2, table_id=T.id, table_info=T,
+            finished_ts=2,
+        ),
+    ]  # fmt: skip
+    destination = MemoryDestination(store)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, schema_version=2, complete=complete)
+    supply = Supply(schema)
+    supply.complete = complete
+    return Life(
+        Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts, intent=position.intent), supply
+    )
+
+
+def rows(*steps: Step, info: TableInfo = T) -> list[bytes]:
+    return [transaction([(info, step)], commit_ts=ts(10 + n), version=2) for n, step in enumerate(steps)]
+
+
+def put(key: int, value: int) -> Step:
+    return ("insert", {}, {1: key, 2: value})
+
+
+TWICE = rows(
+    *(put(key, 0) for key in range(20)),
+    put(7, 1),
+    ("update", {1: 7, 2: 0}, {1: 7, 2: 2}),
+    ("update", {1: 3, 2: 0}, {1: 103, 2: 0}),
+    ("delete", {1: 5, 2: 0}, {}),
+)
+
+
+def standing(store: Store) -> list[tuple[int, ...]]:
+    """(id, v) of every row, of the net ones and of those that came one by one."""
+    found = [bytes(row).strip(b"()").split(b",") for row in store.rows[("d", "t")].values() if isinstance(row, bytes)]
+    for literals in store.bags.get(("d", "t"), []):
+        found.append([value for value in literals if isinstance(value, bytes)])
+    return sorted(tuple(map(int, values)) for values in found)
+
+
+EXPECTED = sorted([*((key, 0) for key in range(20) if key not in (3, 5, 7)), (7, 2), (103, 0)])
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_two_rows_of_one_key_in_a_spread_batch(parts: int) -> None:
+    """Rule 21: the later one stays, as where a batch ends between them."""
+    store = Store()
+    feed = LocalFeed([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
+    now = life(store)
+    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+    assert standing(store) == EXPECTED
+    assert (store.intent, store.commit_ts, now.pipeline.open_intent) == (None, UNTIL, None)
+
+
+UNKNOWN = rows(("insert", {}, {1: 1, 2: 1, 3: 9}), info=MORE)
+
+
+def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
+    """Rule 17: what was found out before the range was recorded died with its life; the range must end as it began."""
+    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    former = MemoryDestination(store)
+    former.open(Identity(1, "default", "n"), BEGIN_TS)
+    former.begin(INTENT)
+    life(store, complete=False).pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT), feed)
+    assert standing(store) == [(1, 1)]
+
+
+def test_rows_with_unknown_columns_are_not_spread() -> None:
+    """Rule 14: whether such a row waits, or needs a DDL first, is settled before anything is recorded."""
+    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    now = life(store, complete=False)
+    asked: list[UnknownColumn] = []
+
+    def judge(error: UnknownColumn) -> bool:
+        asked.append(error)
+        now.supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+        return True
+
+    now.supply.judge = judge  # type: ignore[method-assign]
+    now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
+    assert len(asked) == 1 and not feed.spreads
+    assert standing(store) == [(1, 1)]

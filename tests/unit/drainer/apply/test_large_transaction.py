@@ -1,0 +1,295 @@
+"""Large transactions: pulled into a file, applied in pieces, and the outcome is that of any other way."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from binlog import envelope
+from binlog.errors import BinlogError, DecodeError, PumpUnavailable
+from binlog.pb import pump_ext_pb2 as ext
+from binlog.runtime.security import Security
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.large_transaction import LargePuller, sections
+from drainer.apply.progress import Progress
+from drainer.batch.work import SegmentWork
+from drainer.pipeline import Pipeline
+from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
+from drainer.pumps.pull import pull
+from drainer.pumps.spool import NotServed, Spool
+from drainer.pumps.stub import StubPump
+from drainer.pumps.watermark import PumpRange
+from drainer.schema.history.base import JobHistory
+from drainer.schema.history.file import parse_jobs
+from drainer.schema.state import Schema
+from drainer.schema.steps import Merged, Rows
+from drainer.sink.memory import MemoryDestination, Store
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.local_batch import LocalFeed
+from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
+from tests.unit.tidb.damage import survives
+
+MIB = 1 << 20
+BASE = 1 << 60
+
+
+def binlog(start_ts: int, commit_ts: int, size: int = 100, **fields: int) -> bytes:
+    """One row of `size` bytes of table 1."""
+    row = bytes(n % 251 for n in range(1009)) * (size // 1009 + 1)
+    table = b"\x08\x01\x12" + envelope.encode_varint(size) + row[:size] + b"\x38\x00"
+    value = b"\x08\x05\x12" + envelope.encode_varint(len(table)) + table
+    return envelope.encode_binlog(
+        tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", prewrite_value=value, **fields
+    )
+
+
+@pytest.fixture
+def pump() -> Iterator[StubPump]:
+    made = StubPump()
+    made.resolve(1 << 62)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def go_pump() -> Iterator[StubPump]:
+    made = StubPump(extension=False)
+    yield made
+    made.stop()
+
+
+def range_of(pump: StubPump, name: str = "p", *, extension: bool = True, until_ts: int = 1 << 61) -> PumpRange:
+    return PumpRange(name, pump.host, extension, 0, until_ts)
+
+
+def plan_of(*ranges: PumpRange, until_ts: int, holders: tuple[str, ...]) -> Plan:
+    return Plan(0, until_ts, Mode.LARGE, (), 1, large=ranges, holders=holders)
+
+
+PULLER = LargePuller(1, Security())
+
+
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_joined_again() -> None:
+    small, large = binlog(1, 2), binlog(3, 4, 5000)
+    joiner = PartJoiner()
+    messages = [ext.PullRangeResp(payloads=[small, small]), *cut_into_parts(large, 4, 999)]
+    found = [joiner.add(message.SerializeToString()) for message in messages]
+    assert found[0] == [small, small] and found[1:-1] == [[]] * (len(messages) - 2) and found[-1] == [large]
+    joiner.end()
+
+
+def test_parts_that_do_not_follow_one_another_are_refused() -> None:
+    parts = [message.SerializeToString() for message in cut_into_parts(binlog(3, 4, 5000), 4, 999)]
+    for order in ([parts[1]], [parts[0], parts[2]], [parts[0], parts[0]]):
+        joiner = PartJoiner()
+        with pytest.raises(DecodeError, match="commit_ts 4"):
+            for message in order:
+                joiner.add(message)
+    for nothing in (lambda j: j.add(ext.PullRangeResp(payloads=[b"x"]).SerializeToString()), lambda j: j.end()):
+        joiner = PartJoiner()
+        joiner.add(parts[0])
+        with pytest.raises(DecodeError, match="the rest of it did not come"):
+            nothing(joiner)
+
+
+def test_nothing_above_a_part_is_one_value_whoever_serves(pump: StubPump, go_pump: StubPump) -> None:
+    """What `pull` yields goes through the JVM."""
+    large = binlog(BASE + 3, BASE + 4, 3 * PART_BYTES_MAX + 5)
+    for made, extension, parts in ((pump, True, True), (pump, True, False), (go_pump, False, False)):
+        if not made.pulls:
+            made.put(binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6))
+        made.parts = parts  # one of ours from before, and any pump's DDL, is served whole
+        wanted = replace(range_of(made), extension=extension, until_ts=BASE + 6)
+        messages = list(pull(wanted, cluster_id=1, security=Security()))
+        assert max(map(len, messages)) < PART_BYTES_MAX + 1000
+        joiner = PartJoiner()
+        found = [payload for message in messages for payload in joiner.add(message)]
+        assert found == [binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6)]
+
+
+# --- the spool --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["parts", "whole", "go"])
+def test_a_range_in_a_file_that_nobody_sees(kind: str, tmp_path: Path) -> None:
+    """Pumps of ours serve it in parts, older ones and those of the original whole."""
+    made = StubPump(extension=kind != "go")
+    made.parts = kind == "parts"
+    made.resolve(BASE + 9)
+    large = binlog(BASE + 3, BASE + 4, 2 * PART_BYTES_MAX)
+    made.put(binlog(BASE + 1, BASE + 2), large, binlog(BASE + 5, BASE + 6))
+    wanted = range_of(made, extension=kind != "go", until_ts=BASE + 6)
+    before, tempfile.tempdir = tempfile.tempdir, str(tmp_path)
+    progress = Progress()
+    try:
+        with PULLER(plan_of(wanted, until_ts=BASE + 4, holders=("p",)), progress) as found:
+            assert list(tmp_path.iterdir()) == []
+            assert [(one.commit_ts, one.start_ts, one.is_large) for one in found] == [
+                (BASE + 2, BASE + 1, False), (BASE + 4, BASE + 3, True), (BASE + 6, BASE + 5, False)
+            ]  # fmt: skip
+            assert bytes(found[1].payload) == large
+    finally:
+        tempfile.tempdir = before
+        made.stop()
+    assert progress.step == ""
+
+
+def test_a_pump_that_does_not_serve_what_it_told_of(pump: StubPump) -> None:
+    pump.put(binlog(1, 3))
+    wanted = range_of(pump)
+    with (
+        pytest.raises(NotServed, match=r"pump p .*commit_ts 4"),
+        PULLER(plan_of(wanted, until_ts=4, holders=("p",)), Progress()),
+    ):
+        pass
+
+
+def test_a_pull_that_breaks_off_is_an_error(pump: StubPump) -> None:
+    pump.put(binlog(1, 2), binlog(3, 4, PART_BYTES_MAX * 2))
+    pump.failing_pulls = 1
+    with pytest.raises(PumpUnavailable), PULLER(plan_of(range_of(pump), until_ts=4, holders=("p",)), Progress()):
+        pass
+
+
+def test_an_empty_spool_has_no_binlogs() -> None:
+    with contextlib.closing(Spool()) as spool:
+        assert list(spool.binlogs(10)) == []
+
+
+def test_messages_cut_and_damaged_at_every_place() -> None:
+    messages = [m.SerializeToString() for m in cut_into_parts(binlog(3, 4, 400), 4, 150)]
+
+    def take(data: bytes) -> None:
+        with contextlib.closing(Spool()) as spool:
+            begin = spool.take("p", messages[0], 0)
+            spool.take("p", data, begin)
+
+    survives(take, messages[1])
+
+
+# --- sections ---------------------------------------------------------------------------------------------------
+
+
+def merged(commit_ts: int, start_ts: int = 1, *, large: bool = False) -> Merged:
+    return Merged(commit_ts, start_ts, "p", memoryview(b"large") if large else b"small")
+
+
+def test_sections_stand_around_large_transactions() -> None:
+    """What has the commit_ts of a large one goes with it (X-15); the rest is as it was."""
+    small, large = merged, lambda ts, start=1: merged(ts, start, large=True)
+    rows = Rows(0, 99, (small(1), small(2), large(3), small(3, 2), small(4), large(5), large(6)), None)  # type: ignore[arg-type]
+    found = [(s.after_ts, s.until_ts, len(s.binlogs), s.large) for s in sections(rows)]
+    assert found == [(0, 2, 2, False), (2, 3, 2, True), (3, 4, 1, False), (4, 5, 1, True), (5, 99, 1, True)]
+    rows = Rows(0, 99, (small(1), small(2)), None)  # type: ignore[arg-type]
+    assert [(s.after_ts, s.until_ts, len(s.binlogs), s.large) for s in sections(rows)] == [(0, 99, 2, False)]
+
+
+# --- the whole way ----------------------------------------------------------------------------------------------
+
+
+class Recording:
+    """A recording of a real TiDB, and what an ordinary batch of all of it leaves."""
+
+    def __init__(self, name: str) -> None:
+        capture = CaptureSet(GOLDEN / name)
+        self.begin, self.end = capture.meta["scenario_start_ts"], capture.meta["scenario_end_ts"]
+        self.jobs = parse_jobs(capture.jobs_text.decode(), "recording")
+        self.binlogs = [p for p in capture.binlogs if self.begin < envelope.scan(p).commit_ts <= self.end]
+        self.whole = Store()
+        run = self.start(self.whole, 0)
+        run.run(Plan(self.begin, self.end, Mode.INLINE, (), 1), LocalFeed([self.binlogs], self.begin, self.end))
+
+    def start(self, store: Store, large_bytes_min: int, piece_bytes_max: int = 1) -> Pipeline:
+        destination = MemoryDestination(store)
+        position = destination.open(WHO, self.begin)
+        done = None if position.fresh else destination.job_done
+        schema = Schema.open(JobHistory(self.jobs), position_ts=position.commit_ts, job_done=done)
+
+        @contextlib.contextmanager
+        def pull_large(plan: Plan, _progress: Progress) -> Iterator[list[Merged]]:
+            found = []
+            for payload in self.binlogs:
+                scanned = envelope.scan(payload)
+                if plan.after_ts < scanned.commit_ts <= plan.until_ts:
+                    large = len(payload) > large_bytes_min and not scanned.ddl_job_id
+                    view = memoryview(payload) if large else payload
+                    found += [Merged(scanned.commit_ts, scanned.start_ts, pump, view) for pump in ("a", "b")]
+            yield found
+
+        return Pipeline(
+            destination,
+            Supply(schema),
+            CUT,
+            position_ts=position.commit_ts,
+            pull_large=pull_large,
+            piece_bytes_max=piece_bytes_max,
+        )
+
+
+RECORDINGS = [Recording(name) for name in ("keys", "types", "ddl")]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.sampled_from(RECORDINGS), st.sampled_from([0, 150, 1000]), st.sampled_from([1, 300, 5000]), st.data())
+def test_in_pieces_it_comes_out_as_whole(recording: Recording, large: int, piece: int, data: st.DataObject) -> None:
+    """DDL in the way, every schema version, tables with and without keys, each transaction on two pumps (rule 19)."""
+    commits = [envelope.scan(p).commit_ts for p in recording.binlogs]
+    cuts = data.draw(st.sets(st.sampled_from(commits), max_size=3))
+    store = Store()
+    pipeline = recording.start(store, large, piece)
+    after_ts = recording.begin
+    for until_ts in sorted({*cuts, recording.end}):
+        if until_ts > after_ts:
+            pipeline.run(Plan(after_ts, until_ts, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+            after_ts = until_ts
+    assert (store.rows, store.commit_ts, store.jobs) == (
+        recording.whole.rows, recording.whole.commit_ts, recording.whole.jobs
+    )  # fmt: skip
+    for bags in (store.bags, recording.whole.bags):
+        for bag in bags.values():
+            bag.sort(key=repr)
+    assert {k: v for k, v in store.bags.items() if v} == {k: v for k, v in recording.whole.bags.items() if v}
+    assert pipeline.progress.duplicates
+    assert any(entry[0] == "pieces" for entry in store.log)
+    assert pipeline.progress.step == "" and pipeline.progress.batches["large"]
+
+
+class FailingStore(Store):
+    """Fails once, at the so-many-eth piece that is written."""
+
+    left = 3
+
+    def _write(self, work: SegmentWork) -> int:
+        self.left -= 1
+        if self.left == 0:
+            raise BinlogError("the test's server fails")
+        return super()._write(work)
+
+
+def test_what_fails_in_the_middle_leaves_nothing_and_begins_anew() -> None:
+    recording = RECORDINGS[0]
+    size, largest = max(
+        (len(p), envelope.scan(p).commit_ts) for p in recording.binlogs if not envelope.scan(p).ddl_job_id
+    )
+    store = FailingStore()
+    store.left = 1 << 60
+    pipeline = recording.start(store, size - 1)
+    pipeline.run(Plan(recording.begin, largest - 1, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+    before = ({k: dict(v) for k, v in store.rows.items()}, {k: list(v) for k, v in store.bags.items()}, store.commit_ts)
+    store.left = 3
+    with pytest.raises(BinlogError, match="the test's server"):
+        pipeline.run(Plan(largest - 1, largest, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+    assert (store.rows, store.bags, store.commit_ts) == before
+    assert pipeline.position_ts == largest - 1
+    pipeline.run(Plan(largest - 1, recording.end, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+    assert store.rows == recording.whole.rows

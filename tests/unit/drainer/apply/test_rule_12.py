@@ -1,0 +1,240 @@
+"""Rule 12 through the pipeline: upstream stops checking a unique key before its drop's binlog comes."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from binlog import envelope
+from binlog.tidb.job import ActionType, Job
+from binlog.tidb.table import DBInfo, TableInfo
+from binlog.tidb.types import SchemaState
+
+from drainer.apply.batch_planner import Mode, Plan
+from drainer.apply.distributed import Cut
+from drainer.pipeline import Pipeline
+from drainer.schema.constraint_drops import lost_keys
+from drainer.schema.history.base import JobHistory
+from drainer.schema.job_policy import Policy
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.state import Schema
+from drainer.sink.base import Identity
+from drainer.sink.errors import UniqueConflict
+from drainer.sink.sqlite.sink import SQLiteDestination
+from tests.support.live_supply import LiveSupply
+from tests.support.local_batch import LocalFeed
+from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
+from tests.support.schema_case import BEGIN_TS, ddl, ts
+from tests.unit.drainer.test_pipeline import Supply
+
+COLUMNS = [("id", INT), ("u", INT)]
+WITH = table(COLUMNS, unique={"uu": ["u"]}, handle="id")
+WITHOUT = table(COLUMNS, handle="id")
+KEYED = table([("id", not_null(INT)), ("u", INT)], unique={"PRIMARY": ["id"]})
+BARE = table([("id", not_null(INT)), ("u", INT)])
+UNTIL = ts(900)
+DROP_START = ts(5)
+
+
+def jobs(before: TableInfo, after: TableInfo, drop: ActionType) -> list[Job]:
+    """A table, and the drop of its key: versions 3 to 5 are those in which upstream has the key no more."""
+    schema = Job(id=1, type=ActionType.CREATE_SCHEMA, schema_version=1, schema_id=2, db_info=DBInfo(2, "d"))
+    create = Job(
+        id=2, type=ActionType.CREATE_TABLE, schema_version=2, schema_id=2, table_id=before.id, table_info=before
+    )
+    gone = Job(id=3, type=drop, schema_version=5, schema_id=2, table_id=after.id, table_info=after, start_ts=DROP_START)
+    return [schema, create, gone]
+
+
+def row(info: TableInfo, commit_ts: int, version: int, *values: int) -> bytes:
+    step: Step = ("insert", {}, dict(enumerate(values, start=1)))
+    return transaction([(info, step)], commit_ts=commit_ts, version=version)
+
+
+def binlogs(before: TableInfo, after: TableInfo, twice: tuple[tuple[int, int], ...]) -> list[bytes]:
+    (first, *more) = twice
+    return [
+        ddl(ts(1), 1, "CREATE DATABASE d").payload,
+        ddl(ts(2), 2, "CREATE TABLE d.t (…)").payload,
+        row(before, ts(3), 2, *first),
+        *(row(before, ts(10 + n), 4, *values) for n, values in enumerate(more)),
+        ddl(ts(20), 3, "ALTER TABLE d.t DROP INDEX uu").payload,
+        row(after, ts(30), 5, 9, 9),
+    ]
+
+
+def drain(path: Path, known: list[Job], late: list[Job], payloads: list[bytes], cuts: list[int]) -> Pipeline:
+    destination = SQLiteDestination(path)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    schema = Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done)
+    supply = Supply(schema, [list(late)] if late else [])
+    pipeline = Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts)
+    try:
+        for until_ts in cuts:
+            feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
+            pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
+    finally:
+        destination.close(clean=False)
+    return pipeline
+
+
+def rows_of(path: Path, columns: str = "id, u") -> list[tuple[int, ...]]:
+    with sqlite3.connect(path) as connection:
+        return connection.execute(f'SELECT {columns} FROM "d.t" ORDER BY {columns}').fetchall()
+
+
+CASES = [
+    pytest.param(WITH, WITHOUT, ActionType.DROP_INDEX, ((1, 5), (2, 5), (3, 5)), id="secondary"),
+    pytest.param(KEYED, BARE, ActionType.DROP_PRIMARY_KEY, ((9, 0), (1, 5), (1, 6)), id="fold key"),
+]
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+@pytest.mark.parametrize(("before", "after", "drop", "twice"), CASES)
+def test_the_drop_of_a_key_moves_before_the_rows_that_it_refuses(
+    tmp_path: Path,
+    before: TableInfo,
+    after: TableInfo,
+    drop: ActionType,
+    twice: tuple[tuple[int, int], ...],
+    cuts: list[int],
+) -> None:
+    """Rule 12: two live rows hold one value before the drop's binlog; both arrive, and the drop runs once."""
+    path = tmp_path / "down.sqlite"
+    pipeline = drain(path, jobs(before, after, drop), [], binlogs(before, after, twice), cuts)
+    assert rows_of(path) == sorted([*twice, (9, 9)])
+    assert pipeline.progress.ddls == 3 and pipeline.loose_from is None
+
+
+ALONE = table([("id", INT)], handle="id")
+FOLDS_BY_U = table([("id", INT), ("u", not_null(INT))], unique={"uu": ["u"]})
+ONLY_ID = table([("id", INT)])
+RETYPED = replace(WITHOUT, columns=(WITHOUT.columns[0], replace(WITHOUT.columns[1], id=3, type=TEXT)))
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+@pytest.mark.parametrize(
+    ("before", "after"), [pytest.param(WITH, ALONE, id="secondary"), pytest.param(FOLDS_BY_U, ONLY_ID, id="fold key")]
+)
+def test_a_column_that_is_dropped_takes_its_key_along(
+    tmp_path: Path, before: TableInfo, after: TableInfo, cuts: list[int]
+) -> None:
+    """Rule 12: rows of versions in which the key is not checked any more hold one value in the column that goes."""
+    path = tmp_path / "down.sqlite"
+    twice = ((1, 5), (2, 5), (3, 5))
+    pipeline = drain(path, jobs(before, after, ActionType.DROP_COLUMN), [], binlogs(before, after, twice), cuts)
+    assert rows_of(path, "id") == [(1,), (2,), (3,), (9,)]
+    assert pipeline.progress.ddls == 3
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: list[int]) -> None:
+    """Rule 12: it drops the key and changes the column's type; the rows that it moved before are cast."""
+    path = tmp_path / "down.sqlite"
+    known = jobs(WITH, RETYPED, ActionType.MULTI_SCHEMA_CHANGE)
+    drain(path, known, [], binlogs(WITH, RETYPED, ((1, 5), (2, 5)))[:-1], cuts)
+    found: list[tuple[object, ...]] = list(rows_of(path))
+    assert found == [(1, "5"), (2, "5")]
+
+
+def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
+    renamed = replace(WITH, indexes=(replace(WITH.indexes[0], name="other"),))
+    assert not lost_keys(WITH, renamed) and not lost_keys(
+        WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
+    )
+    assert lost_keys(WITH, WITHOUT) == {"uu"}
+
+
+class Port:
+    """A status port on which a job shows `after` so many questions."""
+
+    complete = False
+
+    def __init__(self, known: list[Job], late: Job, running: TableInfo, after: int) -> None:
+        self._known, self._late, self._running = known, late, running
+        self._after = after
+
+    def describe(self) -> str:
+        return "a status port"
+
+    async def refresh(self, wanted: int | None = None) -> list[Job]:
+        self._after -= 1
+        return [*self._known, self._late] if self._after < 0 else self._known
+
+    async def table(self, table_id: int) -> TableInfo:
+        return self._running
+
+
+DROPPING = replace(KEYED, indexes=(replace(KEYED.indexes[0], state=SchemaState.DELETE_ONLY),))
+SECONDARY_GOING = replace(WITH, indexes=(replace(WITH.indexes[0], state=SchemaState.DELETE_ONLY),))
+
+
+@pytest.mark.parametrize("cuts", [[UNTIL], [ts(4), ts(10), ts(15), UNTIL]])
+@pytest.mark.parametrize(
+    ("before", "running", "after", "drop", "twice"),
+    [
+        (WITH, SECONDARY_GOING, WITHOUT, ActionType.DROP_INDEX, ((1, 5), (2, 5), (3, 5))),
+        (KEYED, DROPPING, BARE, ActionType.DROP_PRIMARY_KEY, ((9, 0), (1, 5), (1, 6))),
+        (KEYED, DROPPING, BARE, ActionType.DROP_PRIMARY_KEY, ((1, 0), (1, 5), (1, 6))),
+    ],
+)
+def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
+    tmp_path: Path,
+    before: TableInfo,
+    running: TableInfo,
+    after: TableInfo,
+    drop: ActionType,
+    twice: tuple[tuple[int, int], ...],
+    cuts: list[int],
+) -> None:
+    """Rule 12 where a status port is the only source: rows newer than every known job wait for the one that runs on
+    their table; nothing is evicted, and the drainer does not stop."""
+    path = tmp_path / "down.sqlite"
+    known = jobs(before, after, drop)
+    destination = SQLiteDestination(path)
+    position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
+    keeper = SchemaKeeper([Port(known[:2], known[2], running, after=3)], Policy())
+    asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))
+    pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
+    payloads = binlogs(before, after, twice)
+    for until_ts in cuts:
+        feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
+        pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
+    destination.close(clean=False)
+    assert rows_of(path) == sorted([*twice, (9, 9)])
+    assert pipeline.progress.ddls == 3
+
+
+def test_a_drop_that_is_learned_when_its_rows_are_refused(tmp_path: Path) -> None:
+    """Rule 12: the history is read again before giving up."""
+    path = tmp_path / "down.sqlite"
+    known = jobs(WITH, WITHOUT, ActionType.DROP_INDEX)
+    payloads = binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))
+    assert drain(path, known[:2], known[2:], payloads, [ts(15), UNTIL]).progress.ddls == 3
+    assert rows_of(path) == [(1, 5), (2, 5), (9, 9)]
+
+
+def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path) -> None:
+    """Rule 12: nothing is evicted and nothing moves."""
+    path = tmp_path / "down.sqlite"
+    payloads = binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))
+    with pytest.raises(UniqueConflict, match="'uu'"):
+        drain(path, jobs(WITH, WITHOUT, ActionType.DROP_INDEX)[:2], [], payloads, [ts(4), ts(15)])
+    assert rows_of(path) == [(1, 5)]
+
+
+def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
+    """Rule 12: from the start of the job that drops a key, not of one that adds a column or drops a plain index."""
+    found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
+    assert found.loose_from == DROP_START
+    for kind, after in ((ActionType.ADD_COLUMN, WITHOUT), (ActionType.DROP_INDEX, WITH)):
+        other = Schema.open(JobHistory(jobs(WITH, after, kind)), position_ts=ts(2), schema_version=2)
+        assert other.loose_from is None
+
+
+def test_the_rows_of_this_file_are_what_they_say() -> None:
+    found = [envelope.scan(payload) for payload in binlogs(WITH, WITHOUT, ((1, 5), (2, 5)))]
+    assert [e.schema_version for e in found if not e.ddl_job_id] == [2, 4, 5]

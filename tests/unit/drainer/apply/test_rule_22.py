@@ -1,0 +1,379 @@
+"""Rule 22, from plan to destination: what was planned for a range is what was pulled, and what came through Spark.
+
+Pumps are real servers, reading and applying tasks are those of executors; only Spark between them is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pytest
+from binlog import envelope
+from binlog.cluster.node import NodeStatus, State
+from binlog.cluster.registry import Registry
+from binlog.runtime.security import Security
+from binlog.stub.etcd import MemoryEtcd
+
+from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.fold_order import FoldOrder
+from drainer.apply.micro_batch import SpreadJob
+from drainer.order.blob import split_totals, with_totals
+from drainer.order.errors import BlobError
+from drainer.order.slot import HASH_VERSION
+from drainer.pipeline import Pipeline
+from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.pumps.stub import StubPump
+from drainer.pumps.survey import PumpSet, dial_with
+from drainer.pumps.watermark import Limits
+from drainer.service.scheduler import Scheduler
+from drainer.sink.base import Intent, SlotResult
+from drainer.sink.memory import Store
+from drainer.spark.errors import ErrorInTask, ErrorSeal
+from drainer.spark.shuffle_apply import Apply, Fold, of_all_slots
+from drainer.spark.source.executor import read_task
+from drainer.spark.source.planned_reader import PullTask
+from tests.support.row_case import transaction
+from tests.support.schema_case import BEGIN_TS, ts
+from tests.unit.drainer.apply.test_distributed_failures import T, life, put, standing
+
+SLOTS = 4
+INLINE = Sizes(spread_bytes_max=0)
+SPREAD = Sizes(spread_bytes_min=1, parallelism=2)
+BOTH = pytest.mark.parametrize("sizes", [INLINE, SPREAD], ids=["inline", "spread"])
+MADE = pytest.mark.parametrize("ends_pulls", [True, False], ids=["now", "before rule 22"])
+
+SEAL = ErrorSeal.new()
+
+
+def row(key: int) -> bytes:
+    return transaction([(T, put(key, key))], commit_ts=ts(10 + key), version=2)
+
+
+@dataclass
+class TaskFeed:
+    """A batch in the hands of executors' tasks. `lost`: places of record batches that Spark does not bring."""
+
+    plan: Plan
+    lost: tuple[int, ...] = ()
+    check_only: bool = False
+
+    def messages(self) -> Iterable[tuple[str, bytes]]:
+        for batch in self._read():
+            yield from zip(batch.column("pump").to_pylist(), batch.column("blob").to_pylist(), strict=True)
+
+    def check(self, order: FoldOrder) -> None:
+        raise AssertionError("the schema is complete")
+
+    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+        batches = self._read()
+        if not job.folded:
+            batches = [folded for batch in batches for folded in Fold(job.order)(iter([batch]))]
+        slots: dict[int, list[bytes]] = {slot: [] for slot in range(job.intent.slots)}
+        for batch in batches:
+            numbers = batch.column("seq" if job.folded else "slot").to_pylist()
+            for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
+                slots[slot].append(blob)
+        apply = Apply(job.intent, job.target, job.planned)
+        results = [list(apply(iter([_slotted(slot, blobs)]))) for slot, blobs in slots.items()]
+        found = [SlotResult(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
+        return of_all_slots(found, job.intent, job.planned)
+
+    def _read(self) -> list[pa.RecordBatch]:
+        tasks = [PullTask(ranges, 1, Security(), True, self.plan.fold, SEAL) for ranges in self.plan.tasks]
+        try:
+            found = list(itertools.chain.from_iterable(map(read_task, tasks)))
+        except ErrorInTask as error:
+            raise SEAL.unwrap(error) from error
+        return [batch for place, batch in enumerate(found) if place not in self.lost]
+
+
+def _slotted(slot: int, blobs: list[bytes]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"slot": [slot] * len(blobs), "blob": blobs})
+
+
+@dataclass
+class Drainer:
+    """A scheduler and a pipeline over these pumps and a destination in memory."""
+
+    sizes: Sizes
+    store: Store = field(default_factory=Store)
+    pumps: dict[str, StubPump] = field(default_factory=dict)
+    registry: Registry = field(default_factory=lambda: Registry(MemoryEtcd()))
+    finish_without: tuple[str, ...] = ()
+
+    async def add(self, name: str, *payloads: bytes, resolved: int = 900, **more: bool) -> StubPump:
+        pump = self.pumps[name] = StubPump(**more)
+        pump.put(*payloads)
+        pump.resolve(ts(resolved))
+        await self.registry.create("pumps", NodeStatus(name, pump.host, State.ONLINE))
+        return pump
+
+    async def plan(self, until_ts: int = 0, *, looks: int = 50) -> tuple[Plan, Pipeline]:
+        """A life begins, and the pumps are asked until there is a batch, up to `until_ts` at least."""
+        self.life = life(self.store)
+        self.set = PumpSet(self.registry, dial_with(1, Security()))
+        loop = asyncio.get_running_loop()
+        self.scheduler = Scheduler(
+            self.set, self.life.pipeline, self.sizes, loop=loop, finish_without=self.finish_without
+        )
+        for _ in range(looks):
+            await asyncio.to_thread(self.scheduler.next_until, 0)
+            plan = self.scheduler.current
+            if plan is not None and plan.until_ts >= until_ts:
+                return plan, self.life.pipeline
+        raise AssertionError(self.scheduler.outlook)
+
+    async def end(self) -> None:
+        self.scheduler.stop()
+        await asyncio.sleep(0)
+        await self.set.close()
+
+
+@asynccontextmanager
+async def drainer(sizes: Sizes) -> AsyncIterator[Drainer]:
+    made = Drainer(sizes)
+    try:
+        yield made
+    finally:
+        await made.end()
+        for pump in made.pumps.values():
+            await asyncio.to_thread(pump.stop)
+
+
+async def run(pipeline: Pipeline, plan: Plan, feed: TaskFeed | None = None) -> None:
+    await asyncio.to_thread(pipeline.run, plan, feed or TaskFeed(plan))
+
+
+def moved(store: Store) -> bool:
+    """Whether anything was written or the position has moved."""
+    return bool(store.commit_ts != BEGIN_TS or store.rows or store.slots_done or store.log)
+
+
+@BOTH
+@MADE
+async def test_a_pump_that_serves_less_than_it_planned(sizes: Sizes, ends_pulls: bool) -> None:
+    """The batch stops with pump, range and both numbers, and nothing moves; once the pump serves it all, all is there.
+    A pump from before rule 22 says at least what its whole batch holds."""
+    async with drainer(sizes) as made:
+        await made.add("a", *map(row, (1, 4)))
+        bad = await made.add("b", *map(row, (2, 3)))
+        bad.ends_pulls = ends_pulls
+        bad.unserved = {ts(13)}
+        plan, pipeline = await made.plan()
+        assert plan.mode is (Mode.INLINE if sizes is INLINE else Mode.SPREAD)
+        size = f" of {len(row(2)) + len(row(3))} bytes" if ends_pulls else ""
+        wanted = rf"pump b \({bad.host}\): the range \({BEGIN_TS}, {ts(900)}\] was planned with 2 binlogs{size}, but 1 "
+        with pytest.raises(RangeDiffers, match=wanted):
+            await run(pipeline, plan)
+        assert not moved(made.store)
+        bad.unserved = set()
+        await made.end()
+        plan, pipeline = await made.plan()
+        await run(pipeline, plan)
+        assert standing(made.store) == [(key, key) for key in (1, 2, 3, 4)] and made.store.commit_ts == ts(900)
+
+
+@BOTH
+async def test_a_pump_that_serves_nothing_at_all(sizes: Sizes) -> None:
+    """As a run of fakes once did: the stream ended, empty and well."""
+    async with drainer(sizes) as made:
+        pump = await made.add("a", row(1))
+        pump.unserved = {ts(11)}
+        plan, pipeline = await made.plan()
+        with pytest.raises(RangeDiffers, match=r"1 binlog of .* but 0 binlogs"):
+            await run(pipeline, plan)
+        assert not moved(made.store)
+
+
+@BOTH
+async def test_a_go_pump_that_serves_less_than_it_streamed(sizes: Sizes) -> None:
+    async with drainer(sizes) as made:
+        pump = await made.add("go", *map(row, (1, 2, 3, 4)), extension=False)
+        plan, pipeline = await made.plan(ts(14))
+        size = sum(len(row(key)) for key in (1, 2, 3, 4))
+        assert plan.planned == {"go": Counted(4, size)} and plan.until_ts == ts(14)
+        pump.unserved = {ts(12)}
+        wanted = "pump go .* 1 binlog of .* but 0" if sizes is SPREAD else f"pump go .* 4 binlogs of {size} .* but 3"
+        with pytest.raises(RangeDiffers, match=wanted):
+            await run(pipeline, plan)
+        assert not moved(made.store)
+
+
+@BOTH
+async def test_a_late_commit_between_plan_and_pull_is_in_the_next_plan(sizes: Sizes) -> None:
+    async with drainer(sizes) as made:
+        pump = await made.add("a", *map(row, (1, 3)))
+        plan, pipeline = await made.plan()
+        pump.put(row(2))
+        with pytest.raises(RangeDiffers, match=r"2 binlogs .* but 3 binlogs"):
+            await run(pipeline, plan)
+        assert not moved(made.store)
+        if sizes is SPREAD:
+            made.store.intent = None  # the life below has begun nothing
+        await made.end()
+        plan, pipeline = await made.plan()
+        await run(pipeline, plan)
+        assert standing(made.store) == [(1, 1), (2, 2), (3, 3)]
+
+
+@pytest.mark.parametrize("sizes", [INLINE, SPREAD, replace(SPREAD, parallelism=8)], ids=["inline", "spread", "more"])
+async def test_where_another_pump_cuts_the_batch_each_is_counted_up_to_there(sizes: Sizes) -> None:
+    """Three pumps with three watermarks: of all but the slowest the first answer is for more than the batch."""
+    async with drainer(sizes) as made:
+        await made.add("slow", *map(row, range(1, 90, 3)), resolved=60)
+        await made.add("quick", *map(row, range(2, 90, 3)), resolved=95)
+        await made.add("idle", row(95), resolved=120)
+        plan, pipeline = await made.plan()
+        assert plan.until_ts == ts(60)
+        wanted = {"slow": range(1, 51, 3), "quick": range(2, 51, 3), "idle": ()}
+        for name, keys in wanted.items():
+            assert plan.planned[name] == Counted(len(keys), sum(len(row(key)) for key in keys)), name
+        assert all(part.planned is not None for task in plan.tasks for part in task)
+        await run(pipeline, plan)
+        assert standing(made.store) == sorted((key, key) for keys in wanted.values() for key in keys)
+
+
+@BOTH
+async def test_fakes_and_a_transaction_on_two_pumps_are_no_difference(sizes: Sizes) -> None:
+    async with drainer(sizes) as made:
+        fakes = [envelope.encode_fake(ts(n)) for n in range(20, 30)]
+        await made.add("a", row(1), *fakes, row(30))
+        await made.add("b", row(1), row(2))
+        await made.add("go", row(3), *fakes, envelope.encode_fake(ts(899)), extension=False)
+        plan, pipeline = await made.plan(ts(899))
+        assert {name: part.count for name, part in plan.planned.items() if part} == {"a": 2, "b": 2, "go": 1}
+        await run(pipeline, plan)
+        assert standing(made.store) == [(1, 1), (2, 2), (3, 3), (30, 30)]
+
+
+@BOTH
+async def test_what_spark_does_not_bring_is_missed(sizes: Sizes) -> None:
+    """Every task read all of its ranges, and one's rows are lost on the way."""
+    async with drainer(sizes) as made:
+        await made.add("a", *map(row, range(1, 20, 2)))
+        await made.add("b", *map(row, range(2, 20, 2)))
+        plan, pipeline = await made.plan()
+        with pytest.raises(RangeDiffers, match=r"was planned .* but .* (to the driver|through Spark to slot 0)"):
+            await run(pipeline, plan, TaskFeed(plan, lost=(1,)))
+        assert not moved(made.store)
+
+
+async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> None:
+    async with drainer(SPREAD) as made:
+        await made.add("a", *map(row, range(1, 20, 2)))
+        plan, pipeline = await made.plan()
+        plan = replace(plan, fold=None)
+        with pytest.raises(RangeDiffers, match=r"10 binlogs .* through Spark to slot 0"):
+            await run(pipeline, plan, TaskFeed(plan, lost=(0,)))
+        assert not moved(made.store)
+        await run(pipeline, plan)
+        assert len(standing(made.store)) == 10
+
+
+def test_a_slot_that_no_task_reported_is_missed() -> None:
+    intent = Intent(10, 20, 3, 100, HASH_VERSION, "d")
+    some = SlotResult(1, 5, 1, 0)
+    empty = [SlotResult(slot, 0, 0, 0) for slot in (0, 2)]
+    assert of_all_slots([some, *empty], intent) == [some]
+    with pytest.raises(RangeDiffers, match=r"slots \[2\] of the batch \(10, 20\]"):
+        of_all_slots([some, empty[0]], intent)
+
+
+def test_totals_of_a_part_reach_every_slot_or_are_refused() -> None:
+    marked = with_totals({1: b"blob"}, 3, count=7, size=700)
+    assert {slot: split_totals(one) for slot, one in marked.items()} == {
+        0: (7, 700, b""), 1: (7, 700, b"blob"), 2: (7, 700, b""),
+    }  # fmt: skip
+    for end in range(16):
+        with pytest.raises(BlobError, match="totals"):
+            split_totals(marked[1][:end])
+
+
+async def test_an_open_batch_is_counted_anew_and_finished() -> None:
+    """After a restart nothing is known of its plan; each pump is asked for just its range."""
+    async with drainer(SPREAD) as made:
+        await made.add("a", *map(row, range(1, 90)))
+        await made.add("b", row(95))
+        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
+        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
+        plan, pipeline = await made.plan()
+        assert plan.intent is not None and plan.until_ts == ts(60)
+        assert plan.planned == {"a": Counted(50, sum(len(row(key)) for key in range(1, 51)))}
+        await run(pipeline, plan)
+        assert made.store.commit_ts == ts(60) and len(standing(made.store)) == 50
+
+
+async def test_an_open_batch_records_how_much_each_pump_holds_of_it() -> None:
+    async with drainer(SPREAD) as made:
+        pump = await made.add("a", *map(row, (1, 2)))
+        await made.add("b", row(3))
+        plan, pipeline = await made.plan()
+        pump.unserved = {ts(11)}
+        with pytest.raises(RangeDiffers):
+            await run(pipeline, plan)
+        assert made.store.intent == Intent(
+            BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d", pumps=("a", "b"), counts=(2, 1)
+        )
+
+
+@pytest.mark.parametrize("given_up", [(), ("a",)])
+async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tuple[str, ...]) -> None:
+    """Its chunks would be cut in other places (rule 16): it holds back by name and numbers, until an operator says."""
+    async with drainer(SPREAD) as made:
+        await made.add("a", *map(row, (1, 2)))
+        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
+        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.finish_without = given_up
+        if given_up:
+            plan, pipeline = await made.plan()
+            await run(pipeline, plan)
+            assert len(standing(made.store)) == 2
+            return
+        with pytest.raises(AssertionError, match=r"held 3 binlogs of the unfinished batch .* and holds 2 now"):
+            await made.plan(looks=1)
+        assert made.scheduler.outlook.held_by == "a"
+        assert not made.store.rows
+
+
+async def test_one_pump_given_up_says_nothing_of_another() -> None:
+    """Rule 16: both hold less than before, and the operator gave up one."""
+    async with drainer(SPREAD) as made:
+        await made.add("a", *map(row, (1, 2)))
+        await made.add("b", *map(row, (3, 4)))
+        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
+        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
+        made.finish_without = ("a",)
+        with pytest.raises(AssertionError, match=r"pump b: it held 3 binlogs of the unfinished batch"):
+            await made.plan(looks=1)
+        assert made.scheduler.outlook.held_by == "b"
+
+
+async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
+    """An operator forced it offline, for its disk is lost: no task reads, so no slot hears of totals."""
+    async with drainer(SPREAD) as made:
+        await made.add("b", row(70))
+        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
+        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.finish_without = ("a",)
+        plan, pipeline = await made.plan()
+        assert plan.intent is not None and plan.tasks == ()
+        await run(pipeline, plan)
+        assert made.store.commit_ts == ts(60) and made.store.intent is None
+
+
+async def test_a_purge_between_plan_and_count_is_an_error_not_an_empty_batch() -> None:
+    async with drainer(INLINE) as made:
+        await made.add("slow", resolved=60)
+        quick = await made.add("quick", row(1), row(80), resolved=95)
+        pumps = PumpSet(made.registry, dial_with(1, Security()))
+        watermark = await pumps.survey(after_ts=BEGIN_TS, limits=Limits(1 << 20))
+        assert watermark.ts == ts(60)
+        await pumps.close()
+        quick.purged_ts = ts(50)
+        with pytest.raises(Exception, match="may be gone"):
+            await made.plan()

@@ -1,0 +1,41 @@
+"""Slots' blobs in pieces through a shuffle."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob, join_blobs
+from drainer.order.errors import BlobError
+from drainer.spark.source.executor import slotted
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.integers(1, 70), st.randoms())
+def test_blobs_come_back_whatever_the_order(blobs: list[bytes], bytes_max: int, dice: random.Random) -> None:
+    pieces = [piece for blob in blobs for piece in cut_blob(blob, bytes_max)]
+    assert all(len(piece) <= bytes_max + 16 for piece in pieces)
+    dice.shuffle(pieces)
+    assert sorted(join_blobs(pieces)) == sorted(blobs)
+
+
+def test_a_blob_that_is_not_whole_is_an_error() -> None:
+    pieces = list(cut_blob(bytes(100), 30))
+    for broken in (pieces[1:], pieces[:-1], [pieces[0]], [b"short"]):
+        with pytest.raises(BlobError, match="blob"):
+            join_blobs(broken)
+
+
+def test_no_row_and_no_batch_is_above_a_few_mib() -> None:
+    """What a reading task gives to the JVM."""
+    slots = {0: bytes(11 << 20), 1: b"small", 2: bytes(3 << 20), 3: b"", 4: bytes(4 << 20)}
+    batches = list(slotted(slots))
+    assert max(batch.nbytes for batch in batches) < 3 * PIECE_BYTES_MAX
+    found: dict[int, list[bytes]] = {}
+    for batch in batches:
+        for slot, piece in zip(batch.column("seq").to_pylist(), batch.column("blob").to_pylist(), strict=True):
+            assert len(piece) <= PIECE_BYTES_MAX + 16
+            found.setdefault(slot, []).append(piece)
+    assert {slot: join_blobs(pieces) for slot, pieces in found.items()} == {s: [b] for s, b in slots.items()}

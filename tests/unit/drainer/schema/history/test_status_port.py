@@ -1,0 +1,290 @@
+"""DDL history from a status port, as several TiDB versions serve it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from binlog.stub.etcd import MemoryEtcd
+from binlog.tidb.job import ActionType, Job
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.served import read_batch
+from drainer.config import Config
+from drainer.schema.errors import HistoryBroken, TableUnverified
+from drainer.schema.history.status_port import BURST, PAGE_JOBS, Pace, UrlSource, fetcher
+from drainer.schema.job_policy import Policy
+from drainer.schema.keeper import SchemaKeeper
+from drainer.service.daemon import job_sources
+from tests.support.certificates import Authority
+from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
+
+
+@dataclass
+class Port:
+    """A stub of /ddl/history. `pages`: "old" knows only limit (the last n, ascending); "down" pages downwards from
+    start_job_id; "up" pages upwards from it, which nobody documents; `cap`: the longest page it gives."""
+
+    pages: str
+    cap: int = 10_000
+    ids: list[int] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    tables: dict[int, object] = field(default_factory=dict)
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        parts = urlsplit(path)
+        query = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
+        if parts.path == "/schema":
+            found = self.tables.get(query["table_id"])
+            return (200, json.dumps(found).encode()) if found else (404, b"no such table")
+        ids = sorted(self.ids)
+        limit = min(query.get("limit", self.cap if "limit" in query else len(ids)), self.cap if query else len(ids))
+        start = query.get("start_job_id")
+        if start is not None and start < 1:
+            return 400, b"start_job_id must be greater than 0"
+        if self.pages == "old" or (start is None and "limit" not in query):
+            chosen = ids[-limit:] if limit else ids
+        elif self.pages == "down":
+            chosen = [i for i in reversed(ids) if start is None or i <= start][:limit]
+        else:
+            chosen = [i for i in ids if start is None or i >= start][:limit] if start else ids[-limit:]
+        jobs = [job(i, ActionType.ADD_COLUMN, i, table_id=1, table_info=table(1, "t")) for i in chosen]
+        return 200, json.dumps([j.to_json() for j in jobs]).encode()
+
+
+@contextmanager
+def serving(port: Port) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = port.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("pages", ["old", "down", "up"])
+async def test_everything_first_then_what_is_new(pages: str) -> None:
+    port = Port(pages, ids=list(range(1, 1000)))
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        assert [j.id for j in await source.refresh()] == list(range(1, 1000))
+        assert await source.refresh() == []
+        port.ids += [1000, 1005]
+        assert [j.id for j in await source.refresh()] == [1000, 1005]
+
+
+@pytest.mark.parametrize("pages", ["old", "down", "up"])
+@pytest.mark.parametrize("cap", [64, 10_000])
+async def test_more_new_jobs_than_a_page_holds(pages: str, cap: int) -> None:
+    port = Port(pages, cap=cap, ids=list(range(1, 50)))
+    with serving(port) as url:
+        source = UrlSource(url + "/ddl/history", interval_s=0)
+        await source.refresh()
+        port.ids += range(50, 50 + 3 * PAGE_JOBS)
+        assert [j.id for j in await source.refresh()] == list(range(50, 50 + 3 * PAGE_JOBS))
+
+
+async def test_a_job_that_ran_long_is_found_by_its_id() -> None:
+    """It finishes below the newest page of a busy cluster."""
+    port = Port("down", ids=[i for i in range(1, 2000) if i != 17])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        port.ids.append(17)
+        assert await source.refresh() == []
+        assert [j.id for j in await source.refresh(17)] == [17]
+
+
+async def test_a_job_that_finished_out_of_order_within_the_newest_page() -> None:
+    port = Port("down", ids=[1, 2, 4, 5])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        port.ids.append(3)
+        assert [j.id for j in await source.refresh()] == [3]
+
+
+async def test_reads_no_more_often_than_allowed() -> None:
+    port = Port("down", ids=[1])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0.05, burst=1)
+        begin = time.monotonic()
+        for _ in range(3):
+            await source.refresh()
+        assert time.monotonic() - begin >= 0.1
+
+
+@given(
+    asked=st.lists(st.floats(0, 5), min_size=1, max_size=60), interval_s=st.floats(0.01, 2), burst=st.integers(1, 10)
+)
+def test_a_pace_lets_a_few_through_at_once_and_the_rest_one_by_one(
+    asked: list[float], interval_s: float, burst: int
+) -> None:
+    """`asked`: seconds between the end of one question and the next."""
+    pace = Pace(interval_s, burst)
+    now_s, begun = 0.0, []
+    for apart_s in asked:
+        now_s += apart_s
+        now_s += pace.wait_s(now_s)
+        begun.append(now_s)
+    assert begun[:burst] == pytest.approx(list(itertools.accumulate(asked))[:burst])
+    for first, last in zip(begun, begun[burst:], strict=False):
+        assert last - first >= interval_s * 0.999
+
+
+async def test_what_a_row_behind_a_ddl_needs_to_know_is_not_held_up() -> None:
+    """The DDL's job, the table as it stands, and the history once more. With an interval of a minute, one question that
+    must wait for it would outlast the deadline."""
+    port = Port("down", ids=[1], tables={1: table(1, "t").to_json()})
+    with serving(port) as url:
+        keeper = SchemaKeeper([UrlSource(url, interval_s=60)], Policy())
+        await keeper.open(position_ts=BEGIN_TS)
+        port.ids.append(9)
+        batch = read_batch([ddl(ts(1), 9, "x"), row(ts(2), 9, 1)], after_ts=BEGIN_TS, until_ts=ts(9))
+        async with asyncio.timeout(50):
+            await keeper.prepare(batch)
+            assert keeper.schema.job(9) is not None
+            assert await keeper.verify(TableUnverified(table_ids=(1,), schema_version=9, commit_ts=ts(2)))
+        assert [urlsplit(path).path for path in port.asked] == ["/ddl/history"] * 2 + ["/schema", "/ddl/history"]
+
+
+async def test_a_job_that_stays_away_is_not_asked_for_all_the_time() -> None:
+    port = Port("down", ids=[1])
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=60)
+        for _ in range(BURST):
+            await source.refresh()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await source.refresh()
+        assert len(port.asked) == BURST
+
+
+async def test_jobs_that_are_known_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest page holds 200 of them, each with a whole table."""
+    read: list[int] = []
+    from_json = Job.from_json
+
+    def counted(document: object) -> Job:
+        found = from_json(document)  # type: ignore[arg-type]
+        read.append(found.id)
+        return found
+
+    monkeypatch.setattr(Job, "from_json", counted)
+    port = Port("down", ids=list(range(1, 100)))
+    with serving(port) as url:
+        source = UrlSource(url, interval_s=0)
+        await source.refresh()
+        read.clear()
+        port.ids.append(100)
+        assert [j.id for j in await source.refresh()] == [100]
+        assert read == [100]
+
+
+async def test_a_table_of_this_moment() -> None:
+    port = Port("down", tables={10: table(10, "t", ["a", "b!2"]).to_json()})
+    with serving(port) as url:
+        source = UrlSource(url)
+        found = await source.table(10)
+        assert found is not None
+        assert [c.name for c in found.columns] == ["a", "b"]
+        assert await source.table(11) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"{}"),
+        (200, b"oops"),
+        (200, b"[1]"),
+        (200, b"[{}]"),
+        (200, b'[{"id": 1, "type": []}]'),
+        (400, b"no"),
+        (500, b""),
+    ],
+)
+async def test_bad_answers_are_named(status: int, body: bytes) -> None:
+    class Bad(Port):
+        def answer(self, path: str) -> tuple[int, bytes]:
+            return status, body
+
+    with serving(Bad("down")) as url, pytest.raises(HistoryBroken, match="/ddl/history"):
+        await UrlSource(url).refresh()
+
+
+async def test_nobody_there() -> None:
+    with pytest.raises(HistoryBroken, match=r"127\.0\.0\.1:1/ddl/history: no answer"):
+        await UrlSource("http://127.0.0.1:1", fetch=fetcher(timeout_s=1)).refresh()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:10080", "ftp://host", "http://", "history.json"])
+def test_not_a_url(url: str) -> None:
+    with pytest.raises(HistoryBroken, match="not the http"):
+        UrlSource(url)
+
+
+async def test_an_https_status_port_is_verified_with_the_configured_ca(tmp_path: Path) -> None:
+    """As etcd and pumps are: a TiDB's certificate is of the cluster's own authority."""
+    (tmp_path / "other").mkdir()
+    ours, stranger = Authority(tmp_path), Authority(tmp_path / "other", "stranger")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Empty)
+    pair = ours.issue("status")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+
+    async def jobs(authority: Authority | None) -> int:
+        security = {"ssl-ca": str(authority.ca)} if authority else {}
+        url = f"https://127.0.0.1:{server.server_port}"
+        config = Config.model_validate({"security": security, "schema": {"history-url": url}})
+        (source,) = (found for found in job_sources(config, MemoryEtcd()) if isinstance(found, UrlSource))
+        return len(await source.refresh())
+
+    try:
+        assert await jobs(ours) == 0
+        for wrong in (stranger, None):
+            with pytest.raises(HistoryBroken, match="certificate verify failed"):
+                await jobs(wrong)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(60)
+
+
+class _Empty(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass

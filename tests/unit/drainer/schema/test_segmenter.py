@@ -1,0 +1,198 @@
+"""The walk: steps, positions, and where it stops. What runs before which row is in tests/cases/schema/order.txt."""
+
+from collections.abc import Iterable
+
+import pytest
+from binlog.tidb.job import ActionType, Job
+
+from drainer.batch.served import Batch, read_batch
+from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
+from drainer.schema.errors import JobUnknown
+from drainer.schema.history.base import JobHistory
+from drainer.schema.job_policy import Policy
+from drainer.schema.segmenter import walk
+from drainer.schema.state import Schema
+from drainer.schema.steps import Ddl, Fence, Merged, Rows
+from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
+
+DONE = [
+    job(1, ActionType.CREATE_SCHEMA, 1, schema=(2, "d"), finished_ts=1),
+    job(2, ActionType.CREATE_TABLE, 2, schema_id=2, table_id=10, table_info=table(10, "t", ["a"]), finished_ts=1),
+]
+ADD_B = job(
+    9,
+    ActionType.ADD_COLUMN,
+    9,
+    schema_id=2,
+    table_id=10,
+    table_info=table(10, "t", ["a", "b"]),
+    query="alter table t add column b int",
+)
+END = ts(900_000)
+
+
+def opened(*jobs: Job, policy: Policy | None = None) -> Schema:
+    return Schema.open(JobHistory([*DONE, *jobs]), position_ts=BEGIN_TS, policy=policy)
+
+
+def batch_of(*binlogs: Merged) -> Batch:
+    return read_batch(binlogs, after_ts=BEGIN_TS, until_ts=END)
+
+
+def positions(steps: Iterable[object]) -> list[tuple[str, int]]:
+    """(kind, position after it) of each step."""
+    shown = []
+    for step in steps:
+        if isinstance(step, Rows | Fence):
+            shown.append((type(step).__name__, step.until_ts))
+        elif isinstance(step, Ddl):
+            shown.append(("early" if step.early else "ddl", step.commit_ts))
+    return shown
+
+
+def test_steps_cover_the_range_without_a_gap() -> None:
+    """Each Rows begins where the destination stands, and the last step ends at the batch's end."""
+    batch = batch_of(row(ts(1), 2, 10), ddl(ts(2), 9, "ALTER …;"), row(ts(3), 9, 10))
+    steps = list(walk(batch, opened(ADD_B)))
+    assert positions(steps) == [("Rows", ts(2) - 1), ("ddl", ts(2)), ("Rows", END)]
+    assert [(s.after_ts, s.until_ts) for s in steps if isinstance(s, Rows)] == [(BEGIN_TS, ts(2) - 1), (ts(2), END)]
+
+
+def test_an_early_ddl_stands_just_before_the_row_that_needs_it() -> None:
+    batch = batch_of(row(ts(1), 2, 10), row(ts(2), 9, 10), ddl(ts(3), 9, "ALTER …;"))
+    steps = list(walk(batch, opened(ADD_B)))
+    assert positions(steps) == [("Rows", ts(2) - 1), ("early", ts(2) - 1), ("Rows", END)]
+    early = steps[1]
+    assert isinstance(early, Ddl)
+    assert early.own_ts == ts(3)
+
+
+def test_nothing_to_apply_is_a_fence() -> None:
+    assert list(walk(batch_of(), opened())) == [Fence(END)]
+    ignored = Policy(ignored_ts=frozenset({ts(1)}))
+    assert list(walk(batch_of(row(ts(1), 2, 10)), opened(policy=ignored))) == [Fence(END)]
+
+
+def test_a_ddl_at_the_very_end_needs_no_fence() -> None:
+    batch = read_batch([ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
+    assert positions(walk(batch, opened(ADD_B))) == [("ddl", ts(2))]
+
+
+def test_a_ddl_is_committed_only_when_the_next_step_is_asked_for() -> None:
+    """A DDL that failed downstream leaves the schema as it was, and comes again."""
+    schema = opened(ADD_B)
+    batch = batch_of(ddl(ts(2), 9, "x"), row(ts(3), 9, 10))
+    for step in walk(batch, schema):
+        assert isinstance(step, Ddl)
+        break
+    assert schema.catalog.tables[10].versions == (2,)
+    assert positions(walk(batch, schema)) == [("ddl", ts(2)), ("Rows", END)]
+    assert schema.catalog.tables[10].versions == (2, 9)
+
+
+def test_a_job_the_destination_has_marked_is_not_run_again() -> None:
+    batch = batch_of(row(ts(1), 9, 10), ddl(ts(2), 9, "x"))
+    schema = opened(ADD_B)
+    assert positions(walk(batch, schema, job_done={9}.__contains__)) == [("Rows", END)]
+    assert schema.catalog.tables[10].versions == (2, 9)
+
+
+def test_an_unknown_job_ends_the_batch_before_its_binlog() -> None:
+    schema = opened()
+    batch = batch_of(row(ts(1), 2, 10), ddl(ts(2), 9, "ALTER …;"), row(ts(3), 9, 10))
+    steps = walk(batch, schema)
+    assert positions([next(steps)]) == [("Rows", ts(2) - 1)]
+    with pytest.raises(JobUnknown) as caught:
+        next(steps)
+    error = caught.value
+    assert (error.job_id, error.commit_ts, error.final_ts) == (9, ts(2), ts(2) - 1)
+
+    schema.learn([ADD_B])
+    schema.settle(9)
+    assert positions(walk(batch.after(error.final_ts), schema)) == [("ddl", ts(2)), ("Rows", END)]
+
+
+def test_a_version_nobody_was_asked_about_ends_the_batch() -> None:
+    """With or without complete sources, they are read again once per new version."""
+    schema = opened()
+    batch = batch_of(row(ts(1), 8, 10))
+    with pytest.raises(JobUnknown) as caught:
+        list(walk(batch, schema))
+    assert (caught.value.job_id, caught.value.version, caught.value.final_ts) == (None, 8, ts(1) - 1)
+    schema.settle(8)
+    assert positions(walk(batch, schema)) == [("Rows", END)]
+
+
+def test_the_view_of_a_segment_says_what_belongs_to_it() -> None:
+    schema = opened(ADD_B)
+    first = next(iter(walk(batch_of(row(ts(1), 2, 10), row(ts(2), 9, 10)), schema)))
+    assert isinstance(first, Rows)
+    assert first.view.belongs(8)
+    assert not first.view.belongs(9)
+
+
+def test_an_ignored_ddl_still_moves_the_schema() -> None:
+    schema = opened(ADD_B, policy=Policy(ignored_ts=frozenset({ts(1)})))
+    assert positions(walk(batch_of(ddl(ts(1), 9, "x")), schema)) == [("Fence", END)]
+    assert schema.catalog.tables[10].versions == (2, 9)
+
+
+def test_an_ignored_ddl_needs_no_job() -> None:
+    schema = opened(policy=Policy(ignored_ts=frozenset({ts(1)})))
+    assert positions(walk(batch_of(ddl(ts(1), 4711, "x")), schema)) == [("Fence", END)]
+
+
+def test_the_announcement_of_drop_column_needs_no_job() -> None:
+    """It is written while the job runs (X-06), when no history has it."""
+    schema = opened()
+    assert positions(walk(batch_of(ddl(ts(1), 9, "ALTER … DROP", state=1), row(ts(2), 2, 10)), schema)) == [
+        ("Rows", END)
+    ]
+
+
+def test_without_sync_ddl_only_the_schema_moves() -> None:
+    schema = opened(ADD_B, policy=Policy(sync_ddl=False))
+    steps = list(walk(batch_of(ddl(ts(1), 9, "x"), row(ts(2), 9, 10)), schema))
+    assert positions(steps) == [("Rows", END)]
+    assert schema.catalog.tables[10].versions == (2, 9)
+
+
+@pytest.mark.parametrize(
+    "rule", [RewriteRule(("SQL 1", "SQL 2"), job_id=9), RewriteRule(("SQL 1", "SQL 2"), commit_ts=ts(2))]
+)
+def test_a_rewrite_rule_replaces_the_text(rule: RewriteRule) -> None:
+    schema = opened(ADD_B, policy=Policy(rewrite=RewriteRules([rule])))
+    (step, _) = walk(batch_of(ddl(ts(2), 9, "x")), schema)
+    assert isinstance(step, Ddl)
+    assert (step.use, step.sql, step.query) == ("d", ("SQL 1", "SQL 2"), "x")
+
+
+def test_an_empty_rewrite_rule_skips_the_ddl() -> None:
+    schema = opened(ADD_B, policy=Policy(rewrite=RewriteRules([RewriteRule((), job_id=9)])))
+    assert positions(walk(batch_of(ddl(ts(2), 9, "x")), schema)) == [("Fence", END)]
+
+
+def test_the_step_tells_what_it_touches() -> None:
+    step = next(iter(walk(batch_of(ddl(ts(2), 9, "x")), opened(ADD_B))))
+    assert isinstance(step, Ddl)
+    assert step.touched_names == (("d", "t"),)
+    assert step.before is not None
+    assert step.after is not None
+    assert [len(info.columns) for info in (step.before, step.after)] == [1, 2]
+
+
+def test_a_job_whose_binlog_lies_before_a_start_is_not_run() -> None:
+    """FinishedTS is after the binlog's commit_ts (X-05): a start may fall between them."""
+    late = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=ADD_B.table_info, finished_ts=ts(500))
+    schema = opened(late)
+    assert positions(walk(batch_of(row(ts(1), 9, 10)), schema)) == [("Rows", END)]
+    assert schema.catalog.tables[10].versions == (2, 9)
+
+
+def test_may_exist_only_at_a_first_start() -> None:
+    old = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=ADD_B.table_info, start_ts=BEGIN_TS - 5)
+    for first_start in (True, False):
+        schema = Schema.open(JobHistory([*DONE, old]), position_ts=BEGIN_TS, first_start=first_start)
+        step = next(iter(walk(batch_of(ddl(ts(2), 9, "x")), schema)))
+        assert isinstance(step, Ddl)
+        assert step.may_exist is first_start

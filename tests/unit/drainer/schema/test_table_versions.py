@@ -1,0 +1,112 @@
+"""Which table a row belonged to when it was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from binlog.tidb.job import ActionType, Job, JobState
+
+from drainer.schema.history.base import JobHistory
+from drainer.schema.table_versions import Watched, watch
+from tests.support.schema_case import job, table
+
+SHOP = (1, "shop")
+
+
+def watched(*jobs: Job, tables: tuple[str, ...] = ("orders",)) -> Watched:
+    begin = job(1, ActionType.CREATE_SCHEMA, 1, schema=SHOP)
+    return watch(JobHistory([begin, *jobs]), [("shop", name) for name in tables])
+
+
+def created(version: int, table_id: int, name: str, *columns: str) -> Job:
+    return job(
+        version,
+        ActionType.CREATE_TABLE,
+        version,
+        schema_id=1,
+        table_id=table_id,
+        table_info=table(table_id, name, columns or ("id",)),
+    )
+
+
+def changed(version: int, kind: ActionType, table_id: int, name: str, *columns: str, query: str = "") -> Job:
+    info = table(table_id, name, columns)
+    return job(version, kind, version, schema_id=1, table_id=table_id, table_info=info, query=query)
+
+
+def columns_at(found: Watched, table_id: int, version: int) -> list[str] | None:
+    written = found.at(table_id, version)
+    return None if written is None or written.name is None else [c.name for c in written.info.columns]
+
+
+def test_a_row_is_read_as_its_version_says() -> None:
+    found = watched(created(2, 10, "orders"), changed(5, ActionType.ADD_COLUMN, 10, "orders", "id", "price"))
+    assert columns_at(found, 10, 2) == ["id"]
+    assert columns_at(found, 10, 4) == ["id"]
+    assert columns_at(found, 10, 5) == ["id", "price"]
+    assert columns_at(found, 10, 99) == ["id", "price"]
+    assert columns_at(found, 11, 5) is None
+    assert found.version == 5
+    assert [c.name for c in found.newest["shop", "orders"].columns] == ["id", "price"]
+
+
+def test_names_are_compared_as_tidb_does() -> None:
+    found = watch(
+        JobHistory([job(1, ActionType.CREATE_SCHEMA, 1, schema=(1, "Shop")), created(2, 10, "Orders")]),
+        [("shop", "ORDERS")],
+    )
+    assert list(found.newest) == [("Shop", "Orders")]
+
+
+def test_rows_of_a_table_that_was_truncated_or_dropped_are_still_its_rows() -> None:
+    found = watched(
+        created(2, 10, "orders"),
+        job(3, ActionType.TRUNCATE_TABLE, 3, schema_id=1, table_id=10, table_info=table(11, "orders")),
+        job(4, ActionType.DROP_TABLE, 4, schema_id=1, table_id=11),
+        created(5, 12, "orders", "id", "more"),
+    )
+    assert columns_at(found, 10, 2) == columns_at(found, 11, 3) == ["id"]
+    assert columns_at(found, 12, 5) == ["id", "more"]
+    assert [info.id for info in found.newest.values()] == [12]
+
+
+def test_a_rename_takes_rows_away_and_brings_them() -> None:
+    found = watched(
+        created(2, 10, "orders"),
+        created(3, 11, "orders_new", "id", "more"),
+        changed(4, ActionType.RENAME_TABLE, 10, "orders_old", "id"),
+        changed(5, ActionType.RENAME_TABLE, 11, "orders", "id", "more"),
+    )
+    assert columns_at(found, 10, 3) == ["id"]
+    assert columns_at(found, 10, 4) is None
+    assert found.was(10, 4) == ("shop", "orders")
+    assert columns_at(found, 11, 4) is None
+    assert found.was(11, 4) is None
+    assert columns_at(found, 11, 5) == ["id", "more"]
+    assert found.newest["shop", "orders"].id == 11
+
+
+def test_a_history_that_begins_late_reads_older_rows_by_its_first_word() -> None:
+    found = watched(changed(7, ActionType.ADD_COLUMN, 10, "orders", "id", "price"))
+    assert columns_at(found, 10, 3) == ["id", "price"]
+
+
+def test_a_column_whose_type_was_changed_has_an_ancestor() -> None:
+    """TiDB gives it another id; one that is dropped and added again under its name has none."""
+    found = watched(
+        created(2, 10, "orders", "id#1", "price#2"),
+        changed(3, ActionType.MODIFY_COLUMN, 10, "orders", "id#1", "price#3"),
+        changed(4, ActionType.MODIFY_COLUMN, 10, "orders", "id#1", "price#4"),
+        changed(5, ActionType.DROP_COLUMN, 10, "orders", "id#1"),
+        changed(12, ActionType.ADD_COLUMN, 10, "orders", "id#1", "price#5"),
+    )
+    assert found.ancestors(10, 4) == [3, 2]
+    assert found.ancestors(10, 5) == []
+
+
+def test_failed_jobs_and_other_tables_show_nothing() -> None:
+    failed = changed(3, ActionType.ADD_COLUMN, 10, "orders", "id", "never")
+    found = watched(created(2, 10, "orders"), replace(failed, state=JobState(3)), created(4, 20, "items"))
+    assert columns_at(found, 10, 9) == ["id"]
+    assert found.at(20, 9) is None
+    assert list(found.newest) == [("shop", "orders")]

@@ -1,0 +1,121 @@
+"""Where a drainer begins whose destination has no position, and what it says of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from binlog.cluster import tso
+from structlog.testing import capture_logs
+
+from drainer.config import Config
+from drainer.pumps.health import HeldBack
+from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark
+from drainer.schema.keeper import Known
+from drainer.service.first_start import first_start, tell
+from drainer.sink.base import FirstStart, Identity
+from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.sqlite.sink import SQLiteDestination
+
+IDENTITY = Identity(1, "default", "d")
+TABLES = (("shop", "orders"), ("shop", "Lines"))
+FIRST_TS, NOW_TS = tso.compose(1_000_000), tso.compose(2_000_000)
+KNOWN = Known(TABLES, FIRST_TS)
+
+
+class Pumps:
+    """One pump that has purged up to a ts, or does not answer."""
+
+    def __init__(self, purged_ts: int | None = 0) -> None:
+        self.purged_ts = purged_ts
+
+    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+        if self.purged_ts is None:
+            raise HeldBack("p", "it does not answer")
+        mark = PumpMark("p", "h", True, NOW_TS, NOW_TS, 0, 0, Stop.RESOLVED, purged_ts=self.purged_ts)
+        return Watermark(NOW_TS, (mark,))
+
+
+def config(**given: object) -> Config:
+    return Config.model_validate({"pd-urls": "http://127.0.0.1:1", **given})
+
+
+def said(config: Config, first: FirstStart, store: Store) -> tuple[int, list[Any]]:
+    """(position, log lines) of a start."""
+    initial_ts = NOW_TS if config.initial_commit_ts < 0 else config.initial_commit_ts
+    position = MemoryDestination(store).open(IDENTITY, initial_ts, first)
+    with capture_logs() as lines:
+        tell(config, initial_ts, first, position)
+    return position.commit_ts, lines
+
+
+async def test_an_empty_destination_begins_at_the_beginning() -> None:
+    first = await first_start(config(), KNOWN, Pumps())
+    position_ts, (line,) = said(config(), first, Store())
+    assert position_ts == 0
+    assert line["log_level"] == "info"
+    assert "beginning with the oldest binlog" in line["event"]
+
+
+@pytest.mark.parametrize(
+    ("given", "pumps", "known"),
+    [
+        ({"initial-commit-ts": -1}, Pumps(), KNOWN),
+        ({"schema": {"history-url": "http://tidb:10080"}}, Pumps(), KNOWN),
+        ({"schema": {"history-file": "x"}}, Pumps(), KNOWN),
+        ({}, Pumps(FIRST_TS), KNOWN),
+    ],
+)
+async def test_otherwise_it_begins_now_and_names_what_is_not_there(
+    given: dict[str, object], pumps: Pumps, known: Known
+) -> None:
+    settings = config(**given)
+    position_ts, (line,) = said(settings, await first_start(settings, known, pumps), Store())
+    assert position_ts == NOW_TS
+    assert line["log_level"] == "warning"
+    assert line["skipped_until_ts"] == NOW_TS
+    assert line["missing"] == ["shop.orders", "shop.Lines"]
+    assert "initial-commit-ts = 0" in line["way_out"]
+
+
+async def test_what_was_purged_before_the_first_table_is_no_loss_nor_is_a_pump_that_is_away() -> None:
+    for pumps in (Pumps(FIRST_TS - 1), Pumps(None)):
+        assert (await first_start(config(), KNOWN, pumps)).empty_ts == 0
+    assert (await first_start(config(), Known((), 0), Pumps())).empty_ts is None
+
+
+async def test_a_destination_with_one_of_the_tables_was_filled_by_somebody() -> None:
+    first = await first_start(config(), KNOWN, Pumps())
+    position_ts, (line,) = said(config(), first, Store(rows={("SHOP", "lines"): {}}))
+    assert (position_ts, line["missing"]) == (NOW_TS, ["shop.orders"])
+    everything = Store(rows={("shop", "lines"): {}, ("shop", "orders"): {}})
+    position_ts, (line,) = said(config(), first, everything)
+    assert (position_ts, line["log_level"], line["skipped_until_ts"]) == (NOW_TS, "info", NOW_TS)
+
+
+async def test_a_setting_that_has_no_effect_is_told_with_both_numbers() -> None:
+    for given in ({"initial-commit-ts": 17}, {"initial-commit-ts": -1}):
+        _, (line,) = said(config(**given), FirstStart(), Store(commit_ts=900))
+        assert line["log_level"] == "warning"
+        assert (line["initial_commit_ts"], line["position"]) == (given["initial-commit-ts"], 900)
+    assert said(config(), FirstStart(), Store(commit_ts=900)) == (900, [])
+    assert said(config(**{"initial-commit-ts": 0}), FirstStart(TABLES), Store()) == (0, [])
+
+
+def test_sqlite_is_asked_for_its_tables(tmp_path: Path) -> None:
+    file = tmp_path / "down.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.execute('CREATE TABLE "Shop.orders" (id INTEGER)')
+    connection.close()
+    destination = SQLiteDestination(file)
+    found = destination.open(IDENTITY, 100, FirstStart(TABLES, 0))
+    assert (found.commit_ts, found.missing, found.fresh) == (100, (("shop", "Lines"),), True)
+    destination.close(clean=True)
+    again = SQLiteDestination(file)
+    assert again.open(IDENTITY, 7, FirstStart(TABLES, 0)).missing == ()
+    again.close(clean=True)
+    empty = SQLiteDestination(tmp_path / "empty.sqlite")
+    assert empty.open(IDENTITY, 100, FirstStart(TABLES, 0)).commit_ts == 0
+    empty.close(clean=True)

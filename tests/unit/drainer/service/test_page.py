@@ -1,0 +1,94 @@
+"""The drainer's page for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from drainer.failures import Troubles
+from drainer.service.page import page, starting_page
+from drainer.service.starting_page import Starting
+
+DOCUMENT: dict[str, Any] = {
+    "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
+    "NodeID": "d1", "Destination": "mysql:h:3306", "Phase": "",
+    "Position": 470613758409441279, "PositionTime": "2026-11-21 08:16:57.369 +00:00 #1", "Watermark": 5,
+    "LagSeconds": 0.25, "RowsApplied": 12345, "DDLsApplied": 2, "LastDDL": "CREATE TABLE `a` (`b` INT)",
+    "Batches": {"inline": 3, "spread": 1}, "LastBatch": {"mode": "inline", "bytes": 2048}, "Duplicates": 0,
+    "HeldBack": "", "HeldBackBy": "", "HeldBackSeconds": 0, "Slowest": "p1", "WaitingFor": "", "BatchSeconds": 0,
+    "LargeTransaction": {"step": "", "bytes": 0, "of": 0},
+    "Error": "", "ErrorTime": "", "ErrorSeconds": 0, "ErrorTries": 0, "LastError": "", "LastErrorTime": "",
+    "Pumps": [
+        {"node": "p1", "host": "h:8250", "state": "online", "counts": True, "resolved": 470613758409441279,
+         "error": "", "downSeconds": 0, "pending": 0, "oldestPending": [], "lateCommits": 0, "lateCommitTS": [],
+         "leftAt": 0, "missed": 0, "missedTS": []}
+    ],
+}  # fmt: skip
+
+
+def test_all_is_well() -> None:
+    text = page(DOCUMENT)
+    assert 'class="alarm' not in text
+    assert "0.2 s" in text and "12,345" in text and "2026-11-21 08:16:57<" in text and "last: inline, 2.0 KiB" in text
+
+
+def test_what_needs_somebody_is_an_alarm() -> None:
+    pump = {
+        **DOCUMENT["Pumps"][0],
+        "error": "refused",
+        "downSeconds": 90.0,
+        "pending": 1,
+        "oldestPending": [{"startTS": 7, "ageMs": 60_000, "ddlJobID": 3, "writer": "ab12"}],
+        "lateCommits": 1,
+        "lateCommitTS": [9],
+    }
+    held = {"HeldBack": "held back by pump p1", "HeldBackSeconds": 75}
+    text = page({**DOCUMENT, "Pumps": [pump], **held, "WaitingFor": "DDL job 3"})
+    assert text.count('class="alarm') == 4
+    assert "for 1 min 15 s: held back by pump p1" in text
+    for words in (
+        "held back by pump p1",
+        "Waiting for DDL job 3",
+        "its resolved ts: 9",
+        "pending for 1 min 0 s",
+        "ab12",
+    ):
+        assert words in text
+    assert "down for 1 min 30 s: refused" in text
+
+
+def test_what_fails_and_what_was_passed() -> None:
+    pump = {**DOCUMENT["Pumps"][0], "missed": 2, "missedTS": [{"startTS": 5, "commitTS": 6}]}
+    failing = {
+        "Error": "h:3306: refused",
+        "ErrorTime": "2026-11-21 10:00:00+00:00",
+        "ErrorSeconds": 90,
+        "ErrorTries": 31,
+    }
+    text = page({**DOCUMENT, "Pumps": [pump], **failing, "BatchSeconds": 95})
+    assert text.count('class="alarm') == 3
+    for words in ("since 2026-11-21 10:00:00", "31 tries in 1 min 30 s: h:3306: refused", "2 binlogs", "5 → 6"):
+        assert words in text
+    assert "has taken 1 min 35 s" in text
+
+
+def test_before_it_runs() -> None:
+    text = page({**DOCUMENT, "Phase": "starting Spark", "Position": 0, "Pumps": []})
+    assert "starting Spark" in text and "the beginning" in text and "1970" not in text
+
+
+def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drainer.service.starting_page.TROUBLES", Troubles())  # other tests fail in this process too
+    document = Starting("d1", "db:3306").document()
+    text = starting_page(document)
+    assert "opening the destination" in text and 'class="alarm' not in text
+    failing = {"Error": "db:3306: refused", "ErrorTime": "now", "ErrorSeconds": 3, "ErrorTries": 4}
+    assert "4 tries in 3.0 s: db:3306: refused" in starting_page({**document, **failing})
+
+
+def test_a_large_transaction_shows_how_far_it_is() -> None:
+    large = {"step": "applying", "bytes": 120 << 20, "of": 240 << 20}
+    text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
+    assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")
+    assert "The batch under way" not in text

@@ -1,0 +1,292 @@
+"""The shell around the coordinator: what it asks, when it advances, and how --until-now ends. No Spark, no pump."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.apply.batch_planner import Mode, Sizes
+from drainer.pumps.batch_end import Place, cut
+from drainer.pumps.health import HeldBack
+from drainer.pumps.range_count import Counted
+from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, watermark_of
+from drainer.service.scheduler import SHARES_TRIED, Scheduler
+from drainer.sink.base import Intent
+
+SIZES = Sizes(spread_bytes_min=1000, spread_bytes_max=8000)
+Answer = Callable[[int, Limits], Watermark]
+
+
+def mark(resolved_ts: int, **changes: object) -> PumpMark:
+    values: dict[str, object] = {
+        "node_id": "a", "host": "h", "extension": True, "resolved_ts": resolved_ts, "end_ts": resolved_ts,
+        "batch_bytes": 0, "batch_count": 0, "stop": Stop.RESOLVED,
+    }  # fmt: skip
+    return PumpMark(**{**values, **changes})  # type: ignore[arg-type]
+
+
+class Pumps:
+    """Answers what it is told, and remembers what it was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.asked: list[tuple[int, Limits]] = []
+
+    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+        self.asked.append((after_ts, limits))
+        return self.answer(after_ts, limits)
+
+
+class Position:
+    """The pipeline as the scheduler sees it."""
+
+    def __init__(self, ts: int) -> None:
+        self.position_ts = ts
+        self.schema_version = 3
+        self.loose_from: int | None = None
+        self.open_intent: Intent | None = None
+        self.advances: list[int] = []
+
+    def advance(self, ts: int) -> None:
+        self.position_ts = ts
+        self.advances.append(ts)
+
+    def fold_order(self, plan: object) -> None:
+        return None
+
+
+def made(answer: Answer, position: Position, **more: object) -> tuple[Scheduler, Pumps]:
+    pumps = Pumps(answer)
+    loop = asyncio.get_running_loop()
+    return Scheduler(pumps, position, SIZES, loop=loop, **more), pumps  # type: ignore[arg-type]
+
+
+async def next_until(scheduler: Scheduler, start_ts: int) -> int:
+    return await asyncio.to_thread(scheduler.next_until, start_ts)
+
+
+async def test_a_batch_is_planned_and_its_tasks_are_given_out() -> None:
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
+    assert await next_until(scheduler, 50) == 100
+    tasks, fold = scheduler.tasks(50, 100)
+    assert [(r.after_ts, r.until_ts) for task in tasks for r in task] == [(50, 100)] and fold is None
+    assert scheduler.current is not None and scheduler.current.mode is Mode.INLINE
+
+
+async def test_spark_s_offset_may_lag_behind_the_position() -> None:
+    """Advances happen without a batch: the next one begins at the position, whatever Spark's start offset is."""
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(70))
+    assert await next_until(scheduler, 50) == 100
+    assert pumps.asked[0][0] == 70
+    assert scheduler.current is not None and scheduler.current.after_ts == 70
+
+
+async def test_nothing_new_is_a_short_wait_not_a_busy_loop() -> None:
+    scheduler, pumps = made(lambda *_: watermark_of((mark(50),), floor_ts=0), Position(50))
+    begin = time.monotonic()
+    assert await next_until(scheduler, 50) == 50
+    assert 0.1 < time.monotonic() - begin < 60
+    assert len(pumps.asked) < 20 and scheduler.current is None
+
+
+async def test_progress_without_data_is_written_down_only_now_and_then() -> None:
+    position = Position(50)
+    ts = iter(range(60, 10_000))
+    scheduler, _ = made(lambda *_: watermark_of((mark(next(ts)),), floor_ts=0), position)
+    await next_until(scheduler, 50)
+    await next_until(scheduler, 50)
+    assert position.advances == [60]
+    assert scheduler.outlook.applied_ts > 60
+
+
+async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> None:
+    held = [True]
+
+    def answer(*_: object) -> Watermark:
+        if held:
+            raise HeldBack("dead", "does not answer")
+        return watermark_of((mark(100, batch_bytes=1, batch_count=1),), floor_ts=0)
+
+    scheduler, _ = made(answer, Position(50))
+    assert await next_until(scheduler, 50) == 50
+    assert "dead" in scheduler.outlook.held_back and scheduler.outlook.held_since is not None
+    held.clear()
+    assert await next_until(scheduler, 50) == 100
+    assert (scheduler.outlook.held_back, scheduler.outlook.held_since) == ("", None)
+
+
+async def test_until_now_ends_at_the_watermark_of_the_start() -> None:
+    position, reached = Position(50), asyncio.Event()
+    resolved = [100]
+    scheduler, _ = made(
+        lambda *_: watermark_of((mark(resolved[0], batch_bytes=10, batch_count=1),), floor_ts=0),
+        position,
+        until_now=True,
+        on_reached=reached.set,
+    )
+    assert await next_until(scheduler, 50) == 100
+    position.position_ts, resolved[0] = 100, 200
+    assert await next_until(scheduler, 100) == 100
+    assert reached.is_set()
+
+
+async def test_an_open_intent_comes_first() -> None:
+    position = Position(50)
+    position.open_intent = Intent(50, 90, 4, 100, 1, "d")
+    found = mark(100, batch_bytes=9000, batch_count=9)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position)
+    assert await next_until(scheduler, 50) == 90
+    assert scheduler.current is not None and scheduler.current.intent == position.open_intent
+
+
+@pytest.mark.parametrize("given_up", [(), ("lost",)])
+async def test_an_open_intent_is_not_finished_without_one_of_its_pumps(given_up: tuple[str, ...]) -> None:
+    """Forced offline in the middle of a batch: it holds back, by name, until an operator says that it is lost."""
+    position = Position(50)
+    position.open_intent = Intent(50, 90, 4, 100, 1, "d", ("a", "lost"))
+    found = mark(100, batch_bytes=9000, batch_count=9)
+    scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position, finish_without=given_up)
+    assert await next_until(scheduler, 50) == (90 if given_up else 50)
+    assert ("lost" in scheduler.outlook.held_back) is not bool(given_up)
+    assert scheduler.outlook.held_by == ("" if given_up else "lost")
+
+
+async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied() -> None:
+    def answer(after_ts: int, _: Limits) -> Watermark:
+        end_ts = after_ts + 10
+        found = mark(1000, end_ts=end_ts, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
+        return watermark_of((found,), floor_ts=0)
+
+    position = Position(50)
+    scheduler, pumps = made(answer, position)
+    assert await next_until(scheduler, 50) == 60
+    await asyncio.sleep(0)
+    assert [after_ts for after_ts, _ in pumps.asked] == [50, 60]
+    position.position_ts = 60
+    assert await next_until(scheduler, 60) == 70
+    assert [after_ts for after_ts, _ in pumps.asked] == [50, 60, 70]
+
+
+async def test_after_stop_nothing_is_planned() -> None:
+    found = mark(100, batch_bytes=10, batch_count=1)
+    scheduler, pumps = made(lambda *_: watermark_of((found,), floor_ts=0), Position(50))
+    scheduler.stop()
+    assert await next_until(scheduler, 50) == 50
+    assert pumps.asked == []
+
+
+async def test_all_pumps_are_asked_at_once_for_what_lies_in_a_range() -> None:
+    """One after another, a hundred pumps would be a hundred ways there and back before each batch (rule 22)."""
+
+    def answer(*_: object) -> Watermark:
+        cut = {"batch_bytes": 4000, "batch_count": 9, "stop": Stop.LIMIT, "ends_pulls": True}
+        marks = [mark(1000, node_id=f"p{n}", end_ts=100 + n, **cut) for n in range(30)]
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    asked: list[str] = []
+    everybody = asyncio.Event()
+
+    async def count(part: PumpRange) -> Counted:
+        asked.append(part.node_id)
+        if len(asked) == 29:  # all but the one whose end is the batch's
+            everybody.set()
+        await everybody.wait()
+        return Counted(7, 70)
+
+    scheduler, pumps = made(answer, Position(50))
+    pumps.count = count  # type: ignore[attr-defined]
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 100
+    assert scheduler.current is not None
+    found = scheduler.current.planned
+    assert found == {"p0": Counted(9, None), **{f"p{n}": Counted(7, 70) for n in range(1, 30)}}
+
+
+class Backlogs:
+    """Pumps that hold binlogs of 100 bytes at given times, all resolved; each cuts its batch as ours do."""
+
+    def __init__(self, *times: list[int]) -> None:
+        self._places = [[Place(ts, 100, False, 1) for ts in sorted(held)] for held in times]
+        self.surveys, self.pumps = 0, len(times)
+
+    def __call__(self, after_ts: int, limits: Limits) -> Watermark:
+        self.surveys += 1
+        marks = []
+        for number, held in enumerate(self._places):
+            left = (place for place in held if place.commit_ts > after_ts)
+            found = cut(left, limits, node_id=f"p{number}", host="h", resolved_ts=1 << 30)
+            marks.append(replace(found, extension=True))
+        return watermark_of(tuple(marks), floor_ts=0)
+
+    def bytes_in(self, after_ts: int, until_ts: int) -> int:
+        return sum(100 for held in self._places for place in held if after_ts < place.commit_ts <= until_ts)
+
+
+async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
+    """Bytes of one batch after another."""
+    position = Position(0)
+    scheduler, _ = made(backlogs, position)
+    scheduler.outlook.pumps = backlogs.pumps
+    found = []
+    for _ in range(rounds):
+        plan = await scheduler._look()
+        if plan is None:
+            break
+        found.append(backlogs.bytes_in(plan.after_ts, plan.until_ts))
+        position.position_ts = plan.until_ts
+    return found
+
+
+async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
+    """Asked for an equal share each, it would end every batch at a hundredth, too little to be spread."""
+    backlogs = Backlogs(list(range(1, 2000)), *([] for _ in range(99)))
+    batches = await planned_of(backlogs, 20)
+    assert min(batches) >= SIZES.spread_bytes_max // 2 and len(batches) == 20
+    assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
+
+
+async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
+    """The share that one pump filled alone is too much for each of ten."""
+    alone, together = list(range(1, 1000)), list(range(1000, 2000))
+    backlogs = Backlogs([*alone, *together], *([*together] for _ in range(10)))
+    batches = await planned_of(backlogs, 5000)
+    assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+    assert max(batches) <= SIZES.spread_bytes_max * 5 // 4 + 11 * 100
+    assert backlogs.surveys <= 2 * len(batches) + 2
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(1, 3000), max_size=300, unique=True), min_size=1, max_size=12))
+def test_whatever_pumps_hold_all_of_it_is_planned_in_few_questions(times: list[list[int]]) -> None:
+    async def run() -> None:
+        backlogs = Backlogs(*times)
+        batches = await planned_of(backlogs, 5000)
+        assert sum(batches) == backlogs.bytes_in(0, 1 << 30)
+        # First question, another share three times, and an inline batch's.
+        assert backlogs.surveys <= 5 * (len(batches) + 1)
+
+    asyncio.run(run())
+
+
+async def test_a_share_that_never_fits_is_not_looked_for_without_end() -> None:
+    """Half a batch of one, and twelve of the next: a few questions, then what there is."""
+    asked: list[int] = []
+
+    def answer(_after_ts: int, limits: Limits) -> Watermark:
+        asked.append(limits.batch_bytes_max)
+        size = 100_000 if limits.batch_bytes_max > 4000 else 1000
+        assert len(asked) < 20
+        found = mark(1000, end_ts=70, batch_bytes=size, batch_count=9, stop=Stop.LIMIT)
+        return watermark_of((found,), floor_ts=0)
+
+    scheduler, _ = made(answer, Position(50))
+    assert await asyncio.wait_for(next_until(scheduler, 50), 60) == 70
+    assert scheduler.current is not None and scheduler.current.mode is Mode.SPREAD
+    assert len(asked) <= 1 + SHARES_TRIED + 1  # and the look ahead

@@ -1,0 +1,64 @@
+"""Which connections a worker keeps between tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from drainer.sink.mysql import connection_pool
+from drainer.sink.mysql.config import ServerConfig
+
+CONFIG = ServerConfig(port=1)
+
+
+@dataclass
+class OpenSession:
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[OpenSession]:
+    sessions: list[OpenSession] = []
+
+    def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) -> OpenSession:
+        sessions.append(OpenSession())
+        return sessions[-1]
+
+    monkeypatch.setattr(connection_pool, "connect", connect)
+    monkeypatch.setattr(connection_pool, "_kept", {})
+    return sessions
+
+
+def take(config: ServerConfig = CONFIG) -> OpenSession:
+    return connection_pool.take(config, idle_s=1, read_timeout_s=None)  # type: ignore[return-value]
+
+
+def give_back(session: OpenSession, config: ServerConfig = CONFIG) -> None:
+    connection_pool.give_back(config, session)  # type: ignore[arg-type]
+
+
+def test_one_session_at_a_time_is_used_again_and_again(opened: list[OpenSession]) -> None:
+    for _ in range(3):
+        give_back(take())
+    assert len(opened) == 1
+
+
+def test_a_session_is_never_shared_nor_used_for_another_server(opened: list[OpenSession]) -> None:
+    first, second = take(), take()
+    assert first is not second
+    give_back(first)
+    assert take(ServerConfig(port=2)) is not first
+
+
+def test_what_is_too_many_or_too_old_is_closed(opened: list[OpenSession], monkeypatch: pytest.MonkeyPatch) -> None:
+    for session in [take() for _ in range(connection_pool.KEPT_MAX + 1)]:
+        give_back(session)
+    assert [session.closed for session in opened] == [False] * connection_pool.KEPT_MAX + [True]
+    monkeypatch.setattr(connection_pool, "KEPT_S", 0.0)
+    take()
+    assert all(session.closed for session in opened[:-1])
+    assert len(opened) == connection_pool.KEPT_MAX + 2

@@ -1,0 +1,87 @@
+"""Which session variables must hold, and which versions may lack them."""
+
+from __future__ import annotations
+
+import pytest
+
+from drainer.sink.mysql.session_settings import SQL_MODE, WARNINGS_MAX, wrong
+
+GOOD = {
+    "autocommit": "ON",
+    "foreign_key_checks": "OFF",
+    "unique_checks": "ON",
+    "max_error_count": str(WARNINGS_MAX),
+    "sql_notes": "ON",
+    "character_set_client": "utf8mb4",
+    "character_set_connection": "utf8mb4",
+    "sql_mode": SQL_MODE,
+    "tx_isolation": "READ-COMMITTED",
+}
+TIDB = {
+    **GOOD,
+    "tidb_txn_mode": "pessimistic",
+    "tidb_disable_txn_auto_retry": "ON",
+    "tidb_retry_limit": "0",
+    "tidb_constraint_check_in_place_pessimistic": "ON",
+    "tidb_batch_insert": "OFF",
+    "tidb_batch_delete": "OFF",
+    "tidb_batch_commit": "OFF",
+    "tidb_dml_batch_size": "0",
+    "tidb_dml_type": "STANDARD",
+    "tidb_snapshot": "",
+    "tidb_read_staleness": "0",
+    "tidb_low_resolution_tso": "OFF",
+}
+
+
+def test_what_is_set_holds() -> None:
+    assert list(wrong("mariadb", GOOD)) == []
+    assert list(wrong("tidb", TIDB)) == []
+    assert list(wrong("tidb", {name.upper(): value for name, value in TIDB.items()})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("autocommit", "OFF"),
+        ("foreign_key_checks", "ON"),
+        ("unique_checks", "0"),
+        ("max_error_count", "64"),
+        ("sql_notes", "OFF"),
+        ("character_set_client", "latin1"),
+        ("character_set_connection", "latin1"),
+        ("sql_mode", ""),
+        ("sql_mode", "NO_AUTO_VALUE_ON_ZERO,NO_BACKSLASH_ESCAPES"),
+        ("sql_mode", "NO_AUTO_VALUE_ON_ZERO,EMPTY_STRING_IS_NULL"),
+        ("tx_isolation", "READ-UNCOMMITTED"),
+        ("transaction_isolation", "READ-UNCOMMITTED"),
+        ("tidb_txn_mode", "optimistic"),
+        ("tidb_txn_mode", ""),
+        ("tidb_constraint_check_in_place_pessimistic", "OFF"),
+        ("tidb_batch_insert", "ON"),
+        ("tidb_batch_delete", "1"),
+        ("tidb_batch_commit", "ON"),
+        ("tidb_dml_batch_size", "100"),
+        ("tidb_dml_type", "bulk"),
+        ("tidb_snapshot", "2026-01-01 00:00:00"),
+        ("tidb_read_staleness", "-5"),
+        ("tidb_low_resolution_tso", "ON"),
+    ],
+)
+def test_what_would_make_rows_wrong_is_named(name: str, value: str) -> None:
+    assert [text.partition(" ")[0] for text in wrong("tidb", {**TIDB, name: value})] == [name]
+
+
+@pytest.mark.parametrize("name", [name for name in TIDB if name.startswith("tidb_")])
+def test_a_tidb_that_lacks_a_variable_is_no_reason_to_stop(name: str) -> None:
+    """Older and newer versions know other ones."""
+    assert list(wrong("tidb", {known: value for known, value in TIDB.items() if known != name})) == []
+
+
+def test_an_old_tidb_must_have_its_retries_off_in_one_way() -> None:
+    assert list(wrong("tidb", {**GOOD, "tidb_disable_txn_auto_retry": "1"})) == []
+    assert list(wrong("tidb", {**GOOD, "tidb_retry_limit": "0"})) == []
+    for shown in ({}, {"tidb_disable_txn_auto_retry": "OFF", "tidb_retry_limit": "10"}):
+        (text,) = wrong("tidb", {**GOOD, **shown})
+        assert "tidb_retry_limit" in text
+    assert list(wrong("mariadb", GOOD)) == []

@@ -1,0 +1,58 @@
+"""pyspark asks for pandas at every start; it is loaded when somebody uses it. Each case in a new interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BEGIN = "import sys\nfrom drainer.spark.startup import late_pandas\nlate_pandas.install()\n"
+LOADED = "print('loaded' if 'pandas._libs' in sys.modules else 'not loaded')"
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_pyspark_finds_it_there_and_does_not_load_it() -> None:
+    """Its check, its module for tests, which a list for the JVM imports, and the function that mapInArrow wraps."""
+    asks = (
+        "from pyspark.sql.pandas.utils import require_minimum_pandas_version\nrequire_minimum_pandas_version()\n"
+        "import pyspark.testing.utils\nassert pyspark.testing.utils.have_pandas\n"
+        "import pyspark.sql.pandas.functions\n"
+    )
+    assert run(BEGIN + asks + LOADED) == "not loaded"
+
+
+def test_pyspark_by_itself_loads_it() -> None:
+    """Else this module is not needed any more."""
+    assert run(f"import sys, pyspark.testing.utils\n{LOADED}") == "loaded"
+
+
+def test_who_uses_it_gets_the_real_one() -> None:
+    for use in (
+        "import pandas\nassert pandas.DataFrame({'a': [1]}).shape == (1, 1)\n",
+        "from pandas import Series\nassert Series([1, 2]).sum() == 3\n",
+        "import pandas\npandas.DataFrame\nimport pandas.core.frame as f\nassert f.DataFrame is pandas.DataFrame\n",
+    ):
+        assert run(f"{BEGIN}{use}import pandas\nassert type(pandas).__name__ == 'module'\n{LOADED}") == "loaded"
+
+
+def test_rows_that_become_columns_do_not_load_it() -> None:
+    """The first batch would take a second longer."""
+    assert run(f"{BEGIN}from drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "not loaded"
+
+
+def test_columns_by_themselves_load_it() -> None:
+    """Else pyarrow need not be told."""
+    assert run(f"import sys\nfrom drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "loaded"
+
+
+def test_one_that_was_imported_before_stays() -> None:
+    assert run(f"import pandas as before\n{BEGIN}import pandas\nassert pandas is before\nprint('same')") == "same"
+
+
+def test_where_it_is_not_installed_nobody_says_it_is() -> None:
+    hidden = "from importlib import util\nfind = util.find_spec\nutil.find_spec = lambda name: None\n"
+    assert run(f"{hidden}{BEGIN}print('pandas' in sys.modules)") == "False"

@@ -1,0 +1,71 @@
+"""Which places a master's text names, and what is said when none of them answers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from drainer.spark.startup.master import check_master, places_of
+from drainer.spark.startup.unavailable import SparkUnavailable
+from tests.support.servers import free_port
+
+
+@pytest.mark.parametrize(
+    ("master", "places"),
+    [
+        ("local", []),
+        ("local[*]", []),
+        ("local-cluster[2,1,1024]", []),
+        ("yarn", []),
+        ("spark://a:7077", [("a", 7077)]),
+        ("spark://a:1,b.example.com:2", [("a", 1), ("b.example.com", 2)]),
+        ("spark://[::1]:7077", [("::1", 7077)]),
+        ("k8s://https://10.0.0.1:6443", [("10.0.0.1", 6443)]),
+        ("k8s://http://10.0.0.1/x", [("10.0.0.1", 80)]),
+        ("k8s://10.0.0.1", [("10.0.0.1", 443)]),
+        ("k8s://10.0.0.1:6443", [("10.0.0.1", 6443)]),
+    ],
+)
+def test_the_places_of_a_master(master: str, places: list[tuple[str, int]]) -> None:
+    assert places_of(master) == places
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://", "spark://a", "spark://a:b", "spark://a:0", "spark://a:1,", "spark://:1"]
+)
+def test_a_text_that_names_no_master_is_refused(master: str) -> None:
+    with pytest.raises(SparkUnavailable, match=r"is no host:port; a list is spark://a:7077,b:7077"):
+        places_of(master)
+
+
+def test_one_master_of_a_list_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{server.getsockname()[1]}")
+
+
+def test_every_master_that_does_not_answer_is_named() -> None:
+    one, two = free_port(), free_port()
+    with pytest.raises(SparkUnavailable) as refused:
+        check_master(f"spark://127.0.0.1:{one},127.0.0.1:{two}")
+    text = str(refused.value)
+    assert "no Spark master answers" in text
+    assert f"127.0.0.1:{one}: Connection refused; 127.0.0.1:{two}: Connection refused" in text
+
+
+def test_a_host_that_drops_what_it_gets_is_not_waited_for_long() -> None:
+    with socket.socket() as full:  # nobody accepts, so its queue is soon full, and it answers no more
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = []
+        for _ in range(4):
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+            waiting.append(client)
+        with pytest.raises(SparkUnavailable, match="timed out"):
+            check_master(f"spark://127.0.0.1:{full.getsockname()[1]}", wait_s=0.3)
+        for client in waiting:
+            client.close()

@@ -1,0 +1,62 @@
+"""What can be said of Spark's start without starting it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from drainer.spark.startup.java import check_java
+from drainer.spark.startup.session import quiet_py4j
+from drainer.spark.startup.spark_settings import python_of, with_retries
+from drainer.spark.startup.unavailable import SparkUnavailable
+
+
+@pytest.mark.parametrize(
+    ("master", "wanted"),
+    [
+        ("local", "local[1,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[3,9]", "local[3,9]"),
+        ("spark://h:7077", "spark://h:7077"),
+    ],
+)
+def test_a_local_master_tries_a_task_again(master: str, wanted: str) -> None:
+    assert with_retries(master) == wanted
+
+
+def test_without_java_the_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match="openjdk-17-jre-headless"):
+        check_java()
+
+
+def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho java.base@11.0.2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailable, match=r"is Java 11\.0\.2"):
+        check_java()
+
+
+def test_the_interpreter_of_workers_is_spark_s_own_setting_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert python_of({}) == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/of/the/environment")
+    assert python_of({}) == "/of/the/environment"
+    assert python_of({"spark.pyspark.python": "/of/the/settings"}) == "/of/the/settings"
+
+
+def test_what_py4j_writes_of_a_killed_jvm_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def log(file: str) -> None:
+        exec(compile(f"import logging; logging.error({file!r})", file, "exec"), {})
+
+    with quiet_py4j():
+        log("/site-packages/py4j/java_gateway.py")
+        log("/site-packages/another/module.py")
+    log("/site-packages/py4j/clientserver.py")
+    assert caplog.messages == ["/site-packages/another/module.py", "/site-packages/py4j/clientserver.py"]

@@ -1,0 +1,86 @@
+"""The folder of links that stands for Spark's: all jars but a few, made anew when it is not what it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drainer.spark.startup import spark_folder
+from drainer.spark.startup.java import archive_of
+from drainer.spark.startup.spark_folder import cache_folder, home_mark, lean_home, spark_home
+from drainer.spark.startup.spark_settings import environment
+
+JARS = ("spark-core_2.13-4.2.1.jar", "spark-mllib_2.13-4.2.1.jar", "spark-mllib-local_2.13-4.2.1.jar", "py4j.jar")
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation of pyspark, and nothing in the cache."""
+    found = tmp_path / "pyspark"
+    for folder in ("jars", "bin", "python/lib", "sql"):
+        (found / folder).mkdir(parents=True)
+    for jar in JARS:
+        (found / "jars" / jar).touch()
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(spark_folder, "spark_home", lambda: found)
+    return found
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_all_but_what_only_costs_time(whole: Path) -> None:
+    lean = lean_home()
+    assert lean.is_relative_to(cache_folder())
+    assert names(lean) == {"jars", "bin", "python"}
+    assert names(lean / "jars") == {JARS[0], JARS[2], JARS[3]}
+    assert (lean / "jars" / JARS[0]).resolve() == whole / "jars" / JARS[0]
+    assert lean_home() == lean
+    assert environment()["SPARK_HOME"] == str(lean)
+
+
+def test_after_an_upgrade_it_is_made_anew(whole: Path) -> None:
+    lean = lean_home()
+    (whole / "jars" / JARS[0]).rename(whole / "jars" / "spark-core_2.13-4.2.2.jar")
+    assert lean_home() == lean
+    assert names(lean / "jars") == {"spark-core_2.13-4.2.2.jar", JARS[2], JARS[3]}
+    assert names(cache_folder()) == {lean.name}
+
+
+def test_one_that_was_spoilt_is_made_anew(whole: Path) -> None:
+    lean = lean_home()
+    (lean / "jars" / JARS[0]).unlink()
+    (lean / "jars" / JARS[0]).symlink_to("/elsewhere")
+    assert lean_home() == lean
+    assert (lean / "jars" / JARS[0]).resolve() == whole / "jars" / JARS[0]
+
+
+def test_where_nothing_can_be_kept_it_is_the_whole_one(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert lean_home() == whole
+
+
+def test_the_user_s_own_spark_is_left_as_it_is(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert lean_home() == spark_home() == Path("/opt/spark")
+
+
+def test_another_installation_has_another_archive(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The JVM uses one only for the paths that it was made with."""
+    mark, archive = home_mark(), archive_of("17")
+    monkeypatch.setattr(spark_folder, "spark_home", lambda: whole.with_name("other"))
+    assert home_mark() != mark
+    assert archive_of("17") != archive
+
+
+def test_what_is_left_out_of_the_spark_installed_here() -> None:
+    """Else a new version has other names, and the start takes a second longer without a word."""
+    left_out = [jar.name for jar in (spark_home() / "jars").iterdir() if jar.name.startswith(spark_folder.LEFT_OUT)]
+    assert len(left_out) == len(spark_folder.LEFT_OUT)

@@ -1,0 +1,64 @@
+"""Temporary files go with the drainer that made them, or with the next one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from drainer.temporary_files import PREFIX, scratch, sweep
+
+CHILD = """
+import signal, sys, tempfile
+from drainer.temporary_files import scratch
+with scratch() as folder:
+    tempfile.mkdtemp(prefix="inside-")
+    print(folder, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_everything_is_in_one_folder_and_goes_with_it(place: Path) -> None:
+    with scratch() as folder:
+        assert folder.parent == place
+        assert Path(tempfile.mkdtemp()).parent == folder
+    assert list(place.iterdir()) == []
+    assert tempfile.gettempdir() == str(place)
+
+
+def test_a_killed_drainers_folder_goes_and_a_living_ones_stays(place: Path) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True, env={"TMPDIR": str(place)}
+    )
+    try:
+        assert child.stdout is not None
+        folder = Path(child.stdout.readline().strip())
+        sweep(place)
+        assert folder.is_dir()
+        child.kill()
+        child.wait()
+        assert folder.is_dir()
+        with scratch() as mine:
+            assert list(place.iterdir()) == [mine]
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_what_is_not_ours_stays(place: Path) -> None:
+    (place / f"{PREFIX}beginning").mkdir()  # another process is about to lock it
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "lock").touch()
+    (place / f"{PREFIX}link").symlink_to(elsewhere)
+    sweep(place)
+    assert len(list(place.iterdir())) == 3

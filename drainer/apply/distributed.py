@@ -20,12 +20,12 @@ from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.apply.progress import Progress
+from drainer.batch.binlog import ServedBinlog
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import together
 from drainer.row.claimed import other_keys
 from drainer.row.key import choose_key
 from drainer.schema.errors import TableUnverified, UnknownColumn
-from drainer.schema.steps import Merged
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Destination, Intent, SpreadTarget
 from drainer.sink.errors import CommitRefused, DataError
@@ -149,7 +149,7 @@ class Spreading:
         commit_ts = error.commit_ts
         if not commit_ts:
             return
-        merged: list[Merged] = []
+        merged: list[ServedBinlog] = []
         try:
             if plan.fold is None:
                 merged = list(binlogs(feed.messages()))

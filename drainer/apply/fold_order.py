@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from drainer.changes.format import Format
+from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 
 if TYPE_CHECKING:

@@ -11,16 +11,18 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Plan
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
-from drainer.apply.per_transaction import each_commit, shown_keys
+from drainer.apply.per_transaction import each_commit
 from drainer.apply.progress import Progress, Wait
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
+from drainer.batch.shown import shown_keys
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.pumps.range_count import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Merged, Rows, Step
+from drainer.schema.steps import Ddl, Fence, Rows, Step
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Destination
 from drainer.sink.errors import DataError, UniqueConflict
@@ -46,7 +48,7 @@ class SchemaSupply(Protocol):
     def verify(self, error: TableUnverified) -> bool: ...
 
 
-def _check_arrived(plan: Plan, merged: Sequence[Merged]) -> None:
+def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
     """Rule 22: RangeDiffers where more or less of a pump came here than was planned."""
     found: dict[str, list[int]] = {}
     for binlog in merged:
@@ -78,7 +80,7 @@ class Inline:
         self._stop = stop
         self._decoder: SegmentDecoder | None = None
 
-    def run(self, plan: Plan, merged: Sequence[Merged]) -> None:
+    def run(self, plan: Plan, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
         merged = list(merged)
         _check_arrived(plan, merged)

@@ -22,18 +22,19 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Plan
 from drainer.apply.progress import Progress
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces
-from drainer.schema.steps import Merged, Rows
+from drainer.schema.steps import Rows
 
 SAY_EVERY_S = 10.0
 
 _log = get_logger(__name__)
 
-PullLarge = Callable[[Plan, Progress], "contextlib.AbstractContextManager[list[Merged]]"]
+PullLarge = Callable[[Plan, Progress], "contextlib.AbstractContextManager[list[ServedBinlog]]"]
 
 
 class Step:
@@ -78,7 +79,7 @@ class LargePuller:
     security: Security
 
     @contextlib.contextmanager
-    def __call__(self, plan: Plan, progress: Progress) -> Iterator[list[Merged]]:
+    def __call__(self, plan: Plan, progress: Progress) -> Iterator[list[ServedBinlog]]:
         """The binlogs of the plan's ranges, for as long as the block lasts. Raises NotServed and what Spool raises."""
         with contextlib.closing(Spool()) as spool:
             with Step(progress, "pulling", plan.batch_bytes, plan.until_ts) as step:
@@ -96,14 +97,14 @@ class Section:
 
     after_ts: int
     until_ts: int
-    binlogs: tuple[Merged, ...]
+    binlogs: tuple[ServedBinlog, ...]
     large: bool
 
 
 def sections(rows: Rows) -> list[Section]:
     """The rows cut before and behind each commit_ts of a large transaction. What else has that commit_ts goes with it,
     for a position cannot stand between the two."""
-    runs: list[tuple[bool, list[Merged]]] = []
+    runs: list[tuple[bool, list[ServedBinlog]]] = []
     for _, group in groupby(rows.binlogs, attrgetter("commit_ts")):
         same = list(group)
         large = any(one.is_large for one in same)
@@ -136,14 +137,14 @@ def works(
                 crash_point("drainer.mid_large")
 
 
-def _small(one: Merged, piece_bytes_max: int) -> Iterable[bytes]:
+def _small(one: ServedBinlog, piece_bytes_max: int) -> Iterable[bytes]:
     payload = one.payload
     if not isinstance(payload, memoryview):
         return (payload,)
     return pieces(payload, piece_bytes_max, release=lambda: give_back(payload))
 
 
-def small_payloads(binlogs: Sequence[Merged]) -> Iterator[bytes]:
+def small_payloads(binlogs: Sequence[ServedBinlog]) -> Iterator[bytes]:
     """Of binlogs none of which is large."""
     for one in binlogs:
         assert isinstance(one.payload, bytes)

@@ -9,10 +9,10 @@ from typing import Protocol
 from binlog import envelope
 
 from drainer.apply.fold_order import FoldOrder
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted
-from drainer.schema.steps import Merged
 from drainer.sink.base import Examiner, Intent, SlotResult, SpreadTarget
 
 
@@ -68,11 +68,11 @@ class Feed(Protocol):
         ...
 
 
-def binlogs(messages: Iterable[tuple[str, bytes]]) -> Iterable[Merged]:
+def binlogs(messages: Iterable[tuple[str, bytes]]) -> Iterable[ServedBinlog]:
     """The binlogs of the messages of pulls; the parts of a large one follow one another."""
     joiner = PartJoiner()
     for pump, message in messages:
         for payload in joiner.add(message):
             found = envelope.scan(payload)
-            yield Merged(found.commit_ts, found.start_ts, pump, payload)
+            yield ServedBinlog(found.commit_ts, found.start_ts, pump, payload)
     joiner.end()

@@ -11,7 +11,7 @@ from binlog import envelope
 from binlog.errors import DecodeError
 from binlog.tidb.types import SchemaState
 
-from drainer.schema.steps import Merged
+from drainer.batch.binlog import ServedBinlog
 
 _ORDER = attrgetter("commit_ts", "start_ts")
 _SEQUENCE_VALUE = "select setval"
@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
     commit_ts: int
     schema_version: int
-    binlog: Merged
+    binlog: ServedBinlog
     ddl: DdlBinlog | None
 
 
@@ -59,7 +59,7 @@ class Batch:
         return replace(self, after_ts=after_ts, items=tuple(i for i in self.items if i.commit_ts > after_ts))
 
 
-def read_batch(binlogs: Iterable[Merged], *, after_ts: int, until_ts: int) -> Batch:
+def read_batch(binlogs: Iterable[ServedBinlog], *, after_ts: int, until_ts: int) -> Batch:
     """Read a batch given in any order. A binlog served twice (one transaction on two pumps, rule 19) counts once.
 
     Raises DecodeError naming the pump and commit_ts of a payload that is not a binlog.
@@ -84,7 +84,7 @@ def read_batch(binlogs: Iterable[Merged], *, after_ts: int, until_ts: int) -> Ba
     return Batch(after_ts, until_ts, tuple(items), texts, duplicates)
 
 
-def _read(binlog: Merged) -> Item | None:
+def _read(binlog: ServedBinlog) -> Item | None:
     """None for a fake (start_ts = commit_ts) and for a sequence's value (D-CO-06)."""
     if binlog.start_ts == binlog.commit_ts:
         return None

@@ -17,10 +17,10 @@ from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Changes, Columns
-from drainer.changes.format import Format
 from drainer.changes.key import IDENTITY_BYTES, Keys, concat_keys, keys_from, keys_of, ranks
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.order.key_states import NetState, in_one_order
+from drainer.row.format import Format
 from drainer.row.key import FoldKey
 
 Gone = dict[int, tuple[bytes, ...]]

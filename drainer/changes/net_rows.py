@@ -8,10 +8,10 @@ from typing import Any, overload
 import numpy as np
 
 from drainer.batch.work import Folded, Key, Kind, NetRow, Row
-from drainer.changes.format import Format
 from drainer.changes.net import Gone, States
 from drainer.changes.vector import Ints
 from drainer.order.key_states import in_one_order
+from drainer.row.format import Format
 
 _KINDS = tuple(Kind)
 _COMMA = 1

@@ -18,7 +18,6 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Folded, SegmentWork, TableShape
 from drainer.changes.decode import Changes, ColumnDecoder
-from drainer.changes.format import Format, check_row
 from drainer.changes.net import States, merge, net_of
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
@@ -27,6 +26,7 @@ from drainer.changes.vector import Mask
 from drainer.order.fold import FoldBuilder, Parts
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
+from drainer.row.format import Format, check_row
 from drainer.row.key import choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView

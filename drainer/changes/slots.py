@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drainer.batch.work import Folded, Match, SegmentWork, TableShape
-from drainer.changes.format import Format
 from drainer.changes.net import States, merge, states_from
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.vector import Ints
@@ -29,6 +28,7 @@ from drainer.order.blob import merge_slot as merge_rest
 from drainer.order.blob import without_tables
 from drainer.order.errors import BlobError
 from drainer.order.slot import table_seed
+from drainer.row.format import Format
 
 BLOB_VERSION: Final = 16  # order/blob.py counts from 1
 _HEAD: Final = Struct("<BIIQQ")

@@ -10,9 +10,9 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.decode import VECTOR_ROWS_MIN, view_of_table
-from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
+from drainer.row.format import Format
 
 _COLUMNS = (
     FieldType(Tp.LONGLONG, Flag.NOT_NULL | Flag.PRI_KEY, 20, 0),

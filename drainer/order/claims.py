@@ -21,10 +21,10 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Row
-from drainer.changes.format import Format
 from drainer.order.key_states import TableFold
 from drainer.row.claimed import OtherKey, Values, needed_of, value_function, value_row
 from drainer.row.codec import Codec
+from drainer.row.format import Format
 from drainer.row.usual import Cells
 
 # Of one value: commit_ts, sequence, the row's key, whether it has the value behind the change or lost it, and the value

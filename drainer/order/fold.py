@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
-from drainer.changes.format import Format, written_literals
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
 from drainer.order.key_states import NetState, TableFold
@@ -16,6 +15,7 @@ from drainer.order.probes import pack_claims
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import DecodedRow, Decoder, in_order
+from drainer.row.format import Format, written_literals
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]

@@ -8,8 +8,8 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, NetRow, Row, TableShape
-from drainer.changes.format import Format, written
 from drainer.row.codec import Codec
+from drainer.row.format import Format, written
 from drainer.row.key import identity
 from drainer.row.usual import Cells
 

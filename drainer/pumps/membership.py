@@ -1,4 +1,4 @@
-"""Correctness rule 2 around a survey: who has left since the last one, and who is back (left.py says what follows)."""
+"""Correctness rule 2 around a survey: who has left since the last one, and who is back. left_pumps.py: what follows."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from binlog import envelope
 from binlog.errors import BinlogError
 from binlog.runtime.security import Security
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.pumps.binlog_parts import parse
 from drainer.pumps.pull import pull
 from drainer.pumps.watermark import PumpRange
-from drainer.schema.steps import Merged
 
 
 class SpoolFailed(BinlogError):
@@ -98,7 +98,7 @@ class Spool:
             ) from error
         self._size += len(data)
 
-    def binlogs(self, large_bytes_min: int) -> Iterator[Merged]:
+    def binlogs(self, large_bytes_min: int) -> Iterator[ServedBinlog]:
         """The binlogs in the order they came; those of more than `large_bytes_min` as views of the file."""
         if not self._size:
             return
@@ -107,7 +107,7 @@ class Spool:
             view = whole[place.begin : place.end]
             payload = view if len(view) > large_bytes_min else bytes(view)
             found = envelope.scan(payload)  # type: ignore[arg-type]  # it only reads single bytes and slices
-            yield Merged(found.commit_ts, found.start_ts, place.pump, payload)
+            yield ServedBinlog(found.commit_ts, found.start_ts, place.pump, payload)
 
     def close(self) -> None:
         """Views that are still in use keep the bytes."""

@@ -1,4 +1,4 @@
-"""Asks all pumps how far they are (correctness rule 8). The rules are in counting.py; here are the calls."""
+"""Asks all pumps how far they are (correctness rule 8). The rules are in eligibility.py; here are the calls."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def listed(record: NodeRecord) -> Listed:
 
 
 def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:
-    """Clients of this cluster's pumps. `silence_max_s`: see go.py."""
+    """Clients of this cluster's pumps. `silence_max_s`: see go_pump.py."""
 
     def dial(node_id: str, host: str, extension: bool) -> PumpClient:
         if extension:

@@ -11,21 +11,19 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
 from drainer.batch.work import Row
 from drainer.row.form import Form
+from drainer.row.format import Format
 from drainer.row.key import Same, choose_key, compared_as
 from drainer.row.key import comparison as comparison_of
 from drainer.row.layout import replicated
 from drainer.row.text import shown_as
 from drainer.row.usual import Cells
-
-if TYPE_CHECKING:
-    from drainer.changes.format import Format
 
 Values: TypeAlias = "tuple[object, ...]"
 

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from binlog.runtime.log import get_logger
 from binlog.tidb.job import Job
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, Item
 from drainer.schema import job_kinds
 from drainer.schema.errors import JobUnknown
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Located, Merged, Rows, Step, TableChange
+from drainer.schema.steps import Ddl, Fence, Located, Rows, Step, TableChange
 
-__all__ = ["Batch", "Ddl", "Fence", "Located", "Merged", "Rows", "Step", "TableChange", "walk"]
+__all__ = ["Batch", "Ddl", "Fence", "Located", "ServedBinlog", "Rows", "Step", "TableChange", "walk"]
 
 _log = get_logger(__name__)
 
@@ -41,7 +42,7 @@ class _Walk:
         self._schema = schema
         self._job_done = job_done
         self._after_ts = batch.after_ts
-        self._rows: list[Merged] = []
+        self._rows: list[ServedBinlog] = []
         self._unfolding = schema.unfolding
 
     def steps(self) -> Iterator[Step]:

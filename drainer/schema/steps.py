@@ -7,22 +7,8 @@ from dataclasses import dataclass
 from binlog.tidb.job import Job
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.schema.view import SchemaView
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """One served binlog (prewrite and commit merged, P-PULL-02) and the pump it came from. A large one is a view of a
-    file (drainer.pumps.spool)."""
-
-    commit_ts: int
-    start_ts: int
-    pump: str
-    payload: bytes | memoryview
-
-    @property
-    def is_large(self) -> bool:
-        return isinstance(self.payload, memoryview)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +38,7 @@ class Rows:
 
     after_ts: int
     until_ts: int
-    binlogs: tuple[Merged, ...]
+    binlogs: tuple[ServedBinlog, ...]
     view: SchemaView
 
 

@@ -1,4 +1,4 @@
-"""Asks the pumps and the coordinator, again and again, what the next batch is. The shell around coordinator.py.
+"""Asks the pumps and the batch planner, again and again, what the next batch is. The shell around batch_planner.py.
 
 It lives on the event loop; the stream reader's questions come from another thread
 (drainer.spark.source.planner_server) and are

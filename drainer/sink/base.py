@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from drainer.batch.work import Pieces, Probe, SegmentWork
-    from drainer.changes.format import Format
+    from drainer.row.format import Format
     from drainer.schema.steps import Ddl
 
 TableName = tuple[str, str]  # database, table

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
-from drainer.changes.format import Format
 from drainer.order.upsert import upsert
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 
 from drainer.apply.fold_order import FoldOrder
 from drainer.apply.micro_batch import SpreadJob
-from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import last_change, merge_slot
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.blob_pieces import join_blobs
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted, RangeDiffers, check
+from drainer.row.format import Format
 from drainer.sink.base import Intent, SlotResult, SpreadTarget
 from drainer.sink.errors import DataError
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal

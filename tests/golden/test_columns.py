@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from binlog import envelope
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.batch.work import SegmentWork
 from drainer.changes.decode import ColumnDecoder
@@ -21,7 +22,7 @@ from drainer.schema.history.file import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Merged, Rows
+from drainer.schema.steps import Rows
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.unit.drainer.changes.cases import images
@@ -41,7 +42,7 @@ def segments(capture: CaptureSet) -> Iterator[tuple[Rows, list[bytes]]]:
     binlogs = []
     for payload in capture.binlogs:
         seen = envelope.scan(payload)
-        binlogs.append(Merged(seen.commit_ts, seen.start_ts, "pump1", payload))
+        binlogs.append(ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload))
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     schema = Schema.open(history, position_ts=begin_ts, policy=Policy())
     for step in walk(batch, schema):

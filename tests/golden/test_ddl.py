@@ -13,6 +13,7 @@ import pytest
 from binlog import envelope
 from binlog.tidb.table import TableInfo
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_tables import create_table
@@ -24,7 +25,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Merged, Rows, Step
+from drainer.schema.steps import Ddl, Rows, Step
 from drainer.sink.base import Destination, Identity
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
@@ -44,7 +45,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
     scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
-    binlogs = [Merged(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
+    binlogs = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     jobs.write_bytes(capture.jobs_text)
     keeper = SchemaKeeper([FileSource(jobs)], Policy())

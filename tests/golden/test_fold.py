@@ -13,6 +13,7 @@ from binlog import envelope
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Tp
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.batch.work import Change
 from drainer.order.fold import FoldBuilder
@@ -24,7 +25,7 @@ from drainer.schema.history.file import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Merged, Rows
+from drainer.schema.steps import Ddl, Rows
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.row_case import FORMATS, changes_of
@@ -86,7 +87,7 @@ def replay(capture: CaptureSet, dialect: str) -> tuple[Model, Schema]:
     for payload in capture.binlogs:
         seen = envelope.scan(payload)
         assert scan(payload)[0] == seen.commit_ts
-        binlogs.append(Merged(seen.commit_ts, seen.start_ts, "pump1", payload))
+        binlogs.append(ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload))
     batch = read_batch(binlogs, after_ts=begin_ts, until_ts=max(b.commit_ts for b in binlogs))
     schema = Schema.open(history, position_ts=begin_ts, policy=Policy())
     model = Model()

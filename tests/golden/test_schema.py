@@ -13,6 +13,7 @@ import pytest
 from binlog import envelope
 from binlog.pb import binlog_pb2
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
 from drainer.schema.filter import Filter
 from drainer.schema.history.base import JobHistory
@@ -20,7 +21,7 @@ from drainer.schema.history.file import parse_jobs
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Merged, Rows
+from drainer.schema.steps import Ddl, Fence, Rows
 from drainer.schema.view import Gone
 from tests.support.capture import GOLDEN, CaptureSet
 
@@ -55,7 +56,7 @@ class Recording:
     def history(self) -> JobHistory:
         return JobHistory(parse_jobs(_jobs_text(self.capture.directory), self.capture.name))
 
-    def binlogs(self) -> tuple[Merged, ...]:
+    def binlogs(self) -> tuple[ServedBinlog, ...]:
         return _binlogs(self.capture.directory)
 
     def batch(self) -> Batch:
@@ -69,9 +70,9 @@ def _jobs_text(directory: Path) -> str:
 
 
 @cache
-def _binlogs(directory: Path) -> tuple[Merged, ...]:
+def _binlogs(directory: Path) -> tuple[ServedBinlog, ...]:
     scanned = [(envelope.scan(p), p) for p in CaptureSet(directory).binlogs]
-    return tuple(Merged(e.commit_ts, e.start_ts, "pump1", p) for e, p in scanned)
+    return tuple(ServedBinlog(e.commit_ts, e.start_ts, "pump1", p) for e, p in scanned)
 
 
 def tables_of(schema: Schema) -> dict[int, tuple[str, str, tuple[tuple[int, str, int], ...]]]:

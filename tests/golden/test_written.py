@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from drainer.batch.work import SegmentWork
-from drainer.changes.format import Format
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
+from drainer.row.format import Format
 from tests.golden.test_columns import segments
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.row_case import FORMATS

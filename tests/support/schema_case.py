@@ -15,6 +15,7 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from binlog.tidb.table import DBInfo, TableInfo
 from binlog.tidb.types import FieldType, SchemaState, Tp
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.schema.errors import TableUnknown
 from drainer.schema.filter import Filter
@@ -22,7 +23,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Merged, Rows, Step
+from drainer.schema.steps import Ddl, Rows, Step
 from drainer.schema.view import Gone
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "schema"
@@ -70,7 +71,7 @@ def job(
     return Job(id=job_id, type=kind, schema_version=version, finished_ts=finished_ts, **fields)  # type: ignore[arg-type]
 
 
-def row(commit_ts: int, version: int, *table_ids: int, pump: str = "p1", start_ts: int = 0) -> Merged:
+def row(commit_ts: int, version: int, *table_ids: int, pump: str = "p1", start_ts: int = 0) -> ServedBinlog:
     """A transaction with one (empty) mutation for each table id."""
     value = binlog_pb2.PrewriteValue(schema_version=version)
     for table_id in table_ids:
@@ -79,10 +80,10 @@ def row(commit_ts: int, version: int, *table_ids: int, pump: str = "p1", start_t
     payload = envelope.encode_binlog(
         tp=1, start_ts=start_ts, commit_ts=commit_ts, prewrite_key=b"k", prewrite_value=value.SerializeToString()
     )
-    return Merged(commit_ts, start_ts, pump, payload)
+    return ServedBinlog(commit_ts, start_ts, pump, payload)
 
 
-def ddl(commit_ts: int, job_id: int, query: str, *, state: int = 5, pump: str = "p1") -> Merged:
+def ddl(commit_ts: int, job_id: int, query: str, *, state: int = 5, pump: str = "p1") -> ServedBinlog:
     """A DDL's binlog as served."""
     payload = envelope.encode_binlog(
         tp=1,
@@ -93,7 +94,7 @@ def ddl(commit_ts: int, job_id: int, query: str, *, state: int = 5, pump: str = 
         ddl_job_id=job_id,
         ddl_schema_state=state,
     )
-    return Merged(commit_ts, commit_ts - 1, pump, payload)
+    return ServedBinlog(commit_ts, commit_ts - 1, pump, payload)
 
 
 def versions_of(rows: Rows) -> Iterator[tuple[int, int]]:
@@ -130,7 +131,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
-        self._binlogs: list[Merged] = []
+        self._binlogs: list[ServedBinlog] = []
         self._policy = Policy()
         self._schema: Schema | None = None
         self._clock = 0

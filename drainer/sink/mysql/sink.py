@@ -10,7 +10,7 @@ from typing import Final
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
-from drainer.changes.format import Format
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,

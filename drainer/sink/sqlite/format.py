@@ -27,7 +27,7 @@ _MARSHAL_VERSION: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class SQLiteValues:
-    """See changes.format.Format."""
+    """See row.format.Format."""
 
     def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> list[Row]:
         return list(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drainer.batch.work import Pieces, SegmentWork
-from drainer.changes.format import Format
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,

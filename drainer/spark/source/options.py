@@ -1,4 +1,4 @@
-"""The options of the data source "binlog", read and checked. The list with defaults is in source.py."""
+"""The options of the data source "binlog", read and checked. The list with defaults is in data_source.py."""
 
 from __future__ import annotations
 

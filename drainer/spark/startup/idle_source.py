@@ -1,4 +1,4 @@
-"""A data source of rows that mean nothing, for drainer.spark.startup.warmup. It imports little, as planned.py does."""
+"""A data source of rows that mean nothing, for warmup.py. It imports little, as planned_reader.py does."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.format import written
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
 from drainer.order.fold import FoldBuilder
 from drainer.order.probes import Questions, merge_claims
 from drainer.row.codec import Codec
+from drainer.row.format import written
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT

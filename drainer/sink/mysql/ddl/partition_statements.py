@@ -2,7 +2,7 @@
 
 A row whose HASH expression is NULL lies in the first partition in TiDB. MySQL and MariaDB take the smallest BIGINT for
 NULL, so that of three partitions it lies in the third. Every other row of RANGE, LIST and HASH lies in the same
-partition on both sides; those of KEY do not, and such a DDL is refused (instead.py).
+partition on both sides; those of KEY do not, and such a DDL is refused.
 """
 
 from __future__ import annotations

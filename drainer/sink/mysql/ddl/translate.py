@@ -8,8 +8,8 @@ a whole, is used for what a TableInfo does not hold:
     a kind of job not known     it may move rows by itself; the difference runs where the server refuses the text
     a type MySQL has not        the server's own error names it
 
-TiDB: tidb.py. A statement that a server refuses because it has no such thing runs again without all that no row
-depends on (Dialect.bare).
+TiDB: upstream_text.py. A statement that a server refuses because it has no such thing runs again without all that no
+row depends on (Dialect.bare).
 """
 
 from __future__ import annotations

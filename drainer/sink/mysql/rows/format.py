@@ -24,7 +24,7 @@ _ROW_END: Final = b"),"
 
 @dataclass(frozen=True, slots=True)
 class SQLText:
-    """See changes.format.Format."""
+    """See row.format.Format."""
 
     def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> list[Row]:
         parts = [column_of(form, values) for form, values in zip(forms, columns, strict=True)]

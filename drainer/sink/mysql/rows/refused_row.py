@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from drainer.apply.per_transaction import shown_row
+from drainer.batch.shown import shown_row
 from drainer.batch.work import Folded
 from drainer.sink.errors import DataError
 from drainer.sink.mysql.rows.chunks import Chunk

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.large_transaction import LargePuller, sections
 from drainer.apply.progress import Progress
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.work import SegmentWork
 from drainer.pipeline import Pipeline
 from drainer.pumps.binlog_parts import PART_BYTES_MAX, PartJoiner, cut_into_parts
@@ -29,7 +30,7 @@ from drainer.pumps.watermark import PumpRange
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
-from drainer.schema.steps import Merged, Rows
+from drainer.schema.steps import Rows
 from drainer.sink.memory import MemoryDestination, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.local_batch import LocalFeed
@@ -180,8 +181,8 @@ def test_messages_cut_and_damaged_at_every_place() -> None:
 # --- sections ---------------------------------------------------------------------------------------------------
 
 
-def merged(commit_ts: int, start_ts: int = 1, *, large: bool = False) -> Merged:
-    return Merged(commit_ts, start_ts, "p", memoryview(b"large") if large else b"small")
+def merged(commit_ts: int, start_ts: int = 1, *, large: bool = False) -> ServedBinlog:
+    return ServedBinlog(commit_ts, start_ts, "p", memoryview(b"large") if large else b"small")
 
 
 def test_sections_stand_around_large_transactions() -> None:
@@ -216,14 +217,14 @@ class Recording:
         schema = Schema.open(JobHistory(self.jobs), position_ts=position.commit_ts, job_done=done)
 
         @contextlib.contextmanager
-        def pull_large(plan: Plan, _progress: Progress) -> Iterator[list[Merged]]:
+        def pull_large(plan: Plan, _progress: Progress) -> Iterator[list[ServedBinlog]]:
             found = []
             for payload in self.binlogs:
                 scanned = envelope.scan(payload)
                 if plan.after_ts < scanned.commit_ts <= plan.until_ts:
                     large = len(payload) > large_bytes_min and not scanned.ddl_job_id
                     view = memoryview(payload) if large else payload
-                    found += [Merged(scanned.commit_ts, scanned.start_ts, pump, view) for pump in ("a", "b")]
+                    found += [ServedBinlog(scanned.commit_ts, scanned.start_ts, pump, view) for pump in ("a", "b")]
             yield found
 
         return Pipeline(

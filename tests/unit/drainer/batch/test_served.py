@@ -4,13 +4,13 @@ import pytest
 from binlog import envelope
 from binlog.errors import DecodeError
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
-from drainer.schema.steps import Merged
 from tests.support.schema_case import ddl, row, ts
 
 
-def fake(commit_ts: int) -> Merged:
-    return Merged(commit_ts, commit_ts, "p1", envelope.encode_fake(commit_ts))
+def fake(commit_ts: int) -> ServedBinlog:
+    return ServedBinlog(commit_ts, commit_ts, "p1", envelope.encode_fake(commit_ts))
 
 
 def test_puts_pumps_in_commit_order() -> None:
@@ -51,17 +51,17 @@ def test_garbage_names_pump_and_commit_ts() -> None:
     whole = row(ts(1), 5, 1).payload
     for end in range(1, len(whole)):
         try:
-            read_batch([Merged(ts(1), ts(1) - 1, "p7", whole[:end])], after_ts=0, until_ts=ts(9))
+            read_batch([ServedBinlog(ts(1), ts(1) - 1, "p7", whole[:end])], after_ts=0, until_ts=ts(9))
         except DecodeError as error:
             assert f"commit_ts {ts(1)} from pump p7" in str(error)
     with pytest.raises(DecodeError, match="from pump p7"):
-        read_batch([Merged(ts(1), ts(1) - 1, "p7", b"\xff" * 40)], after_ts=0, until_ts=ts(9))
+        read_batch([ServedBinlog(ts(1), ts(1) - 1, "p7", b"\xff" * 40)], after_ts=0, until_ts=ts(9))
 
 
 def test_a_ddl_text_that_is_no_text() -> None:
     payload = envelope.encode_binlog(tp=1, start_ts=1, commit_ts=ts(1), ddl_query=b"\xff\xfe", ddl_job_id=3)
     with pytest.raises(DecodeError, match="from pump p1"):
-        read_batch([Merged(ts(1), 1, "p1", payload)], after_ts=0, until_ts=ts(9))
+        read_batch([ServedBinlog(ts(1), 1, "p1", payload)], after_ts=0, until_ts=ts(9))
 
 
 def test_a_binlog_outside_the_range_is_our_mistake() -> None:

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind, NetRow, SegmentWork
-from drainer.changes.format import Format
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
 from drainer.row.decode import Decoder
+from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction

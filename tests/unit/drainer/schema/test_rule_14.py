@@ -9,11 +9,12 @@ from binlog.tidb.job import ActionType, Job
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import read_batch
 from drainer.schema.history.base import JobHistory
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Merged, Rows
+from drainer.schema.steps import Ddl, Fence, Rows
 from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts, versions_of
 
 TABLES = 3
@@ -36,7 +37,7 @@ END = ts(9000)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> tuple[list[Job], list[Merged]]:
+def histories(draw: st.DrawFn) -> tuple[list[Job], list[ServedBinlog]]:
     """Jobs with rising versions and gaps, each with a DDL binlog anywhere (or lost), and rows of any version."""
     jobs, binlogs, version = [], [], 2
     columns = {10 + i: ["id"] for i in range(TABLES)}
@@ -59,7 +60,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Job], list[Merged]]:
 
 
 @given(histories(), st.lists(st.integers(1, 60), max_size=4))
-def test_promises(history: tuple[list[Job], list[Merged]], cuts: Sequence[int]) -> None:
+def test_promises(history: tuple[list[Job], list[ServedBinlog]], cuts: Sequence[int]) -> None:
     jobs, binlogs = history
     schema = Schema.open(JobHistory([*BEGUN, *jobs]), position_ts=BEGIN_TS)
     schema.settle(1 << 40)
@@ -94,6 +95,6 @@ def test_promises(history: tuple[list[Job], list[Merged]], cuts: Sequence[int]) 
     assert rows == sorted(b.commit_ts for b in binlogs if not envelope_job(b))
 
 
-def envelope_job(binlog: Merged) -> int:
+def envelope_job(binlog: ServedBinlog) -> int:
     """The DDL job id of a binlog, 0 for rows."""
     return envelope.scan(binlog.payload).ddl_job_id

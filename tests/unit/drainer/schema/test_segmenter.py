@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 from binlog.tidb.job import ActionType, Job
 
+from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
 from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.errors import JobUnknown
@@ -12,7 +13,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
-from drainer.schema.steps import Ddl, Fence, Merged, Rows
+from drainer.schema.steps import Ddl, Fence, Rows
 from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
 
 DONE = [
@@ -35,7 +36,7 @@ def opened(*jobs: Job, policy: Policy | None = None) -> Schema:
     return Schema.open(JobHistory([*DONE, *jobs]), position_ts=BEGIN_TS, policy=policy)
 
 
-def batch_of(*binlogs: Merged) -> Batch:
+def batch_of(*binlogs: ServedBinlog) -> Batch:
     return read_batch(binlogs, after_ts=BEGIN_TS, until_ts=END)
 
 

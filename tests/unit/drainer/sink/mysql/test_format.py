@@ -13,8 +13,8 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.changes.format import Format
 from drainer.row.form import Form
+from drainer.row.format import Format
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.literals import string_literal
 from drainer.sink.sqlite.format import SQLITE_VALUES

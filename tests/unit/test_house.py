@@ -1,0 +1,98 @@
+"""What keeps the source easy to read: sizes, names, and a README whose map is complete and true."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ("proto/binlog", "pump", "pumpclient", "drainer", "demo")
+MODULE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+# Names that say where something was put and not what it is.
+EMPTY_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "base_utils", "tools", "stuff"}
+README = (ROOT / "README.md").read_text()
+
+
+@cache
+def modules() -> dict[Path, str]:
+    """Every module of the programs that is written by hand, from the root, with its text."""
+    found = sorted(path for top in PROGRAMS for path in (ROOT / top).rglob("*.py") if "_pb2" not in path.name)
+    assert len(found) > 300
+    return {path.relative_to(ROOT): path.read_text() for path in found}
+
+
+def test_no_module_is_longer_than_a_reader_stays() -> None:
+    long = {str(path): lines for path, text in modules().items() if (lines := text.count("\n")) > MODULE_LINES_MAX}
+    assert not long
+
+
+def test_no_function_is_longer_than_two_screens() -> None:
+    long = [
+        f"{path}:{node.lineno} {node.name} has {node.end_lineno - node.lineno + 1} lines"
+        for path, text in modules().items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not long
+
+
+def test_names_of_modules_say_what_is_in_them() -> None:
+    assert not [str(path) for path in modules() if EMPTY_NAMES & {path.stem, *path.parent.parts}]
+
+
+def test_every_module_says_first_what_it_is() -> None:
+    silent = [str(path) for path, text in modules().items() if text.strip() and not ast.get_docstring(ast.parse(text))]
+    assert not silent
+
+
+def _named() -> list[str]:
+    """The paths that README's map and its route of a binlog name."""
+    part = README[README.index("## Where things are") : README.index("## Working on it")]
+    return re.findall(r"`((?:proto|pump|pumpclient|drainer|demo|bench|deploy|docs|tests)/[\w./]*)`", part)
+
+
+def test_the_map_names_what_is_there() -> None:
+    assert _named()
+    assert not [name for name in _named() if not (ROOT / name).exists()]
+
+
+def test_the_map_has_every_room() -> None:
+    """Each folder with modules of its own, or one that holds it and is named."""
+    named = {name.rstrip("/") for name in _named()}
+    tops = {top for top in PROGRAMS if top != "drainer"}
+    rooms = {str(path.parent) for path in modules() if path.parent != Path("drainer")}
+    drainer = {room for room in rooms if room.startswith("drainer/") and room.count("/") == 1}
+    assert not (tops | drainer) - named
+
+
+def _route() -> list[str]:
+    start = README.index("One binlog from RPC to SQL")
+    return re.findall(r"`(\w+/[\w/]+\.py)`", README[start : README.index("\nMore: ", start)])
+
+
+def _imports(path: str) -> set[str]:
+    """What a module imports, as paths from the root."""
+    tree = ast.parse((ROOT / path).read_text())
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name.replace(".", "/") + ".py" for name in found}
+
+
+def test_the_route_of_a_binlog_is_one() -> None:
+    """Each station imports another one or is imported by it; between pump and drainer lies the network."""
+    route = _route()
+    assert len(route) == len(set(route)) > 20
+    links = {station: _imports(station) & set(route) for station in route}
+    alone = [s for s in route if not links[s] and not any(s in found for found in links.values())]
+    assert not alone
+    program = [station.split("/")[0] for station in route]
+    assert program == sorted(program, reverse=True)  # first the pump, then the drainer

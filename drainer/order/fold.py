@@ -96,6 +96,9 @@ class FoldBuilder:
             if kept:
                 self._folded_ts = found[kept - 1][0]
                 self._fold(found[:kept])
+                for fold in self._folds.values():
+                    fold.write()
+                self._write()
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Net rows by (table id, identity).
@@ -112,6 +115,7 @@ class FoldBuilder:
         self._follows_values = self._follows_values and commits > 1
         self._fold(transactions)
         folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
+        self._write()
         ordered = self._ordered_changes()
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
@@ -132,6 +136,7 @@ class FoldBuilder:
 
     def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
         self._fold(in_order(self._found))
+        self._write()
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
         first: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
@@ -205,13 +210,10 @@ class FoldBuilder:
         self._places += len(transactions)
         self._source_bytes += sum([len(one[1]) for one in transactions])
         self._decoder.check_verified()
-        self._write()
 
     def _write(self) -> None:
-        """Make of what was decoded what the destination writes. DecodeError, naming table and commit_ts, of a row that
-        cannot be written, not always the first one."""
-        for fold in self._folds.values():
-            fold.write()
+        """Make literals of the rows that stay in order. DecodeError, naming table and commit_ts, of one that cannot be
+        written, not always the first one."""
         unwritten, self._unwritten = self._unwritten, []
         literals = _literals(self._format, [row for _, row, _ in unwritten])
         for (place, row, payload), (old, new) in zip(unwritten, literals, strict=True):

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, NetRow, Row, TableShape
+from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
 from drainer.row.format import Format, written
 from drainer.row.key import identity
@@ -15,9 +16,10 @@ from drainer.row.usual import Cells
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
-# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, what is there (None: dead), image
-# of the key as last written (None: the key itself), images written before that one.
-State: TypeAlias = "tuple[int, int, int, int, int, Row | Unwritten | None, Key | None, tuple[Key, ...]]"
+# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, what is there (None: dead; a list
+# of carriers where it is not written yet), image of the key as last written (None: the key itself), images written
+# before that one, and what decoded what is there.
+State: TypeAlias = "tuple[int, int, int, int, int, Row | list[Carrier] | None, Key | None, tuple[Key, ...], Codec]"
 
 # One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
 # State, but only those images that are to be deleted.
@@ -25,19 +27,11 @@ NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | N
 KINDS = tuple(Kind)
 
 
-class Unwritten:
-    """A row as it was decoded: most rows of a segment are the last ones of their keys, and are written together."""
-
-    __slots__ = ("cells", "codec")
-
-    def __init__(self, codec: Codec, cells: Cells) -> None:
-        self.codec = codec
-        self.cells = cells
-
-
 class TableFold:
     """Takes changes in the order of (commit_ts, sequence). What a change does not look at is what was there: a row that
-    comes takes the place of one under its key, and one that goes may be missing (rule 21)."""
+    comes takes the place of one under its key, and one that goes may be missing (rule 21).
+
+    Rows are kept as they were decoded and written together, for most of them are the last ones of their keys."""
 
     __slots__ = ("_format", "_forms", "_images", "_unwritten", "shape", "states")
 
@@ -53,19 +47,38 @@ class TableFold:
     def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         """The row b[at:end] of a transaction. DecodeError naming table and commit_ts, UnknownColumn."""
         cells = codec.insert(b, at, end, commit_ts)
-        self._put(codec.key(cells, commit_ts), codec, cells, commit_ts, sequence)
+        try:
+            key = codec.key_of(cells)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._put(key, codec, cells, commit_ts, sequence)
 
     def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         """A change of key is a delete of the old one and an insert of the new one."""
         old, new = codec.update(b, at, end, commit_ts)
-        self._change(codec.key(old, commit_ts), codec.key(new, commit_ts), codec, old, new, commit_ts, sequence)
+        try:
+            old_key, key = codec.key_of(old), codec.key_of(new)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._change(old_key, key, codec, old, new, commit_ts, sequence)
 
     def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         cells = codec.delete(b, at, end, commit_ts)
-        self._remove(codec.key(cells, commit_ts), codec, cells, commit_ts, sequence)
+        try:
+            key = codec.key_of(cells)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._remove(key, codec, cells, commit_ts, sequence)
 
     def _change(
-        self, old_key: object, key: object, codec: Codec, old: Cells, new: Cells, commit_ts: int, sequence: int
+        self,
+        old_key: object,
+        key: object,
+        codec: Codec,
+        old: list[Carrier],
+        new: list[Carrier],
+        commit_ts: int,
+        sequence: int,
     ) -> None:
         if old_key != key:
             self._remove(old_key, codec, old, commit_ts, sequence)
@@ -77,32 +90,31 @@ class TableFold:
         if self._images is not None:
             image, before = self._image(codec, new, commit_ts), self._image(codec, old, commit_ts)
             stale = _with((), before) if last is None else _with(last[7], last[6], before)
-        row = Unwritten(codec, new)
         self._unwritten.append(key)
         if last is None:
-            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, new, image, stale, codec)
         else:
-            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, row, image, stale)
+            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, new, image, stale, codec)
 
-    def _put(self, key: object, codec: Codec, cells: Cells, commit_ts: int, sequence: int) -> None:
+    def _put(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
         """A new row, whatever was under its key."""
         image = None if self._images is None else self._image(codec, cells, commit_ts)
-        row = Unwritten(codec, cells)
         self._unwritten.append(key)
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
-        else:
-            stale = _with(last[7], last[6])
-            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, row, image, stale)
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, cells, image, (), codec)
+            return
+        stale = () if image is None else _with(last[7], last[6])
+        self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, cells, image, stale, codec)
 
-    def _remove(self, key: object, codec: Codec, cells: Cells, commit_ts: int, sequence: int) -> None:
+    def _remove(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
         image = None if self._images is None else self._image(codec, cells, commit_ts)
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, (), codec)
             return
-        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
+        stale = () if image is None else _with(last[7], last[6])
+        self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, None, image, stale, codec)
 
     def _image(self, codec: Codec, cells: Cells, commit_ts: int) -> Key:
         """The key as a destination matches it."""
@@ -122,42 +134,52 @@ class TableFold:
 
     def write(self) -> None:
         """Make rows, as the destination writes them, of what is there. DecodeError naming table and commit_ts."""
-        found: dict[Codec, list[object]] = {}
-        for key in dict.fromkeys(self._unwritten):
-            row = self.states[key][5]
-            if isinstance(row, Unwritten):
-                found.setdefault(row.codec, []).append(key)
-        self._unwritten = []
-        for codec, keys in found.items():
-            states = [self.states[key] for key in keys]
-            cells = [state[5].cells for state in states]  # type: ignore[union-attr]
-            rows = written(self._format, codec, cells, [state[3] for state in states])
-            for key, state, row in zip(keys, states, rows, strict=True):
-                self.states[key] = (*state[:5], row, *state[6:])
+        states = self.states
+        for key, row in self._written().items():
+            state = states[key]
+            states[key] = (*state[:5], row, *state[6:])
+
+    def _written(self) -> dict[object, Row]:
+        """The rows, by key, that were not written yet."""
+        unwritten, self._unwritten = self._unwritten, []
+        found: dict[Codec, dict[object, State]] = {}
+        for key in unwritten:
+            state = self.states[key]
+            if type(state[5]) is list:
+                codec = state[8]
+                of = found.get(codec)
+                if of is None:
+                    of = found[codec] = {}
+                of[key] = state
+        rows: dict[object, Row] = {}
+        for codec, states in found.items():
+            cells, stamps = [s[5] for s in states.values()], [s[3] for s in states.values()]
+            rows.update(zip(states, written(self._format, codec, cells, stamps), strict=True))  # type: ignore[arg-type]
+        return rows
 
     def net_rows(self) -> list[NetRow]:
-        """Every key's net row, by identity."""
+        """Every key's net row, by identity. Once, for what is written here is not kept."""
         kinds = KINDS
         found = [NetRow(state[0], kinds[state[1]], state[6], state[8]) for state in self.net_states()]
         found.sort()
         return found
 
     def net_states(self) -> list[NetState]:
-        """Every key's state, in no order; see blob.py for what it is."""
-        self.write()
+        """Every key's state, in no order; see blob.py for what it is. Once."""
+        written_now = self._written()
         found: list[NetState] = []
-        for key, (first, first_ts, first_seq, ts, seq, row, image, stale) in self.states.items():
-            assert not isinstance(row, Unwritten)
+        for key, (first, first_ts, first_seq, ts, seq, row, image, stale, _) in self.states.items():
+            shown = written_now[key] if isinstance(row, list) else row
             gone: tuple[Key, ...] = ()
             if image is not None:
-                gone = _gone(row, image, stale)
+                gone = _gone(shown, image, stale)
             elif row is None:
                 gone = (self.key_row(key),)
-            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, image, gone))
+            found.append((identity(key), first, first_ts, first_seq, ts, seq, shown, image, gone))
         return found
 
 
-def _gone(row: Row | None, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
+def _gone(row: object, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
     """All images to delete: not the one that is about to be written."""
     gone = [other for other in stale if other != image]
     if row is None:

@@ -11,6 +11,7 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind, Match, TableShape
+from drainer.row.carrier import Carrier
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.general import GeneralReader
@@ -68,16 +69,16 @@ class Codec:
             found = self._asking[places] = Codec(self._at, self._schema_version, self._view, places)
         return found
 
-    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> Cells:
+    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.insert(b, p, end) if self._usual is not None else None
         return self._judged(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
 
-    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[Cells, Cells]:
+    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[Carrier], list[Carrier]]:
         """(old, new)."""
         found = self._usual.update(b, p, end) if self._usual is not None else None
         return self._judged(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
 
-    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> Cells:
+    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.delete(b, p, end) if self._usual is not None else None
         return self._judged(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
@@ -96,7 +97,7 @@ class Codec:
         except DecodeError as error:
             self.fail(error, commit_ts)
 
-    def _judged(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+    def _judged(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:

@@ -11,7 +11,6 @@ from binlog.tidb.table import ROWID
 
 from drainer.row.carrier import Carrier
 from drainer.row.layout import Layout, Target
-from drainer.row.usual import Cells
 
 # (column id, row) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that the
 # row lacks because it is being dropped.
@@ -30,11 +29,11 @@ class GeneralReader:
         self._known = frozenset(s.id for s in layout.stored) | {t.id for t in layout.targets} | {ROWID}
         self._written = frozenset(s.id for s in layout.stored if s.in_insert)
 
-    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> Cells:
+    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
         values = decode_insert(self._layout.at, row)[1]
         return self._cells(values, check)
 
-    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[Cells, Cells]:
+    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[list[Carrier], list[Carrier]]:
         old, new = decode_update(row)
         if not old:
             raise DecodeError("updated row", offset=0, detail="no columns")
@@ -46,7 +45,7 @@ class GeneralReader:
                     raise DecodeError("updated row", offset=len(row), detail=detail)
         return self._cells(old, check), self._cells(new, check)
 
-    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> Cells:
+    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
         values = decode_delete(self._layout.at, row)
         for place in self._layout.key.columns:
             target = self._layout.targets[place]
@@ -58,10 +57,10 @@ class GeneralReader:
                 check(target.id, values)  # older servers leave out what is on its way out
         return self._cells(values, check)
 
-    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> Cells:
+    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[Carrier]:
         for column_id in values.keys() - self._known:
             check(column_id, values)
-        return tuple([_cell(target, values) for target in self._layout.targets])
+        return [_cell(target, values) for target in self._layout.targets]
 
 
 def _cell(target: Target, values: Mapping[int, Datum]) -> Carrier:

@@ -149,21 +149,6 @@ def trim_fraction(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-def trim_fraction_text(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def normal(cell: object, same: Same) -> object:
-    """A key column's text as compared."""
-    if same is Same.PADDED:
-        if isinstance(cell, bytes):
-            return cell.rstrip(b" ")
-        return cell.rstrip(" ") if isinstance(cell, str) else cell
-    if same is Same.TRIMMED:
-        return trim_fraction(cell) if isinstance(cell, bytes) else trim_fraction_text(str(cell))
-    return cell
-
-
 def compared_as(form: Form, same: Same) -> Callable[[Any], Any] | None:
     """From a carrier that is not NULL to what is compared of it: bytes, or a number. None: the carrier itself."""
     shown = shown_as(form)

@@ -28,7 +28,6 @@ Read: TypeAlias = "Callable[[bytes, int], tuple[Carrier, int]]"
 # and of what is rare: `read` of _CALL, what stands there for NULL and its length (0: there may be no NULL), whether a
 # row without the column is left to the judge.
 Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
-HandleLine: TypeAlias = "tuple[bytes, int, int, Read]"
 
 _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
 _REFUSED: Final = -1
@@ -43,28 +42,25 @@ class UsualReader:
     """Reads rows of one layout. `needed`: the places of which carriers of old images are told."""
 
     __slots__ = (
-        "_blank", "_deleted", "_handle", "_has_rowid", "_inserted", "_needs_columns", "_new", "_number", "_old",
-        "_unsigned",
+        "_blank", "_deleted", "_handle", "_has_rowid", "_inserted", "_needs_columns", "_new", "_old", "_unsigned",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, needed: Collection[int]) -> None:
         self._has_rowid = layout.has_rowid
         # One cell more than there are columns, for what nobody asks for.
         self._blank: list[Carrier] = [*(target.default for target in layout.targets), None]
-        # Where a handle that is a whole number goes, -1 of any other handle.
-        self._number, self._unsigned = -1, False
-        given, spare = set(), len(layout.targets)
-        for part in layout.handle:
-            given.add(part.target)
-            if part.kind is None:
-                self._number, self._unsigned = part.target if part.target >= 0 else spare, part.unsigned
-        self._handle = tuple(_handle_line(part, part.kind, spare) for part in layout.handle if part.kind is not None)
+        spare = len(layout.targets)
+        self._handle = tuple([_handle_line(part, spare) for part in layout.handle])
+        # Where a handle goes that is the whole number of an unsigned column, for it is signed itself.
+        self._unsigned = next((part.target for part in layout.handle if part.unsigned), -1)
+        given = {part.target for part in layout.handle}
+        is_number = any(part.kind is None for part in layout.handle)
         key = frozenset(layout.key.columns)
         nameless = {n for n in key - given if layout.targets[n].default is None}
         carried = [stored for stored in layout.stored if stored.in_insert]
         every = frozenset(range(spare))
         # The whole number before a row is the column itself, whatever the row says (row format 2.6).
-        asked = every - given if self._number >= 0 else every
+        asked = every - given if is_number else every
         self._inserted = tuple([_line(s, spare, s.target in asked, s.target in nameless, key) for s in carried])
         self._needs_columns = any(line[4][3] for line in self._inserted)
         self._new = tuple([_line(s, spare, s.target >= 0, s.target >= 0, key) for s in carried])
@@ -75,15 +71,13 @@ class UsualReader:
         """The carriers of the row b[p:end]; None where the judge must read it."""
         try:
             cells = self._blank[:]
-            if self._number >= 0:
-                if b[p] != 8:
-                    return None
-                value, p = decode_varint(b, p + 1)
-                cells[self._number] = value + (1 << 64) if value < 0 and self._unsigned else value
-            for prefix, size, place, read in self._handle:
-                if b[p : p + size] != prefix:
-                    return None
-                cells[place], p = read(b, p + size)
+            p = _image(b, p, self._handle, cells)
+            if p < 0:
+                return None
+            if self._unsigned >= 0:
+                value = cells[self._unsigned]
+                if value < 0:  # type: ignore[operator]
+                    cells[self._unsigned] = value + (1 << 64)  # type: ignore[operator]
             if p + 1 < end:
                 p = _image(b, p, self._inserted, cells)
                 if self._has_rowid:
@@ -279,9 +273,12 @@ def _duration(b: bytes, p: int) -> tuple[int, int]:
     return int.from_bytes(b[p : p + 8], "big") - (1 << 63), p + 8
 
 
-def _handle_line(part: HandlePart, kind: FieldType, spare: int) -> HandleLine:
+def _handle_line(part: HandlePart, spare: int) -> Line:
     place = part.target if part.target >= 0 else spare
+    if part.kind is None:
+        return b"\x08", 1, _SIGNED, place, (decode_varint, b"", 0, True)
     if part.family is Family.TIME:
-        return b"\x07", 1, place, _duration
-    prefix = bytes((flag_of(kind, part.family),)) + decimal_prefix(kind, part.family)
-    return prefix, len(prefix), place, _reader(kind, part.family)
+        return b"\x07", 1, _CALL, place, (_duration, b"", 0, True)
+    prefix = bytes((flag_of(part.kind, part.family),)) + decimal_prefix(part.kind, part.family)
+    read = _reader(part.kind, part.family)
+    return prefix, len(prefix), _how(part.kind, part.family), place, (read, b"", 0, True)

@@ -78,7 +78,7 @@ class TaskFeed:
             numbers = batch.column("seq" if job.folded else "slot").to_pylist()
             for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
                 slots[slot].append(blob)
-        apply = Apply(job.intent, job.target, job.planned)
+        apply = Apply(job.intent, job.target, job.order.format, job.planned)
         results = [list(apply(iter([_slotted(slot, blobs)]))) for slot, blobs in slots.items()]
         found = [SlotResult(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
         return of_all_slots(found, job.intent, job.planned)

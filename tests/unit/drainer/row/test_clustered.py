@@ -92,7 +92,7 @@ def test_every_clustered_key(case: tuple[TableInfo, dict[int, Datum], dict[int, 
     info, old, new, new_collation = case
     codec = codec_of(info)
     expected = {
-        which: tuple(t.form.carrier(row[t.id]) for t in codec.layout.targets)
+        which: [t.form.carrier(row[t.id]) for t in codec.layout.targets]
         for which, row in (("old", old), ("new", new))
     }
     assert [t.name for t in codec.layout.targets] == [c.name for c in info.columns if not c.is_generated]

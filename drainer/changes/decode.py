@@ -31,8 +31,9 @@ from drainer.row.form import Form
 from drainer.row.usual import Cells
 from drainer.schema.view import SchemaView, TableVersions
 
-# Fewer rows of one kind than this are read one by one: reading in step costs the same for 1 and for 1,000.
-VECTOR_ROWS_MIN: Final = 16
+# Fewer rows of one kind than this are read one by one, at some 4 µs each: reading in step takes a millisecond and more
+# for each kind, however few there are (python -m bench.columns).
+VECTOR_ROWS_MIN: Final = 256
 
 Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None where a column was not wanted
 

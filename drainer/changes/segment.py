@@ -31,11 +31,11 @@ from drainer.row.key import choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-# Fewer bytes of binlogs than this (some 400 rows) are folded one after another: arrays cost about two milliseconds for
-# each table, however few rows there are.
-COLUMNS_BYTES_MIN: Final = 128 << 10
+# Fewer bytes of binlogs than this (some 500 rows) are folded one after another, at some 6 µs a row: arrays cost more
+# than two milliseconds for each table, however few rows there are (python -m bench.columns).
+COLUMNS_BYTES_MIN: Final = 160 << 10
 # So many rows must a table have: else its rows go one by one, too.
-COLUMNS_ROWS_MIN: Final = 400
+COLUMNS_ROWS_MIN: Final = 500
 # Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
 SHARE_BYTES_MAX: Final = 64 << 20
 # So much of what comes in order is held before it is folded.

@@ -9,11 +9,12 @@ from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
-from drainer.changes.decode import VECTOR_ROWS_MIN, view_of_table
+from drainer.changes.decode import ColumnDecoder, view_of_table
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.row.format import Format
 
+_ROWS = 48
 _COLUMNS = (
     FieldType(Tp.LONGLONG, Flag.NOT_NULL | Flag.PRI_KEY, 20, 0),
     FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"),
@@ -26,7 +27,8 @@ def warm_up(format_: Format) -> None:
     info = TableInfo(id=1, name="t", columns=columns, pk_is_handle=True)
     decoder = SegmentDecoder(view_of_table(info, "d"), format_, columns_bytes_min=0, columns_rows_min=0)
     payloads = []
-    for number in range(3 * VECTOR_ROWS_MIN):
+    decoder.columns = ColumnDecoder(decoder.view, vector_rows_min=1, decoder=decoder.rows)
+    for number in range(_ROWS):
         value = PrewriteValue(1)
         row: dict[int, Datum] = {1: number, 2: b"it's"}
         other: dict[int, Datum] = {1: number, 2: None}

@@ -112,11 +112,11 @@ class Folded:
     rows: Sequence[NetRow]
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """A value of a unique key that a batch gives to rows (rule 21). Before the batch nobody may hold it but the row
     `key`, a fold key as in `NetRow.stale`. `places`: the unique key's columns in the shape's; `values`: the value,
-    likewise written; several where they are one by a comparison that is coarser than upstream's."""
+    likewise written; several where they are one by a comparison that is coarser than upstream's. As many as a batch has
+    values, so a NamedTuple, as NetRow."""
 
     shape: TableShape
     places: tuple[int, ...]

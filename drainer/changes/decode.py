@@ -136,11 +136,13 @@ class ColumnDecoder:
         commit_ts = int(group.commit_ts[np.argmin(group.order)])
         return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
 
-    def decode_group(self, codec: Codec, group: Rows, *, whole: bool = True) -> Iterator[Changes]:
-        """Rows of one codec, kind by kind."""
+    def decode_group(
+        self, codec: Codec, group: Rows, *, whole: bool = True, beside: Sequence[int] = ()
+    ) -> Iterator[Changes]:
+        """Rows of one codec, kind by kind. `beside`: targets of which old images are needed, too, where not `whole`."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
-        wanted_old = every if whole or not key else key
+        wanted_old = every if whole or not key else tuple(sorted({*key, *beside}))
         for kind in Kind:
             of_kind = group.kind == int(kind)
             rows = group if of_kind.all() else group.take(of_kind)

@@ -38,18 +38,28 @@ class Keys:
 
 def keys_of(key: FoldKey, forms: Sequence[Form], columns: Sequence[Any]) -> Keys:
     """`columns`: of all targets, of which the key's must be there, without a NULL."""
-    parts = [(forms[at], columns[at], same) for at, same in zip(key.columns, key.same, strict=True)]
-    if len(parts) == 1:
-        form, column, same = parts[0]
-        if form.family in _NUMBERS:
-            return _number_keys(numbers_of(form, column))
-        return Keys(_compared(form, column, same), None)
+    parts = zip(key.columns, key.same, strict=True)
+    return joined_keys([compared(forms[at], columns[at], same) for at, same in parts])
+
+
+def compared(form: Form, column: Any, same: Same) -> Any:
+    """One column of a key as it is compared: whole numbers, or binary."""
+    if form.family in _NUMBERS:
+        return numbers_of(form, column)
+    return _compared(form, column, same)
+
+
+def joined_keys(columns: Sequence[Any]) -> Keys:
+    """Keys of columns as compared, without a NULL."""
+    if len(columns) == 1:
+        (column,) = columns
+        return Keys(column, None) if column.type == pa.binary() else _number_keys(column)
     shown = []
-    for form, column, same in parts:
-        if form.family in _NUMBERS:
-            shown += [b"\x01", _number_keys(numbers_of(form, column)).identity, b""]
+    for column in columns:
+        if column.type != pa.binary():
+            shown += [b"\x01", _number_keys(column).identity, b""]
         else:
-            text = _compared(form, column, same)
+            text = column
             if (data_of(text) == 0).any():
                 text = pc.replace_substring(text, b"\0", b"\0\xff")
             shown += [b"\x02", text, b"\0\0"]
@@ -81,7 +91,8 @@ def _compared(form: Form, column: Any, same: Same) -> Any:
         elif pc.all(pc.match_substring(as_string(text), ".")).as_py():
             pointed = True
         else:  # a row says itself how many digits it has
-            return pa.array([trim_fraction(value) for value in text.to_pylist()], pa.binary())
+            trimmed = [None if value is None else trim_fraction(value) for value in text.to_pylist()]
+            return pa.array(trimmed, pa.binary())
         if pointed:
             return as_binary(pc.ascii_rtrim(pc.ascii_rtrim(as_string(text), "0"), "."))
     return text

@@ -1,13 +1,13 @@
 """The rows between two DDLs, or any part of them: binlogs in, net rows out, as columns where a table can have them.
 
-Tables without a key that may fold, with secondary unique keys, or of which rows must be placed one by one are left to
-order.fold.FoldBuilder, and so is what is too little to be worth arrays. The parts of a spread batch decide that each
-for itself: states that were made either way are merged (changes.slots).
+Tables without a key that may fold, or of which rows must be placed one by one are left to order.fold.FoldBuilder, and
+so is what is too little to be worth arrays. The parts of a spread batch decide that each for itself: states and claims
+that were made either way are merged (changes.slots, changes.claim_slots).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,13 +17,17 @@ from binlog.errors import DecodeError
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Folded, SegmentWork, TableShape
+from drainer.changes.claim_slots import Claimed, pack_claims
+from drainer.changes.claims import Claims, claims_of, old_places
 from drainer.changes.decode import Changes, ColumnDecoder
+from drainer.changes.holders import hides_conflict
 from drainer.changes.net import States, merge, net_of
 from drainer.changes.net_rows import NetColumns
 from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
 from drainer.changes.vector import Mask
 from drainer.order.fold import FoldBuilder, Parts
+from drainer.row.claimed import OtherKey, check_values, needed_of, other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
 from drainer.row.format import Format, check_row
@@ -68,6 +72,7 @@ class SegmentDecoder:
         self.columns_bytes_min = columns_bytes_min
         self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
+        self._followed: dict[int, tuple[OtherKey, ...]] = {}
 
     def covers(self, table_id: int) -> bool:
         """Whether rows that carry this id can become columns."""
@@ -76,19 +81,40 @@ class SegmentDecoder:
             found = self._covered[table_id] = self._covers(table_id)
         return found
 
+    def followed(self, table_id: int) -> tuple[OtherKey, ...]:
+        """The unique keys of a table whose values can be followed (rule 21)."""
+        found = self._followed.get(table_id)
+        if found is None:
+            found = self._followed[table_id] = other_keys(self.view.tables[table_id].current).followed
+        return found
+
     def _covers(self, table_id: int) -> bool:
         view = self.view
         versions = view.tables.get(table_id)
         if versions is None or table_id in view.strays or table_id in view.homes.values():
             return False
-        key = choose_key(versions.current)
-        return bool(key.columns) and not key.others
+        return bool(choose_key(versions.current).columns)
 
 
 @dataclass
 class _Table:
-    shape: TableShape
+    """`claims`: for each key of `keys` the claims on its values, in blocks."""
+
+    codec: Codec
+    keys: tuple[OtherKey, ...]
     states: list[States] = field(default_factory=list)
+    claims: list[list[Claims]] = field(default_factory=list)
+
+    @property
+    def shape(self) -> TableShape:
+        return self.codec.shape
+
+    def claimed(self) -> Iterator[tuple[Claimed, list[Claims]]]:
+        families = tuple(target.form.family for target in self.codec.layout.targets)
+        of_key = tuple(families[at] for at in self.shape.key)
+        for key, blocks in zip(self.keys, self.claims, strict=True):
+            if blocks:
+                yield Claimed(self.shape, key.places, tuple(families[at] for at in key.places), of_key), blocks
 
 
 class SegmentBuilder:
@@ -117,6 +143,7 @@ class SegmentBuilder:
         self._change_count = 0
         self._source_bytes = 0
         self._folded_ts = 0
+        self._commits = 0
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """Served binlogs in any order."""
@@ -167,17 +194,21 @@ class SegmentBuilder:
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Row by row."""
+        self._tables.clear()
         self._rest = FoldBuilder(self._decoder.rows, self._decoder.format, follows_values=self._follows_values)
         self._rest.add_all(self._payloads)
         return self._rest.finish(after_ts, until_ts)
 
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         commit_ts = []
-        for payloads in _shares(self._payloads):
+        shares = list(_shares(self._payloads))
+        for payloads in shares:
             scanned = self._scan(payloads)
+            if len(shares) == 1 and scanned.commit_ts.min() == scanned.commit_ts.max():
+                self._follows_values = False  # nothing comes between the changes of one transaction
             self._fold(scanned, payloads, in_order=False, for_slots=False)
             commit_ts.append(scanned.commit_ts)
-        commits = len(np.unique(np.concatenate(commit_ts)))
+        commits = self._commits = len(np.unique(np.concatenate(commit_ts)))
         rest = self._rest.finish(after_ts, until_ts)
         folded = [*rest.folded]
         for table in self._tables.values():
@@ -189,7 +220,16 @@ class SegmentBuilder:
 
     def hides_conflict(self) -> bool:
         """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
-        return self._rest.hides_conflict()
+        if self._rest.hides_conflict():
+            return True
+        claims = [blocks for table in self._tables.values() for blocks in table.claims] if self._commits > 1 else []
+        try:
+            return any(map(hides_conflict, claims))
+        except pa.ArrowException as error:
+            _log.warning(
+                "it is not known whether unique values meet, for they are too much for columns", why=str(error)
+            )
+            return True
 
     def slots(self, count: int) -> dict[int, bytes]:
         """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
@@ -209,7 +249,8 @@ class SegmentBuilder:
                 (first if goes_ahead(table_id) else others)[table_id] = table.shape, merge(table.states)
         ahead = pack({0: rest.ahead} if rest.ahead else {}, first, 1, 0, 0)
         slots = pack(rest.slots, others, count, self._change_count, self._source_bytes)
-        return Parts(slots, rest.claims, ahead.get(0, b""))
+        followed = [found for id_, table in self._tables.items() if not goes_ahead(id_) for found in table.claimed()]
+        return Parts(slots, pack_claims(rest.claims, followed, count), ahead.get(0, b""))
 
     def _scan(self, payloads: list[bytes]) -> Scanned:
         try:
@@ -267,27 +308,43 @@ class SegmentBuilder:
                 count += len(group)
                 codecs.setdefault(codec.shape.table_id, codec)
                 some = changes.setdefault(codec.shape.table_id, [])
-                some += decoder.decode_group(codec, group, whole=False)
-        format_ = self._decoder.format
-        found = [(codec, net_of(codec.layout.key, changes[id_], format_)) for id_, codec in codecs.items()]
-        for codec, states in found:
+                beside = old_places(self._keys_of(codec))
+                some += decoder.decode_group(codec, group, whole=False, beside=beside)
+        found = []
+        for table_id, codec in codecs.items():
+            key, some = codec.layout.key, changes[table_id]
+            found.append((codec, net_of(key, some, self._decoder.format), claims_of(key, self._keys_of(codec), some)))
+        for codec, states, claims in found:
             if states is not None:
-                self._table(codec).states.append(states)
+                table = self._table(codec)
+                table.states.append(states)
+                for blocks, more in zip(table.claims, claims, strict=True):
+                    blocks += more
         self._change_count += count
         return covered
+
+    def _keys_of(self, codec: Codec) -> tuple[OtherKey, ...]:
+        """The unique keys of a table whose values are followed."""
+        return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
+
+    def _needed(self, codec: Codec) -> Collection[int]:
+        """What must be read of old images."""
+        return needed_of(codec.needed, self._keys_of(codec))
 
     def _table(self, codec: Codec) -> _Table:
         found = self._tables.get(codec.shape.table_id)
         if found is None:
-            found = self._tables[codec.shape.table_id] = _Table(codec.shape)
+            keys = self._keys_of(codec)
+            found = self._tables[codec.shape.table_id] = _Table(codec, keys, claims=[[] for _ in keys])
         return found
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
         """Raise what stops the first row that is stopped by anything, which going row by row tells."""
         decoder = Decoder(self._decoder.view)
         try:
-            for row in decoder.rows(payloads):
+            for row in decoder.rows(payloads, lambda codec: codec.asking_for(self._needed(codec))):
                 check_row(self._decoder.format, *row[:5])
+                check_values(self._keys_of(row.codec), row.codec, (row.old, row.new), row.commit_ts)
             decoder.check_verified()
         except (DecodeError, SchemaError) as first:
             raise first from error

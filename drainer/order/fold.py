@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
+from drainer.order.collector import collector_paused
 from drainer.order.key_states import NetState, TableFold
 from drainer.order.probes import pack_claims
 from drainer.row.claimed import other_keys
@@ -73,7 +72,7 @@ class FoldBuilder:
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
         """As `add`, quicker for many."""
-        with _collector_paused():
+        with collector_paused():
             self._found += [scan(payload) for payload in payloads]
 
     def add_in_order(self, payloads: Iterable[bytes]) -> None:
@@ -83,7 +82,7 @@ class FoldBuilder:
         They are folded at once, all but the last commit_ts, which may have more. What a message holds is then free for
         the next one: fresh memory from the kernel costs as much as decoding.
         """
-        with _collector_paused():
+        with collector_paused():
             found = in_order(self._found + [scan(payload) for payload in payloads])
             if not found:
                 return
@@ -105,7 +104,7 @@ class FoldBuilder:
 
         Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts.
         """
-        with _collector_paused():
+        with collector_paused():
             return self._finish(after_ts, until_ts)
 
     def _finish(self, after_ts: int, until_ts: int) -> SegmentWork:
@@ -131,7 +130,7 @@ class FoldBuilder:
     def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
         """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
         must be known of unique values before anything is applied (rule 21)."""
-        with _collector_paused():
+        with collector_paused():
             return self._parts(count, goes_ahead)
 
     def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
@@ -256,15 +255,3 @@ def _literals(format_: Format, rows: Sequence[DecodedRow]) -> list[tuple[Literal
         for (place, image), one in zip(chosen, written_literals(format_, codec, cells, stamps), strict=True):
             found[place][image] = one
     return [(old, new) for old, new in found]
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """A batch makes hundreds of thousands of tuples and no cycle; looking for cycles costs a sixth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -8,16 +8,19 @@ destination matches it, the value as a destination matches it).
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from zlib import crc32
 
-from drainer.batch.work import Key, Probe, Row
+from drainer.batch.work import Key, Probe, Row, TableShape
 from drainer.order.blob import BLOB_VERSION, load, packed_shape, shape_of
 from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.slot import table_seed
 from drainer.row.key import identity
+
+# One unique key: the shape (blob.packed_shape), the places of its columns, its values as above.
+PackedTable: TypeAlias = "tuple[tuple[Any, ...], tuple[int, ...], list[Any]]"
 
 
 def pack_claims(slots: int, folds: Iterable[ClaimedFold]) -> dict[int, bytes]:
@@ -60,27 +63,36 @@ class Questions:
 
 def merge_claims(blobs: Iterable[bytes]) -> Questions:
     """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    return merge_packed([table for blob in blobs for table in load(blob)])
+
+
+def merge_packed(packed_tables: Iterable[PackedTable]) -> Questions:
+    """As `merge_claims`, of the tables of the blobs."""
     tables: dict[tuple[int, tuple[int, ...]], tuple[tuple[Any, ...], dict[object, _Value]]] = {}
-    for blob in blobs:
-        for fields, places, packed in load(blob):
-            _, known = tables.setdefault((fields[0], places), (fields, {}))
-            for value, claims, holder, key, rows in packed:
-                one = known.setdefault(value, _Value())
-                one.claims += claims
-                one.keys[holder] = key
-                one.rows.update(dict.fromkeys(rows))
+    for fields, places, packed in packed_tables:
+        _, known = tables.setdefault((fields[0], places), (fields, {}))
+        for value, claims, holder, key, rows in packed:
+            one = known.setdefault(value, _Value())
+            one.claims += claims
+            one.keys[holder] = key
+            one.rows.update(dict.fromkeys(rows))
     probes: list[Probe] = []
     for (_, places), (fields, found) in tables.items():
         shape = shape_of(fields)
-        columns = ", ".join(shape.columns[at] for at in places)
         for one in found.values():
             one.claims.sort(key=_in_order)
             key = one.keys.get(first_holder(one.claims))
             if two_holders(one.claims) or key is None:
-                return Questions(f"two rows of {shape.schema}.{shape.table} hold one value of ({columns})", ())
+                return Questions(two_rows(shape, places), ())
             if one.rows:
                 probes.append(Probe(shape, places, tuple(one.rows), key))
     return Questions("", tuple(probes))
+
+
+def two_rows(shape: TableShape, places: Sequence[int]) -> str:
+    """What is said where two rows hold a value of the unique key of these columns."""
+    columns = ", ".join(shape.columns[at] for at in places)
+    return f"two rows of {shape.schema}.{shape.table} hold one value of ({columns})"
 
 
 def _in_order(claim: Claim) -> tuple[int, int, bool]:

@@ -8,15 +8,17 @@ any collation does for letters and accents, which can only cost time, and as it 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from binlog.errors import DecodeError
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import UNSPECIFIED
 
 from drainer.batch.work import Row
+from drainer.row.codec import Codec
 from drainer.row.form import Form
 from drainer.row.format import Format
 from drainer.row.key import Same, choose_key, compared_as
@@ -71,7 +73,7 @@ def coarse(cell: object) -> str:
     return "".join([c for c in plain if not unicodedata.combining(c)]).casefold().rstrip()
 
 
-def needed_of(key: Sequence[int], keys: Sequence[OtherKey]) -> frozenset[int]:
+def needed_of(key: Iterable[int], keys: Sequence[OtherKey]) -> frozenset[int]:
     """The places of the fold key and of all others."""
     return frozenset({*key, *(at for other in keys for at in other.places)})
 
@@ -92,11 +94,15 @@ def _value_of(key: OtherKey, forms: Sequence[Form]) -> Callable[[Cells], object]
 
     def read(cells: Cells) -> object:
         found = []
+        is_null = False  # a value beside a NULL is read for all that
         for at, compare in compared:
             value = cells[at]
             if value is None:
-                return None
-            found.append(value if compare is None else compare(value))
+                is_null = True
+            else:
+                found.append(value if compare is None else compare(value))
+        if is_null:
+            return None
         whole = found[0] if len(found) == 1 else tuple(found)
         if not key.is_coarse:
             return whole
@@ -109,3 +115,14 @@ def _value_of(key: OtherKey, forms: Sequence[Form]) -> Callable[[Cells], object]
 def value_row(format_: Format, forms: Sequence[Form], key: OtherKey, value: object) -> Row:
     """A value of a key, as it is compared or as it is, as a destination matches it."""
     return format_.compared_key([forms[at] for at in key.places], value if isinstance(value, tuple) else (value,))
+
+
+def check_values(keys: Sequence[OtherKey], codec: Codec, images: Iterable[Cells | None], commit_ts: int) -> None:
+    """DecodeError, naming table and commit_ts, for a row of which a value of these keys cannot be told."""
+    values_of = value_function(keys, codec.forms)
+    for cells in images:
+        if cells is not None:
+            try:
+                values_of(cells)
+            except DecodeError as error:
+                codec.fail(error, commit_ts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -79,9 +79,11 @@ class Decoder:
             return stray.codec(kind, row, commit_ts) if stray is not None else None
         return found
 
-    def rows(self, payloads: Iterable[bytes], *, whole: bool = False) -> Iterator[DecodedRow]:
-        """Every row, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19). `whole`: with
-        all of every old image.
+    def rows(
+        self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec
+    ) -> Iterator[DecodedRow]:
+        """Every row, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19). `asking`:
+        which codec asks for enough of old images (Codec.asking_for).
 
         Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
         """
@@ -90,7 +92,7 @@ class Decoder:
             for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
                 codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
                 if codec is not None:
-                    codec = codec.asking_for(range(len(codec.forms))) if whole else codec
+                    codec = asking(codec)
                     old, new = codec.images(kind, row, commit_ts)
                     yield DecodedRow(codec, kind, old, new, commit_ts, sequence)
 

@@ -13,6 +13,7 @@ from binlog.errors import DecodeError
 
 from drainer.batch.work import Key, Kind, Literals, Row
 from drainer.row.codec import Codec
+from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.usual import Cells
 
@@ -45,6 +46,11 @@ class Format(Protocol):
 
     def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
         """A key of which only what is compared of each column is left (row.key.compared_as)."""
+        ...
+
+    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> Sequence[Key]:
+        """As `compared_key`, of Arrow arrays without a NULL: whole numbers, or binary (changes.key.compared). Asked of
+        destinations that are spread to."""
         ...
 
     def pack(self, row: Row) -> bytes: ...

@@ -11,9 +11,9 @@ from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import FoldOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
+from drainer.changes.claim_slots import merge_claims
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import last_change, merge_slot
-from drainer.order.probes import merge_claims
 from drainer.sink.base import SlotResult
 from drainer.sink.errors import DataError
 
@@ -46,7 +46,7 @@ class LocalFeed:
             if slot == 2 * slots:
                 ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts)
             elif slot >= slots:
-                asked = merge_claims(blobs)
+                asked = merge_claims(blobs, job.order.format)
                 conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
         return Examined(conflict, ahead)
 

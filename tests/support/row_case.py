@@ -102,7 +102,9 @@ def decoder_of(*tables: TableInfo) -> Decoder:
 
 def changes_of(decoder: Decoder, payloads: Iterable[bytes], format_: Format = SQL_TEXT) -> Iterator[Change]:
     """Every row change, one by one, as tables without a key have them."""
-    for codec, kind, *images, commit_ts, sequence in decoder.rows(payloads, whole=True):
+    for codec, kind, *images, commit_ts, sequence in decoder.rows(
+        payloads, lambda codec: codec.asking_for(range(len(codec.forms)))
+    ):
         old, new = (
             None if cells is None else written_literals(format_, codec, [cells], [commit_ts])[0] for cells in images
         )

@@ -13,18 +13,21 @@ from binlog.tidb.row import encode_insert
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.changes.claim_slots import merge_claims
 from drainer.ddl.dialect import Dialect
 from drainer.ddl.mysql_tables import create_table
-from drainer.order.fold import FoldBuilder
-from drainer.order.probes import Questions, merge_claims
+from drainer.order.probes import Questions
+from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.codec import Codec
 from drainer.row.format import written
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.sink.case import server_config
-from tests.support.row_case import Step, codec_of, decoder_of, not_null, table, transaction
+from tests.support.row_case import Step, codec_of, not_null, table, transaction, view_of
 from tests.support.servers import MariaDB
+from tests.unit.drainer.changes.keyed import asked as unordered
+from tests.unit.drainer.changes.keyed import by_columns, by_rows
 
 pytestmark = pytest.mark.integration
 
@@ -104,9 +107,16 @@ def insert(db: MariaDB, codec: Codec, rows: list[dict[int, Datum]]) -> None:
 
 
 def asked(info: TableInfo, steps: list[Step]) -> Questions:
-    builder = FoldBuilder(decoder_of(info), SQL_TEXT)
-    builder.add_all([transaction([(info, step)], commit_ts=100 + n) for n, step in enumerate(steps)])
-    return merge_claims(builder.parts(1, goes_ahead=lambda _: False).claims.values())
+    """The same whichever way they are noted; as columns give them."""
+    payloads = [transaction([(info, step)], commit_ts=100 + n) for n, step in enumerate(steps)]
+    view = view_of(info)
+    noted, found = (
+        builder.parts(1, goes_ahead=lambda _: False).claims.values()
+        for builder in (by_rows(view, payloads), by_columns(view, payloads))
+    )
+    questions = merge_claims(found, SQL_TEXT)
+    assert unordered([questions]) == unordered([merge_noted(noted)])
+    return questions
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -11,6 +11,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from drainer.changes.segment import SegmentDecoder
 from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import server_config
@@ -77,10 +78,19 @@ def test_a_stream_of_a_service(db: MariaDB, info: TableInfo, data: st.DataObject
     assert into_server(db, stream, how) == expected
 
 
+@pytest.fixture(params=["by columns", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How rows are folded where tables can have columns, however few rows there are."""
+    least = 0 if request.param == "by columns" else 1 << 40
+    for name in ("columns_bytes_min", "columns_rows_min"):
+        monkeypatch.setitem(SegmentDecoder.__init__.__kwdefaults__, name, least)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("info", [COMPOSITE, SECONDARY, NULLABLE, BARE], ids=lambda info: info.name)
 @EXAMPLES
 @given(data=st.data())
-def test_a_stream_of_tidb(db: MariaDB, info: TableInfo, data: st.DataObject) -> None:
+def test_a_stream_of_tidb(db: MariaDB, way: str, info: TableInfo, data: st.DataObject) -> None:
     stream = stream_of([info], data.draw(streams([info])), upserts=False)
     how = data.draw(cuts(len(stream.binlogs), spread=True))
     assert into_server(db, stream, how) == into_server(db, stream, EACH)

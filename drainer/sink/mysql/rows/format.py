@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from drainer.batch.work import Key, Row
 from drainer.changes.texts import as_string, data_of, text_of
+from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.usual import Cells
 from drainer.sink.mysql.rows.literals import ESCAPED, QUOTES, column_of, literal_of_text, literal_writer, string_literal
@@ -53,6 +54,17 @@ class SQLText:
             b"(" + b",".join([literal_of_text(form.family, c) for form, c in zip(forms, compared, strict=True)]) + b")"
         )
 
+    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> list[Key]:
+        parts: list[Any] = []
+        constant = b"("
+        for number, (family, column) in enumerate(zip(families, columns, strict=True)):
+            text = column if column.type == pa.binary() else pc.cast(pc.cast(column, pa.string()), pa.binary())
+            before, text, after = _quoted(family, text)
+            parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
+            constant = after
+        found: list[Key] = _joined(parts, constant + b")").to_pylist()
+        return found
+
     def pack(self, row: Row) -> bytes:
         return _bytes(row) + b","
 
@@ -83,15 +95,22 @@ def _tuples(forms: Sequence[Form], columns: Sequence[Any], end: bytes) -> Any:
         before, text, after = _literal(form, column)
         parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
         constant = after
-    parts.append(pa.scalar(constant + end, pa.binary()))
-    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
+    return _joined(parts, constant + end)
+
+
+def _joined(parts: Sequence[Any], end: bytes) -> Any:
+    return pc.binary_join_element_wise(*parts, pa.scalar(end, pa.binary()), pa.scalar(b"", pa.binary()))
 
 
 def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
     """(what stands before each, texts without a NULL among them, what stands behind each)."""
-    text = text_of(form, column)
-    before, after = QUOTES.get(form.family, (b"", b""))
-    if form.family in ESCAPED:
+    return _quoted(form.family, text_of(form, column))
+
+
+def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
+    """As `_literal`, of the texts that stand between quotes."""
+    before, after = QUOTES.get(family, (b"", b""))
+    if family in ESCAPED:
         escaped = _escaped(text)
         if escaped is None:
             shown = [b"NULL" if value is None else string_literal(value) for value in text.to_pylist()]

@@ -253,7 +253,7 @@ def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> Non
         assert merged(merge_slot(blobs[0], SQL_TEXT)) == merged(expected)
 
 
-def test_a_table_with_other_unique_keys_and_one_without_any_go_one_by_one() -> None:
+def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> None:
     shop = table([("id", INT), ("u", INT)], handle="id", unique={"u": ["u"]}, table_id=1, name="shop")
     bare = table([("v", TEXT)], table_id=2, name="bare")
     plain = table([("id", INT), ("v", TEXT)], handle="id", table_id=3, name="plain")
@@ -267,7 +267,9 @@ def test_a_table_with_other_unique_keys_and_one_without_any_go_one_by_one() -> N
         payloads.append(transaction(steps[n % 3 :], commit_ts=BEGIN_TS + n))
     view = view_of(shop, bare, plain)
     expected = one_by_one(view, payloads)
-    assert listed(by_columns(view, payloads)) == listed(expected)
+    work = by_columns(view, payloads)
+    assert listed(work) == listed(expected)
+    assert all(isinstance(one.rows, NetColumns) for one in work.folded) and len(work.folded) == 2
     for in_order in (False, True):
         work = merge_slot(cut(view, [payloads[:9], payloads[9:]], 1, in_order=in_order)[0], SQL_TEXT)
         assert merged(work) == merged(expected)

@@ -92,8 +92,7 @@ def test_every_clustered_key(case: tuple[TableInfo, dict[int, Datum], dict[int, 
     info, old, new, new_collation = case
     codec = codec_of(info)
     expected = {
-        which: [t.form.carrier(row[t.id]) for t in codec.layout.targets]
-        for which, row in (("old", old), ("new", new))
+        which: [t.form.carrier(row[t.id]) for t in codec.layout.targets] for which, row in (("old", old), ("new", new))
     }
     assert [t.name for t in codec.layout.targets] == [c.name for c in info.columns if not c.is_generated]
     insert = encode_insert(info, new, new_collation=new_collation)

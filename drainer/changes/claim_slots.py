@@ -1,0 +1,214 @@
+"""Claims on unique values cut into slots by value for a shuffle, each slot's as Arrow IPC streams, and what they leave
+open once they are together (rule 21).
+
+Blob: `<BII` of BLOB_VERSION, the length of what was noted row by row (order/probes.py) and how many streams follow;
+then that; then of each unique key and block of claims the length of its stream (`<I`) and the stream, whose schema says
+as JSON what it is of. Any part of a batch may have noted its claims either way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.batch.work import TableShape
+from drainer.changes.claims import Claims, concat_claims
+from drainer.changes.key import joined_keys
+from drainer.changes.questions import questions_of
+from drainer.changes.slots import shape_from
+from drainer.changes.vector import Ints
+from drainer.order.blob import load
+from drainer.order.collector import collector_paused
+from drainer.order.errors import BlobError
+from drainer.order.probes import PackedTable, Questions, merge_packed
+from drainer.order.slot import table_seed
+from drainer.row.family import Family
+from drainer.row.format import Format
+
+BLOB_VERSION: Final = 17  # changes/slots.py has 16
+_HEAD: Final = Struct("<BII")
+_SIZE: Final = Struct("<I")
+_SIGNED_MAX: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A unique key whose values are followed: `places`: its columns in the shape's; the families of these columns, and
+    of those of the key by which rows fold."""
+
+    shape: TableShape
+    places: tuple[int, ...]
+    families: tuple[Family, ...]
+    key_families: tuple[Family, ...]
+
+
+def pack_claims(
+    rest: Mapping[int, bytes], claimed: Iterable[tuple[Claimed, Sequence[Claims]]], slots: int
+) -> dict[int, bytes]:
+    """Slot → blob, none for slots that get nothing. `rest`: the blobs of what was noted row by row."""
+    streams: dict[int, list[bytes]] = {}
+    for of, blocks in claimed:
+        for block in concat_claims(blocks):
+            slot = _slots_of(of.shape.table_id, block, slots)
+            for number in np.unique(slot).tolist():
+                streams.setdefault(number, []).append(_stream(of, block.take(np.flatnonzero(slot == number))))
+    blobs = {}
+    for number in sorted({*rest, *streams}):
+        other, mine = rest.get(number, b""), streams.get(number, [])
+        sized = [piece for stream in mine for piece in (_SIZE.pack(len(stream)), stream)]
+        blobs[number] = b"".join([_HEAD.pack(BLOB_VERSION, len(other), len(mine)), other, *sized])
+    return blobs
+
+
+def _slots_of(table_id: int, claims: Claims, slots: int) -> Ints:
+    if slots == 1:
+        return np.zeros(len(claims), np.int64)
+    coded = joined_keys(claims.value).identity.dictionary_encode()
+    seed = table_seed(table_id)
+    slot = np.array([crc32(one, seed) % slots for one in coded.dictionary.to_pylist()], np.int64)
+    found: Ints = slot[coded.indices.to_numpy()]
+    return found
+
+
+def _stream(of: Claimed, claims: Claims) -> bytes:
+    columns = [
+        *((f"value{n}", one) for n, one in enumerate(claims.value)),
+        *((f"shown{n}", one) for n, one in enumerate(claims.shown or ())),
+        *((f"key{n}", one) for n, one in enumerate(claims.key)),
+        ("commit_ts", pa.array(claims.commit_ts)),
+        ("start_ts", pa.array(claims.start_ts)),
+        ("sequence", pa.array(claims.sequence)),
+        ("has", pa.array(claims.has)),
+    ]
+    meta = {
+        "shape": json.dumps(asdict(of.shape)),
+        "places": json.dumps(of.places),
+        "families": json.dumps([one.value for one in of.families]),
+        "key_families": json.dumps([one.value for one in of.key_families]),
+    }
+    schema = pa.schema([(name, column.type) for name, column in columns], metadata=meta)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _claims(stream: memoryview) -> tuple[Claimed, Claims]:
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        meta = reader.schema.metadata
+        batch = reader.read_next_batch()
+    families, key_families = (
+        tuple(Family(one) for one in json.loads(meta[name])) for name in (b"families", b"key_families")
+    )
+    of = Claimed(shape_from(meta[b"shape"].decode()), tuple(json.loads(meta[b"places"])), families, key_families)
+    shown = tuple(batch.column(name) for name in batch.schema.names if name.startswith("shown"))
+    return of, Claims(
+        tuple(batch.column(f"value{n}") for n in range(len(families))),
+        shown or None,
+        tuple(batch.column(f"key{n}") for n in range(len(key_families))),
+        batch.column("commit_ts").to_numpy(),
+        batch.column("start_ts").to_numpy(),
+        batch.column("sequence").to_numpy(),
+        batch.column("has").to_numpy(zero_copy_only=False),
+    )
+
+
+@dataclass(slots=True)
+class _Key:
+    of: Claimed
+    blocks: list[Claims] = field(default_factory=list)
+
+
+def merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
+    """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    with collector_paused():
+        return _merge_claims(blobs, format_)
+
+
+def _merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
+    keys: dict[tuple[int, tuple[int, ...]], _Key] = {}
+    packed: list[PackedTable] = []
+    for blob in blobs:
+        rest, streams = _unpack(blob)
+        packed += load(rest) if rest else []
+        for of, claims in streams:
+            keys.setdefault((of.shape.table_id, of.places), _Key(of)).blocks.append(claims)
+    rows: list[PackedTable] = []
+    for table in packed:
+        key = keys.get((table[0][0], table[1]))
+        if key is None:
+            rows.append(table)
+        else:
+            key.blocks += _noted(table, key.blocks[0].shown is not None)
+    found = [merge_packed(rows)]
+    for _, one in sorted(keys.items()):
+        of = one.of
+        found.append(questions_of(of.shape, of.places, of.families, of.key_families, one.blocks, format_))
+    for asked in found:
+        if asked.conflict:
+            return asked
+    return Questions("", tuple(probe for asked in found for probe in asked.probes))
+
+
+def _unpack(blob: bytes) -> tuple[bytes, list[tuple[Claimed, Claims]]]:
+    if len(blob) < _HEAD.size or blob[0] != BLOB_VERSION:
+        version = blob[:1].hex() or "none"
+        raise BlobError(f"a slot's claims of {len(blob)} bytes have version {version}, not {BLOB_VERSION:x}")
+    _, rest, count = _HEAD.unpack_from(blob)
+    view, at = memoryview(blob), _HEAD.size + rest
+    streams = []
+    try:
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(blob, at)
+            at += _SIZE.size + size
+            streams.append(_claims(view[at - size : at]))
+    except (StructError, pa.ArrowException, StopIteration, KeyError, TypeError, ValueError, OSError) as error:
+        raise BlobError(f"a slot's claims of {len(blob)} bytes are damaged: {error}") from None
+    if at != len(blob):
+        raise BlobError(f"a slot's claims of {len(blob)} bytes are damaged: there should be {at}")
+    return bytes(view[_HEAD.size : _HEAD.size + rest]), streams
+
+
+def _noted(table: PackedTable, is_coarse: bool) -> list[Claims]:
+    """Claims that were noted row by row. A column of numbers of which some are below 0 and some beyond the signed ones
+    is in several blocks."""
+    groups: dict[tuple[bool, ...], list[tuple[tuple[object, ...], ...]]] = {}
+    for value, claims, *_ in table[2]:
+        for commit_ts, sequence, key, has, as_is in claims:
+            cells = (_cells(value), _cells(as_is) if is_coarse else (), _cells(key))
+            beyond = tuple(isinstance(cell, int) and cell > _SIGNED_MAX for some in cells for cell in some)
+            groups.setdefault(beyond, []).append((*cells, (commit_ts, sequence, has)))
+    return [_block(rows, is_coarse) for rows in groups.values()]
+
+
+def _block(rows: Sequence[tuple[tuple[Any, ...], ...]], is_coarse: bool) -> Claims:
+    value, shown, key, meta = (list(zip(*images, strict=True)) for images in zip(*rows, strict=True))
+    commit_ts, sequence, has = meta
+    return Claims(
+        tuple(map(_column, value)),
+        tuple(map(_column, shown)) if is_coarse else None,
+        tuple(map(_column, key)),
+        np.array(commit_ts, np.uint64),
+        np.zeros(len(rows), np.uint64),
+        np.array(sequence, np.int64),
+        np.array(has, np.bool_),
+    )
+
+
+def _cells(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _column(cells: Sequence[Any]) -> Any:
+    if isinstance(cells[0], int):
+        return pa.array(cells, pa.uint64() if cells[0] > _SIGNED_MAX else pa.int64())
+    return pa.array([one.encode() if isinstance(one, str) else one for one in cells], pa.binary())

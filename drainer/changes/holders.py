@@ -1,0 +1,140 @@
+"""Who holds a value of a unique key, change after change: drainer.order.claims's rules, of all values at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.changes.claims import Claims
+from drainer.changes.key import joined_keys
+from drainer.changes.vector import Ints, Mask, Words
+
+
+def codes_of(blocks: Sequence[Sequence[Any]]) -> Ints:
+    """A number from 0 on for each value of some blocks, equal where values are. A block has columns as compared,
+    without a NULL; a column may be signed in one block and unsigned in another."""
+    same_types = all([c.type for c in one] == [c.type for c in blocks[0]] for one in blocks)
+    single = same_types and len(blocks[0]) == 1
+    coded = pa.chunked_array([one[0] if single else joined_keys(one).identity for one in blocks]).dictionary_encode()
+    return np.concatenate([chunk.indices.to_numpy() for chunk in coded.chunks]).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Claims in order, one for each (value, commit_ts, key): what a transaction leaves counts. Of one value and
+    commit_ts first those that lost it, then those that have it, each in the order in which they first spoke. Arrays of
+    one length: `begins`: the first of its value; `first`: whether its first claim had the value, `has`: its last one;
+    `at`: the place of its first claim among the claims given, `lost_at`: in the order of claims, of its first loss."""
+
+    value: Ints
+    begins: Mask
+    commit_ts: Words
+    key: Ints
+    first: Mask
+    has: Mask
+    at: Ints
+    spoke: Ints
+    lost: Ints
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+def turns(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[Any]) -> Turns:
+    """`value`, `key`: a number for each; `place`: arrays by which claims of one commit_ts are ordered, the least
+    important first. A change loses before it takes, so `has` is one of them."""
+    order = np.lexsort((*place, commit_ts, value))
+    value, key, commit_ts, has = value[order], key[order], commit_ts[order], has[order]
+    by_key = np.lexsort((key, commit_ts, value))  # stable: of one key in order
+    own = _begins(value[by_key], commit_ts[by_key], key[by_key])
+    starts = np.flatnonzero(own)
+    ends = np.append(starts[1:], len(by_key)) - 1
+    spoke, last = by_key[starts], by_key[ends]
+    lost = np.full(len(order), len(order))
+    lost[~has] = np.flatnonzero(~has)
+    first_lost = np.minimum.reduceat(lost[by_key], starts)
+    ordered = np.lexsort((spoke, has[last], commit_ts[spoke], value[spoke]))
+    spoke, last, first_lost = spoke[ordered], last[ordered], first_lost[ordered]
+    return Turns(
+        value[spoke],
+        _begins(value[spoke]),
+        commit_ts[spoke],
+        key[spoke],
+        has[spoke],
+        has[last],
+        order[spoke],
+        spoke,
+        first_lost,
+    )
+
+
+def _begins(*columns: Any) -> Mask:
+    """Where any of them is another one than in the element before."""
+    found = np.zeros(len(columns[0]), np.bool_)
+    found[:1] = True
+    for column in columns:
+        found[1:] |= column[1:] != column[:-1]
+    return found
+
+
+def two_holders(found: Turns) -> Mask:
+    """The turns in which a value is had or lost by a row while another one has it."""
+    conflict = np.zeros(len(found), np.bool_)
+    conflict[1:] = ~found.begins[1:] & found.has[:-1] & (found.key[1:] != found.key[:-1])
+    return conflict
+
+
+def held_meanwhile(found: Turns) -> bool:
+    """Whether rows took a value that none of them had before, and none has it behind the last of its claims."""
+    if not len(found):
+        return False
+    of = np.cumsum(found.begins) - 1
+    starts = np.flatnonzero(found.begins)
+    ends = np.append(starts[1:], len(found)) - 1
+    place = np.arange(len(found))
+    taken = np.minimum.reduceat(np.where(found.has, place, len(found)), starts)
+    had_before = ~found.has & ~found.first & (place < taken[of])
+    known = np.logical_or.reduceat(had_before, starts)
+    return bool(((taken < len(found)) & ~known & ~found.has[ends]).any())
+
+
+def first_holders(found: Turns) -> Ints:
+    """Of each value, in order, the turn of the only row that may hold it before the first of its claims: of those of
+    its first commit_ts the one that begins with losing it, else one that loses it for good, else the first one."""
+    starts = np.flatnonzero(found.begins)
+    of = np.cumsum(found.begins) - 1
+    own = found.commit_ts == found.commit_ts[starts][of]
+    kind = np.where(~found.first, 0, np.where(~found.has, 1, 2))
+    place = np.where(kind == 1, found.lost, found.spoke)
+    order = np.lexsort((place, kind, ~own, of))
+    first: Ints = order[starts]
+    return first
+
+
+def contended(value: Ints) -> Mask:
+    """Where a value has several claims; of one alone no rule says anything. `value`: as `codes_of` gives them."""
+    found: Mask = (np.bincount(value) > 1)[value]
+    return found
+
+
+def hides_conflict(blocks: Sequence[Claims]) -> bool:
+    """Whether folding hides that a value had two holders, or writes nothing with one that came and went. `blocks`: all
+    claims on one unique key."""
+    if not blocks:
+        return False
+    value = codes_of([one.value for one in blocks])
+    several = contended(value)
+    if not several.any():
+        return False
+    begins = np.cumsum([0, *map(len, blocks)])
+    some = [one.take(np.flatnonzero(several[at : at + len(one)])) for at, one in zip(begins, blocks, strict=False)]
+    key = codes_of([one.key for one in some])
+    commit_ts, start_ts, sequence, has = (
+        np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "start_ts", "sequence", "has")
+    )
+    found = turns(value[several], key, commit_ts, has, (has, sequence, start_ts))
+    return bool(two_holders(found).any()) or held_meanwhile(found)

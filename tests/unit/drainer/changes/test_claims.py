@@ -1,0 +1,353 @@
+"""Claims on unique values noted as columns are those noted row by row, and leave the same questions open, however a
+batch is cut and whichever way its parts went (rule 21)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Uint
+from binlog.tidb.table import TableInfo
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.changes.claim_slots import merge_claims
+from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
+from drainer.changes.segment import SegmentBuilder
+from drainer.changes.slots import merge_slot
+from drainer.changes.unique_values import coarse_texts
+from drainer.order import claims as one_by_one
+from drainer.order.errors import BlobError
+from drainer.order.probes import merge_claims as merge_noted
+from drainer.row.claimed import coarse
+from drainer.schema.view import SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
+from tests.unit.drainer.changes.cases import BYTES
+from tests.unit.drainer.changes.keyed import (
+    asked,
+    by_columns,
+    by_rows,
+    histories,
+    in_step,
+    noted_by_columns,
+    noted_by_rows,
+    views,
+)
+from tests.unit.drainer.changes.test_segment import listed
+
+
+def nothing(table_id: int) -> bool:
+    return False
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data(), of=views())
+def test_claims_are_noted_as_row_by_row(data: st.DataObject, of: tuple[SchemaView, list[TableInfo]]) -> None:
+    view, versions = of
+    payloads = data.draw(histories(versions))
+    rows = by_rows(view, payloads)
+    expected = rows.finish(0, 1)
+    columns = by_columns(view, payloads)
+    assert listed(columns.finish(0, 1)) == listed(expected)
+    if expected.commits > 1:
+        assert noted_by_columns(columns) == noted_by_rows(rows)
+    assert columns.hides_conflict() == rows.hides_conflict()
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    data=st.data(), of=views(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
+    rows_min=st.lists(st.sampled_from([0, 0, 3, 1 << 40]), min_size=3, max_size=3),
+)  # fmt: skip
+def test_parts_leave_the_same_questions_open(
+    data: st.DataObject,
+    of: tuple[SchemaView, list[TableInfo]],
+    parts: int,
+    slots: int,
+    in_order: bool,
+    rows_min: list[int],
+) -> None:
+    """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts noted row by row, blobs in any
+    order."""
+    view, versions = of
+    # Which of two transactions of one commit_ts a claim is of is not said where it was noted row by row.
+    payloads = data.draw(histories(versions, ties=not any(rows_min[:parts])))
+    dice = random.Random(data.draw(st.integers(0, 999)))
+    shares: list[list[bytes]] = [[] for _ in range(parts)]
+    for payload in payloads:
+        for part in dice.sample(range(parts), dice.randint(1, min(2, parts))):
+            shares[part].append(payload)
+    blobs: list[list[bytes]] = [[] for _ in range(slots)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
+        for share, least in zip(shares, rows_min, strict=False):
+            builder = by_columns(view, [] if in_order else share, least)
+            if in_order:
+                builder.add_in_order(share[:2])
+                builder.add_in_order(share[2:])
+            for slot, blob in builder.parts(slots, goes_ahead=nothing).claims.items():
+                blobs[slot].append(blob)
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    conflicts, probes = asked(merge_claims(dice.sample(found, len(found)), SQL_TEXT) for found in blobs)
+    assert bool(conflicts) == bool(expected[0])
+    if not conflicts:
+        assert probes == expected[1]
+
+
+claimed = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 2), st.integers(1, 3), st.booleans()),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(deadline=None, max_examples=1000)
+@given(claimed)
+def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int, int, bool]]) -> None:
+    """drainer.order.claims has the rules: of each value two holders, whether it came and went, its first holder."""
+    value, commit_ts, sequence, key, has = (np.array(some) for some in zip(*drawn, strict=True))
+    found = turns(value, key, commit_ts.astype(np.uint64), has, (has, sequence))
+    holders = dict(zip(found.value[found.begins].tolist(), found.at[first_holders(found)].tolist(), strict=True))
+    for number in set(value.tolist()):
+        claims: list[one_by_one.Claim] = [
+            (ts, place, row, had, None) for of, ts, place, row, had in drawn if of == number
+        ]
+        claims.sort(key=lambda claim: (claim[0], claim[1], claim[3]))
+        own = [some[value == number] for some in (value, key, commit_ts, has, sequence)]
+        mine = turns(*own[:4], own[3:])
+        assert two_holders(mine).any() == one_by_one.two_holders(claims)
+        assert two_holders(found)[found.value == number].any() == one_by_one.two_holders(claims)
+        if not one_by_one.two_holders(claims):
+            assert held_meanwhile(mine) == one_by_one.held_meanwhile(claims)
+        assert drawn[holders[number]][3] == one_by_one.first_holder(claims)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(BYTES | st.binary(max_size=5) | st.sampled_from([b"A\x1c", b"a\xc2\xa0", b"\xc3\x89 ", b"Ss\t\x0b"])))
+def test_texts_are_compared_as_coarsely_as_one_by_one(texts: list[bytes]) -> None:
+    expected = [str(coarse(text)).encode() for text in texts]
+    assert coarse_texts(pa.array(texts, pa.binary())).to_pylist() == expected
+
+
+SHOP = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"uu": ["u"]})
+
+
+def shop(transactions: list[list[Step]]) -> list[bytes]:
+    return [
+        transaction([(SHOP, step) for step in steps], commit_ts=BEGIN_TS + n) for n, steps in enumerate(transactions)
+    ]
+
+
+def put(key: int, value: int | None) -> Step:
+    return ("insert", {}, {1: key, 2: value, 3: 0})
+
+
+def gone(key: int, value: int | None) -> Step:
+    return ("delete", {1: key, 2: value, 3: 0}, {})
+
+
+def test_a_conflict_among_many_rows_that_have_none() -> None:
+    calm = [[put(n, n)] for n in range(100, 200)]
+    for steps, hides in (
+        ([[put(1, 5)], [put(2, 5)], [gone(1, 5)]], True),
+        ([[put(1, 5)], [gone(1, 5)]], True),
+        ([[gone(1, 5)], [put(2, 5)]], False),
+    ):
+        transactions = [*calm[:50], *steps[:1], *calm[50:], *steps[1:]]
+        builder = by_columns(view_of(SHOP), shop(transactions))
+        builder.finish(0, 1)
+        assert builder.hides_conflict() == hides
+
+
+def test_values_that_are_too_much_for_one_array_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked then, and the batch goes one transaction after another."""
+
+    def refuse(_: object) -> bool:
+        raise pa.ArrowCapacityError("array cannot contain more than 2147483646 bytes")
+
+    builder = by_columns(view_of(SHOP), shop([[put(1, 1)], [put(2, 2)]]))
+    builder.finish(0, 1)
+    assert not builder.hides_conflict()
+    monkeypatch.setattr("drainer.changes.segment.hides_conflict", refuse)
+    assert builder.hides_conflict()
+
+
+def test_the_claims_of_several_shares_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares may lie in any order, and each alone has no conflict."""
+    monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 1)
+    for steps, hides in (
+        ([[put(1, 5)], [gone(1, 5)], [put(2, 5)]], False),
+        ([[put(1, 5)], [put(2, 5)], [gone(1, 5)]], True),
+    ):
+        for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+            payloads = shop(steps)
+            builder = by_columns(view_of(SHOP), [payloads[at] for at in order])
+            builder.finish(0, 1)
+            assert builder.hides_conflict() == hides
+
+
+MOMENT = FieldType(Tp.DATETIME, 128, 19, 0)
+NEVER = Uint((1 << 64) - 1)  # a time that there is not
+TIMES = table([("id", INT), ("at", MOMENT)], handle="id", unique={"ua": ["at"]})
+
+
+def test_nothing_is_noted_of_one_transaction() -> None:
+    """Old values of other keys are then not even read: here one that cannot be written."""
+    step: Step = ("update", {1: 1, 2: NEVER}, {1: 1, 2: Uint(0)})
+    payloads = [transaction([(TIMES, step)] * 3, commit_ts=BEGIN_TS)]
+    builder = by_columns(view_of(TIMES), payloads)
+    assert listed(builder.finish(0, 1)) == listed(by_rows(view_of(TIMES), payloads).finish(0, 1))
+    assert builder._tables and not noted_by_columns(builder)
+    assert not builder.hides_conflict()
+
+
+def test_nothing_is_noted_where_nobody_asks() -> None:
+    step: Step = ("update", {1: 1, 2: NEVER}, {1: 1, 2: Uint(0)})
+    payloads = [transaction([(TIMES, step)], commit_ts=BEGIN_TS + n) for n in range(3)]
+    builder = SegmentBuilder(in_step(view_of(TIMES)), follows_values=False)
+    builder.add_all(payloads)
+    parts = builder.parts(2, goes_ahead=nothing)
+    assert not parts.claims and builder._tables
+    assert [
+        row for blob in parts.slots.values() for one in merge_slot([blob], SQL_TEXT).folded for row in one.rows
+    ] == [row for one in by_rows(view_of(TIMES), payloads[2:]).finish(0, 1).folded for row in one.rows]
+
+
+def test_an_old_value_that_cannot_be_read_is_named_alike() -> None:
+    steps: list[Step] = [("insert", {}, {1: n, 2: Uint(0)}) for n in range(20)]
+    steps[7] = ("update", {1: 1, 2: NEVER}, {1: 1, 2: Uint(0)})
+    steps[9] = ("delete", {1: 1, 2: NEVER}, {})
+    payloads = [transaction([(TIMES, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    refused_alike(TIMES, payloads, BEGIN_TS + 7)
+    refused_alike(TIMES, payloads[8:], BEGIN_TS + 9)
+
+
+@pytest.mark.parametrize("kind", ["update", "delete"])
+def test_an_old_value_that_cannot_be_read_beside_a_null(kind: str) -> None:
+    """It is nobody's, and yet read."""
+    info = table([("id", INT), ("at", MOMENT), ("n", INT)], handle="id", unique={"ua": ["n", "at"]})
+    step: Step = (kind, {1: 1, 2: NEVER, 3: None}, {1: 1, 2: Uint(0), 3: None} if kind == "update" else {})
+    good = [transaction([(info, ("insert", {}, {1: n, 2: Uint(0), 3: n}))], commit_ts=BEGIN_TS + n) for n in range(5)]
+    refused_alike(info, [*good, transaction([(info, step)], commit_ts=BEGIN_TS + 9)], BEGIN_TS + 9)
+
+
+def refused_alike(info: TableInfo, payloads: list[bytes], commit_ts: int) -> None:
+    texts = set()
+    for builder in (by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)):
+        with pytest.raises(DecodeError, match=f"commit_ts {commit_ts}\\)") as error:
+            builder.finish(0, 1)
+        texts.add(str(error.value))
+    with pytest.raises(DecodeError) as error:
+        by_columns(view_of(info), payloads).parts(2, goes_ahead=nothing)
+    assert {str(error.value)} == texts
+
+
+def test_a_number_that_becomes_unsigned_is_the_same_value() -> None:
+    """Its carriers have another type then; and where parts noted it either way, numbers below 0 and beyond the signed
+    ones are in one table."""
+    kinds = FieldType(Tp.LONGLONG, 0, 20, 0), FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0)
+    old, new = (table([("id", INT), ("u", kind)], handle="id", unique={"uu": ["u"]}) for kind in kinds)
+    steps: list[tuple[TableInfo, Step]] = [
+        (old, ("insert", {}, {1: 1, 2: 5})),
+        (old, ("insert", {}, {1: 2, 2: -5})),
+        (new, ("insert", {}, {1: 3, 2: Uint(1 << 63)})),
+        (new, ("delete", {1: 1, 2: Uint(5)}, {})),
+        (new, ("insert", {}, {1: 4, 2: Uint(5)})),
+    ]
+    payloads = [
+        transaction([(info, step)], commit_ts=BEGIN_TS + n, version=1 if info is old else 2)
+        for n, (info, step) in enumerate(steps)
+    ]
+    view = altered(old, new)
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    assert not expected[0] and len(expected[1]) == 3
+    for least in ((0, 0), (0, 1 << 40), (1 << 40, 0)):
+        blobs = [
+            by_columns(view, some, one).parts(1, goes_ahead=nothing).claims[0]
+            for some, one in zip((payloads[:3], payloads[3:]), least, strict=True)
+        ]
+        assert asked([merge_claims(blobs, SQL_TEXT)]) == expected
+    clash = [*payloads[:3], transaction([(new, ("insert", {}, {1: 9, 2: Uint(5)}))], commit_ts=BEGIN_TS + 9, version=2)]
+    builder = by_columns(view, clash)
+    builder.finish(0, 1)
+    assert builder.hides_conflict()
+
+
+@pytest.mark.parametrize("flush", [1, 4 << 20])
+def test_rows_that_fit_no_columns_are_noted_one_by_one(flush: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From where they come on; what was noted before stays."""
+    monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", flush)
+    count = FieldType(Tp.LONG, Flag.UNSIGNED, 10, 0)
+    info = table([("id", INT), ("u", INT), ("n", count)], handle="id", unique={"uu": ["u"]})
+    steps: list[Step] = [("insert", {}, {1: n, 2: n, 3: Uint(n)}) for n in range(40)]
+    steps[20] = ("insert", {}, {1: 20, 2: 20, 3: -5})  # a negative number in an unsigned column
+    steps[30] = ("update", {1: 3, 2: 3, 3: Uint(3)}, {1: 3, 2: None, 3: Uint(3)})
+    steps[31] = ("update", {1: 25, 2: 25, 3: Uint(3)}, {1: 25, 2: 3, 3: Uint(3)})
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    view = view_of(info)
+    expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
+    assert not expected[0]
+    builder = by_columns(view, [])
+    for at in range(0, len(payloads), 3):
+        builder.add_in_order(payloads[at : at + 3])
+    assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values(), SQL_TEXT)]) == expected
+    for some in (payloads, [*payloads[:20], *payloads[21:]]):
+        for more in ([], [transaction([(info, steps[8])], commit_ts=BEGIN_TS + 99)]):
+            rows, columns = by_rows(view, [*some, *more]), by_columns(view, [*some, *more])
+            assert listed(columns.finish(0, 1)) == listed(rows.finish(0, 1))
+            assert columns.hides_conflict() == rows.hides_conflict()
+
+
+def test_keys_that_cannot_be_followed_are_not() -> None:
+    """The prefix of a column; the other key of the table is."""
+    text = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_bin")
+    whole = table([("id", INT), ("u", INT), ("t", text)], handle="id", unique={"uu": ["u"], "ut": ["t"]})
+    part = replace(whole.indexes[1], columns=(replace(whole.indexes[1].columns[0], length=2),))
+    info = replace(whole, indexes=(whole.indexes[0], part))
+    steps: list[Step] = [("insert", {}, {1: n, 2: n, 3: b"same"}) for n in range(9)]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    rows, columns = by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)
+    assert listed(columns.finish(0, 1)) == listed(rows.finish(0, 1))
+    assert noted_by_columns(columns) == noted_by_rows(rows)
+    assert set(noted_by_columns(columns)) == {(1,)}
+    assert not columns.hides_conflict()
+
+
+def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An array has no more than 2 GiB."""
+    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
+    payloads = shop([[put(n, n)] for n in range(9)] + [[gone(3, 3)], [put(8, 9), gone(4, 4)], [put(4, 3)]])
+    expected = asked([merge_noted(by_rows(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims.values())])
+    assert len(expected[1]) == 10
+    found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
+    assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found], SQL_TEXT)]) == expected
+
+
+def test_a_table_that_goes_ahead_is_not_followed() -> None:
+    payloads = shop([[put(n, n)] for n in range(9)])
+    parts = by_columns(view_of(SHOP), payloads).parts(2, goes_ahead=lambda table_id: table_id == SHOP.id)
+    assert not parts.claims and not parts.slots and parts.ahead
+
+
+def test_damaged_claims() -> None:
+    payloads = shop([[put(n, n)] for n in range(9)])
+    blob = by_columns(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims[0]
+    assert len(merge_claims([blob], SQL_TEXT).probes) == 9
+    for size in range(len(blob)):
+        with pytest.raises(BlobError):
+            merge_claims([blob[:size]], SQL_TEXT)
+    with pytest.raises(BlobError, match="version 63"):
+        merge_claims([b"\x63" + blob[1:]], SQL_TEXT)
+    with pytest.raises(BlobError):
+        merge_claims([blob + b"\0"], SQL_TEXT)
+    rest = by_columns(view_of(SHOP), payloads, 1 << 40).parts(1, goes_ahead=nothing).claims[0]
+    assert len(merge_claims([rest], SQL_TEXT).probes) == 9
+    for size in range(len(rest)):
+        with pytest.raises(BlobError):
+            merge_claims([rest[:size]], SQL_TEXT)

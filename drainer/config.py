@@ -1,4 +1,4 @@
-"""The drainer's settings (spec 3.1). Names, defaults and units are upstream's where it has the setting.
+"""The drainer's settings. Names, defaults and units are upstream's where it has the setting.
 
 TOML keys are the fields with dashes; `FLAGS` lists what the command line takes. Keys of parts that do not exist yet
 (Kafka, files, Oracle, relay, table-migrate rules) are refused as unknown rather than ignored.
@@ -10,7 +10,7 @@ import hashlib
 import socket
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from binlog.cluster.registry import check_node_id
 from binlog.errors import ConfigError
@@ -26,13 +26,18 @@ from binlog.runtime.config import (
     UpstreamSection,
     default_host,
 )
-from pydantic import Field
+from binlog.runtime.reference import Variants
+from pydantic import Field, ValidationInfo, field_validator
 
 from drainer.pumps.go_pump import SILENCE_MAX_S
 from drainer.schema.ddl_overrides import RewriteRule, RewriteRules
 from drainer.schema.filter import IGNORE_SCHEMAS_DEFAULT, Filter
 from drainer.schema.job_policy import Policy
+from drainer.sink.base import AnySink
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
+from drainer.sink.registry import KINDS, sink
+from drainer.sink.section_union import sections, taken
+from drainer.sink.settings import SyncerSettings, ToSection
 
 PORT = 8249
 
@@ -67,55 +72,10 @@ class SchemaSection(Section):
     )
 
 
-class DestinationSecuritySection(Section):
-    """`[syncer.to.security]`: TLS to the destination."""
-
-    ssl_ca: str = Field(
-        "",
-        description="CA file; when it is set, TLS is required, and the server's certificate must be signed by it and "
-        "carry the name in host",
-    )
-    ssl_cert: str = Field("", description="certificate file that the drainer shows, read again for every connection")
-    ssl_key: str = Field("", description="the certificate's key file")
-    skip_verify: bool = Field(
-        False,
-        description="true: TLS is required, but neither certificate nor name of the server is verified; anybody on the "
-        "way may pose as the server",
-    )
-
-    def check(self) -> None:
-        """Raises ConfigError for settings that do not fit together."""
-        if bool(self.ssl_cert) != bool(self.ssl_key):
-            raise ConfigError("syncer.to.security: ssl-cert and ssl-key must be set together")
-        if self.ssl_cert and not self.ssl_ca and not self.skip_verify:
-            raise ConfigError(
-                "syncer.to.security: ssl-cert is set without the ssl-ca that the server is verified with; the "
-                "system's authorities are in a file such as /etc/ssl/certs/ca-certificates.crt"
-            )
-
-
-class DestinationSection(Section):
-    """`[syncer.to]`."""
-
-    host: str = Field("127.0.0.1", description="server of a mysql, tidb or mariadb destination")
-    port: int = Field(3306, ge=1, le=65535, description="its port")
-    user: str = Field("root", description="who writes there; the privileges it needs are in operations.md")
-    password: str = Field("", repr=False, description="that user's password; in no log and on no page")
-    params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
-    security: DestinationSecuritySection = Field(default_factory=lambda: DestinationSecuritySection.model_validate({}))
-    allow_triggers: bool = Field(
-        False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
-    )
-    takeover: Literal["same-node", "never", "force"] = Field(
-        "same-node", description="whose connection to the destination a starting drainer may end to take its place"
-    )
-    path: str = Field("", description="the file of a sqlite destination; made if it is not there")
-
-
 class SyncerSection(Section):
     """`[syncer]`."""
 
-    db_type: Literal["mysql", "tidb", "mariadb", "sqlite"] = Field("mysql", description="kind of destination")
+    db_type: str = Field("mysql", description=f"kind of destination: {', '.join(KINDS)}")
     ignore_schemas: Names = Field(IGNORE_SCHEMAS_DEFAULT, description="databases that are not replicated")
     ignore_table: tuple[TableName, ...] = Field((), description="tables that are not replicated")
     replicate_do_db: Names = Field(
@@ -149,7 +109,23 @@ class SyncerSection(Section):
         "upstream's tidb_gc_life_time; 0: they are dropped at once",
         json_schema_extra={"default": "1h"},
     )
-    to: DestinationSection = Field(default_factory=lambda: DestinationSection.model_validate({}))
+    to: Annotated[ToSection, Variants(sections)] = Field(default_factory=ToSection)
+
+    @field_validator("db_type")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in KINDS:
+            raise ValueError(f"must be one of {', '.join(KINDS)}, not {value!r}")
+        return value
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _of_its_kind(cls, value: object, info: ValidationInfo) -> object:
+        """`[syncer.to]` is what the db-type says."""
+        db_type = info.data.get("db_type")
+        if db_type is None:  # that is the error
+            return ToSection()
+        return taken(db_type, {} if isinstance(value, ToSection) else value)
 
     def filter(self) -> Filter:
         return Filter.create(
@@ -170,9 +146,11 @@ class SyncerSection(Section):
 
     def place(self) -> str:
         """Names the destination, whoever writes there."""
-        return (
-            f"sqlite:{Path(self.to.path).absolute()}" if self.db_type == "sqlite" else f"{self.to.host}:{self.to.port}"
-        )
+        return self.to.place()
+
+    def sink(self) -> AnySink:
+        """The destination, not opened yet."""
+        return sink(self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.spread))
 
     def digest(self) -> str:
         """Of everything that decides which rows a batch writes: an unfinished one goes on only with the same."""
@@ -266,11 +244,7 @@ class Config(UpstreamSection):
             check_node_id(self.identity())
         except ValueError as error:
             raise ConfigError(f"node-id: {error}") from error
-        if self.syncer.db_type == "sqlite" and not self.syncer.to.path:
-            raise ConfigError("syncer.to.path: a sqlite destination needs the path of its file")
-        if self.syncer.db_type != "sqlite" and self.syncer.to.path:
-            raise ConfigError(f"syncer.to.path: a {self.syncer.db_type} destination has no file")
-        self.syncer.to.security.check()
+        self.syncer.to.check()
         self.syncer.policy()
 
 

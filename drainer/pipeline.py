@@ -3,7 +3,7 @@
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► apply with marks ─► finish
+         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► write ─► commit
 
 The destination's position is the truth: a batch that stops half-way goes on from there, and never ends unfinished.
 """
@@ -19,7 +19,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import BatchRefused, Cut, Spreading
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.inline import Inline, SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import Feed, binlogs
@@ -27,7 +27,7 @@ from drainer.apply.progress import Progress, Stopped
 from drainer.failures import TRIES_TOLD, TROUBLES
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
-from drainer.sink.base import Destination, Intent
+from drainer.sink.base import AnySink, Intent
 
 _log = get_logger(__name__)
 
@@ -38,7 +38,7 @@ class Pipeline:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: AnySink,
         schema: SchemaSupply,
         cut: Cut,
         *,
@@ -100,7 +100,7 @@ class Pipeline:
         """No batch begins any more; one that waits for something gives up."""
         self._stop.set()
 
-    def fold_order(self, plan: Plan) -> FoldOrder | None:
+    def fold_order(self, plan: Plan) -> ReadOrder | None:
         """What the tasks that read a batch shall do with it at once."""
         return self._spreading.fold_order(plan)
 

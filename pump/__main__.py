@@ -1,4 +1,4 @@
-"""`pump -config pump.toml …`: a pump that runs until a signal (`K-09`). Exit codes as `P-LC-11`."""
+"""`pump -config pump.toml …`: a pump that runs until a signal (`K-09`). Exit codes are upstream's (`P-LC-11`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a pump (`1.1`). Keys in the TOML file; flags of upstream's names; PUMP_<FLAG> in the environment."""
+"""Settings of a pump. Keys in the TOML file; flags of upstream's names; PUMP_<FLAG> in the environment."""
 
 from __future__ import annotations
 

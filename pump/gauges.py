@@ -1,4 +1,4 @@
-"""What a scrape reads from the store (`1.12`); what the services count is in metering.py."""
+"""What a scrape reads from the store; what the services count is in metering.py."""
 
 from __future__ import annotations
 

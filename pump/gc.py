@@ -1,4 +1,4 @@
-"""Removing what is old (`1.10`), but nothing a registered drainer has not passed (correctness rule 20)."""
+"""Removing what is old, but nothing a registered drainer has not passed (correctness rule 20)."""
 
 from __future__ import annotations
 

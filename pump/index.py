@@ -27,7 +27,7 @@ class IndexFailed(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """LevelDB's knobs, in bytes (`1.1`, [storage.kv])."""
+    """LevelDB's knobs, in bytes: the section [storage.kv]."""
 
     block_cache_bytes: int = 8 << 20
     block_bytes: int = 4096

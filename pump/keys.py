@@ -41,7 +41,7 @@ pack_ts = _BE.pack
 
 
 def ts_key(ts: int) -> bytes:
-    """`P-ST-07`; ascending bytes are ascending ts."""
+    """`ts:` and the ts in big endian (`P-ST-07`): ascending bytes are ascending ts."""
     return TS + pack_ts(ts)
 
 

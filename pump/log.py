@@ -103,7 +103,7 @@ class ValueLog:
 
         The newest file is checked from `checked` on, or from its beginning. `known` is the index's head: what lies
         before it was whole once, so that it is damaged if it is not now. What follows is a torn tail and is cut off
-        (`P-ST-05` as FORMAT.md changes it).
+        (upstream leaves it there, `P-ST-05`).
         """
         head = max((each for each in (checked, known) if each is not None), default=None)
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ def check(envelope: Envelope) -> None:
 
 
 def is_fake(envelope: Envelope) -> bool:
-    """`P-FAKE-01`. A prewrite is never one, whatever its commit_ts says."""
+    """A Rollback with start_ts = commit_ts (`P-FAKE-01`). A prewrite is never one, whatever its commit_ts says."""
     return envelope.start_ts == envelope.commit_ts > 0 and envelope.tp == BinlogType.ROLLBACK
 
 

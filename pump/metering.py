@@ -1,4 +1,4 @@
-"""What the services count: how long each way in takes, what was written, refused and read (`1.12`)."""
+"""What the services count: how long each way in takes, what was written, refused and read."""
 
 from __future__ import annotations
 

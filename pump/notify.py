@@ -1,4 +1,4 @@
-"""Tell the living drainers of a pump that they may not know (`P-LC-05`): Go drainers list pumps only when told."""
+"""Tell the living drainers of a pump that they may not know (`P-LC-05`): Go drainers list pumps seldom unless told."""
 
 from __future__ import annotations
 

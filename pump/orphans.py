@@ -1,4 +1,4 @@
-"""Old pending prewrites: ask the other pumps whether the transaction is theirs, and tell people about the rest (`1.8`).
+"""Old pending prewrites: ask the other pumps whether the transaction is theirs, and tell people about the rest.
 
 A prewrite can be durable here although its answer was lost, and then be written again to another pump, with its
 commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing

@@ -1,4 +1,4 @@
-"""The service TiDB and Go drainers know: WriteBinlog and PullBinlogs (`1.3`, `1.9`). Bytes in, bytes out."""
+"""The service TiDB and Go drainers know: WriteBinlog and PullBinlogs. Bytes in, bytes out."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class PumpService:
         return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
-        """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, -06).
+        """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """

@@ -1,4 +1,4 @@
-"""What a pump tells over HTTP (`1.11`), at status-addr. Upstream has these paths on the gRPC port."""
+"""What a pump tells over HTTP, at status-addr. Upstream has these paths on the gRPC port."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class Writer:
         crash_point("pump.after_index")
 
     def _save_progress(self, *, now: bool) -> None:
-        """Have it saved how far we are, at most once a second and at the end (`P-ST-08`)."""
+        """Have it saved how far we are, at most once a second and at the end, as upstream (`P-ST-08`)."""
         clock_s = time.monotonic()
         if self._head is None or self._log.broken or (not now and clock_s - self._saved_s < PROGRESS_INTERVAL_S):
             return

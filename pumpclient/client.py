@@ -1,4 +1,4 @@
-"""The pump client: what TiDB, or a service that embeds the SDK, holds to write its binlogs (spec section 2).
+"""The pump client: what TiDB, or a service that embeds the SDK, holds to write its binlogs.
 
     async with await PumpsClient.connect("http://127.0.0.1:2379") as client:
         await client.write_prewrite(start_ts, prewrite_key, prewrite_value)
@@ -73,7 +73,7 @@ class PumpsClient:
 
     @classmethod
     async def connect(cls, pd_urls: PdUrls, strategy: str = "range", **options: Unpack[ConnectOptions]) -> PumpsClient:
-        """C-01. NoPump when none is registered; EtcdError, ConfigError, TimestampUnavailable from what it asks."""
+        """NoPump when none is registered (C-01); EtcdError, ConfigError, TimestampUnavailable from what it asks."""
         section = upstream_of(pd_urls, options)
         etcd = connect_etcd(section.pd_urls, options.get("security"))
         try:

@@ -1,4 +1,4 @@
-"""What a writing process counts. Upstream's client has no metrics of its own (spec 2.1); these are ours."""
+"""What a writing process counts. Upstream's client has no metrics of its own; these are ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pumps as this client sees them: registered, online, usable (C-03 .. C-06, C-14). Pure.
+"""The pumps as this client sees them: registered, online, usable (C-03 to C-06, C-14). Pure.
 
 A pump is available when the registry says online and it has not failed more than `errors_max` times in a row.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from binlog.cluster.node import NodeStatus, State
 
-ERRORS_MAX = 10  # consecutive; spec 2.1
+ERRORS_MAX = 10  # consecutive, as upstream (C-03)
 
 
 @dataclass(slots=True)

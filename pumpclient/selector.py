@@ -1,4 +1,4 @@
-"""Which pump gets the next prewrite (spec 2.3). Pure."""
+"""Which pump gets the next prewrite: upstream's `range` or `hash`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one binlog reaches one pump: the retry and failover rules of spec 2.4 (C-10 .. C-14), without the registry.
+"""How one binlog reaches one pump: upstream's rules of retry and failover (C-10 to C-14), without the registry.
 
 `Writer` owns the connections, the tracker and the cleaner; `watch` feeds its pool; `client` is the face.
 """
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Spec 2.1. A commit is retried after `commit_retry_first_s`, then ever later, up to `commit_retry_s` apart."""
+    """C-10, C-11; but a commit is retried after `commit_retry_first_s`, then ever later, to `commit_retry_s` apart."""
 
     write_timeout_s: float = 15.0
     prewrite_retry_s: float = 0.1
@@ -137,7 +137,7 @@ class Writer:
         return await self._prewrite_anywhere(start_ts, payload, begun_s, tries, last)
 
     async def _prewrite_anywhere(self, start_ts: int, payload: bytes, begun_s: float, tries: int, last: str) -> str:
-        """C-13: one try at every pump that the registry calls online, over connections younger than the prewrite.
+        """At last (C-13) one try at each pump the registry calls online, over connections younger than the prewrite.
 
         Younger, not new: of many transactions that come here together, each would tear down what the others use.
         """

@@ -17,7 +17,7 @@ from drainer.pumps.range_count import Counted, together
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Stop, Watermark, ranges_of
 
 if TYPE_CHECKING:
-    from drainer.apply.fold_order import FoldOrder
+    from drainer.apply.fold_order import ReadOrder
     from drainer.sink.base import Intent
 
 MIB = 1 << 20
@@ -62,7 +62,7 @@ class Plan:
     tasks: tuple[tuple[PumpRange, ...], ...]
     batch_bytes: int
     intent: Intent | None = None
-    fold: FoldOrder | None = None
+    fold: ReadOrder | None = None
     large: tuple[PumpRange, ...] = ()
     holders: tuple[str, ...] = ()
 

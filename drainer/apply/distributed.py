@@ -9,25 +9,24 @@ Where either says no nothing was applied, and the batch goes inline, which stops
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.apply.batch_planner import Mode, Plan, only
-from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
 from drainer.apply.progress import Progress
+from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
-from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import together
-from drainer.row.claimed import other_keys
-from drainer.row.key import choose_key
 from drainer.schema.errors import TableUnverified, UnknownColumn
 from drainer.schema.view import SchemaView
-from drainer.sink.base import Destination, Intent, SpreadTarget
+from drainer.sink.base import AnySink, Examination, Intent, ParallelSink, SlotWriter
 from drainer.sink.errors import CommitRefused, DataError
 
 _log = get_logger(__name__)
@@ -62,7 +61,7 @@ class Spreading:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: AnySink,
         supply: SchemaSupply,
         progress: Progress,
         cut: Cut,
@@ -71,21 +70,22 @@ class Spreading:
     ) -> None:
         """`pull`: brings binlogs to the driver past Spark."""
         self._pull = pull
-        self._destination = destination
+        self._sink = destination
+        self._segments = segments_for(destination)
         self._supply = supply
         self._progress = progress
         self._cut = cut
-        self._slots = cut.slots
+        self._slots = self._segments.slots or cut.slots
         self.open_intent = intent
         self.inline_until = 0
-        self._packed: tuple[SchemaView, PackedView, frozenset[int], bool] | None = None
+        self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
-        if not self._cut.slots:
+        if not self._cut.slots and self._segments.slots is None:
             self._slots = min(2 * tasks, SLOTS_MAX)
 
-    def fold_order(self, plan: Plan) -> FoldOrder | None:
+    def fold_order(self, plan: Plan) -> ReadOrder | None:
         """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
         may turn out to need a schema that is not known yet: then the batch must be readable twice."""
         if plan.mode is not Mode.SPREAD or not self._supply.complete or self._leaves_out(plan):
@@ -101,40 +101,39 @@ class Spreading:
         if not self._supply.complete and not self._decodable(plan, feed, intent):
             return False
         order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
-        target = self._begun(plan, feed, intent, order)
-        if target is None:
+        writer = self._begun(plan, feed, intent, order)
+        if writer is None:
             return False
         self.open_intent = intent
         crash_point("drainer.after_intent")
         rows = 0
-        while target is not None:
-            job = SpreadJob(order, intent, target, plan.fold is not None, together(plan.planned.values()))
+        while writer is not None:
+            job = SpreadJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
-                results = feed.spread(job)
+                receipts = feed.spread(job)
             except DataError as error:
                 self._name(error, plan, feed)
                 raise
-            rows = max(rows, sum(result.rows for result in results))
-            target = self._destination.next_phase(intent, results)
-        crash_point("drainer.before_finish")
-        self._destination.finish(intent, self._supply.schema.applied_version)
+            rows = max(rows, sum(receipt.rows for receipt in receipts))
+            crash_point("drainer.before_commit")
+            writer = self._parallel().commit(intent, receipts, self._supply.schema.applied_version)
         self.open_intent = None
         self._progress.position_ts = intent.until_ts
         self._progress.rows += rows
         return True
 
-    def _begun(self, plan: Plan, feed: Feed, intent: Intent, order: FoldOrder) -> SpreadTarget | None:
+    def _begun(self, plan: Plan, feed: Feed, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """The intent recorded, with what goes ahead; None where nothing was done."""
-        if not order.examined:
-            return self._destination.begin(intent)
+        examination = self._examination()
+        if not order.examined or examination is None:
+            return self._parallel().begin(intent)
         planned = together(plan.planned.values())
-        examiner = self._destination.examiner()
-        found = feed.examine(ExamineJob(order, intent, examiner, plan.fold is not None, planned))
+        found = feed.examine(ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned))
         why = found.conflict
         crash_point("drainer.before_intent")
         if not why:
             try:
-                return self._destination.begin(intent, found.ahead)
+                return self._parallel().begin(intent, found.ahead)
             except (DataError, CommitRefused) as error:
                 why = str(error)
         place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
@@ -174,22 +173,42 @@ class Spreading:
             counts = tuple(-1 if found is None else found.count for _, found in planned)
             # What tasks fold at once is cut when the batch is planned; executors may have come or gone since.
             slots = plan.fold.slots if plan.fold is not None else self._slots
-            return Intent(plan.after_ts, plan.until_ts, slots, cut.chunk_rows, HASH_VERSION, cut.digest, pumps, counts)
-        if plan.intent.hash_version != HASH_VERSION or plan.intent.digest != self._cut.digest:
+            return Intent(
+                plan.after_ts,
+                plan.until_ts,
+                slots,
+                cut.chunk_rows,
+                self._segments.cut_version,
+                cut.digest,
+                pumps,
+                counts,
+            )
+        if plan.intent.hash_version != self._segments.cut_version or plan.intent.digest != self._cut.digest:
             raise BatchRefused(
                 f"the destination holds an unfinished batch ({plan.intent.after_ts}, {plan.intent.until_ts}] that was "
                 f"cut with other filters or by another version of the drainer: start once with those to finish it"
             )
         return plan.intent
 
-    def _order(self, slots: int, *, fresh: bool = False) -> FoldOrder:
+    def _order(self, slots: int, *, fresh: bool = False) -> ReadOrder:
         """`fresh`: of a batch that is not begun; an open one has been examined."""
+        packed, examination = self._viewed()
+        return self._segments.order(packed, slots, examination, examined=fresh and examination is not None)
+
+    def _viewed(self) -> tuple[PackedView, Examination | None]:
+        """The schema of this moment, packed, and what the sink asks for before its rows are spread."""
         view = self._supply.schema.view()
         if self._packed is None or self._packed[0] is not view:
-            self._packed = (view, PackedView.of(view), *_strict(view))
-        _, packed, ahead, followed = self._packed
-        examined = fresh and (followed or bool(ahead))
-        return FoldOrder(packed, self._destination.format, slots, ahead, examined)
+            self._packed = view, PackedView.of(view), self._parallel().examination(view)
+        return self._packed[1:]
+
+    def _examination(self) -> Examination | None:
+        return self._viewed()[1]
+
+    def _parallel(self) -> ParallelSink[Any]:
+        parallel = self._sink.parallel
+        assert parallel is not None, f"a batch for {self._sink.name} is spread, and only the driver writes there"
+        return parallel
 
     def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
@@ -212,11 +231,3 @@ class Spreading:
                 self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
             else:
                 return True
-
-
-def _strict(view: SchemaView) -> tuple[frozenset[int], bool]:
-    """The tables that go ahead, and whether there are any whose unique values are followed. Whether a row is there of a
-    table that stays in order, or what a key on a prefix or a generated column holds, shows only when it is tried."""
-    tables = [(table_id, at.current) for table_id, at in view.tables.items() if not at.current.upserts]
-    ahead = [id_ for id_, info in tables if not choose_key(info).columns or not other_keys(info).all_followed]
-    return frozenset(ahead), any(other_keys(info).followed for _, info in tables)

@@ -1,17 +1,26 @@
-"""What a reading task may do beside pulling: fold the rows and cut them into slots. Values that travel to executors."""
+"""What a reading task may do beside pulling: decode the rows and cut them into slots. Values that travel to executors.
+
+What executors do with rows depends on what the sink wants: net rows (FoldOrder) or every change (ChangesOrder).
+"""
 
 from __future__ import annotations
 
 import pickle
 import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from drainer.batch.work import SegmentWork
+from drainer.changes.change_segment import ChangeSegment
+from drainer.order.probes import Questions
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
+from drainer.sink.base import Segment, Slotting
 
 if TYPE_CHECKING:
-    from drainer.changes.segment import SegmentBuilder
+    from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+    from drainer.changes.stream import StreamBuilder, StreamDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +35,65 @@ class PackedView:
     def of(cls, view: SchemaView) -> PackedView:
         return cls(uuid.uuid4().hex, pickle.dumps(view, pickle.HIGHEST_PROTOCOL))
 
+    def opened(self) -> SchemaView:
+        found: SchemaView = pickle.loads(self.pickled)  # noqa: S301  our driver's
+        return found
+
+
+class PartBuilder(Protocol):
+    """Takes in the binlogs of one part of a batch."""
+
+    def add_all(self, payloads: Iterable[bytes]) -> None: ...
+
+    def add_in_order(self, payloads: Iterable[bytes]) -> None: ...
+
+
+class ReadOrder(Protocol):
+    """What tasks do with a part of a spread batch, and with a slot. Picklable. A task takes the decoder that its worker
+    keeps for `view.token`, and gives it to the other methods."""
+
+    @property
+    def view(self) -> PackedView: ...
+
+    @property
+    def slots(self) -> int: ...
+
+    @property
+    def blobs(self) -> int:
+        """How many a part gives: slots first, then what `examined` says."""
+        ...
+
+    @property
+    def examined(self) -> bool:
+        """Behind the slots come as many with claims, and one with the rows that go ahead; all of it is looked at
+        before anything is applied (rule 21)."""
+        ...
+
+    def decoder(self) -> Any: ...
+
+    def builder(self, decoder: Any) -> PartBuilder: ...
+
+    def cut(self, builder: Any) -> dict[int, bytes]:
+        """The blobs of what was added, by slot, none for those that get nothing. Raises what decoding raises."""
+        ...
+
+    def merge(self, decoder: Callable[[], Any], blobs: Iterable[bytes], after_ts: int, until_ts: int) -> Segment:
+        """One slot's segment from the blobs of all parts."""
+        ...
+
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        """What the claims of a slot leave open, from the blobs of all parts."""
+        ...
+
+    def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
+        """The commit_ts of the last change of a key among a slot's blobs; 0: not known."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
     """Decode with `view` for a destination that writes rows in `format`, fold, and cut into `slots`. `ahead`: ids of
-    tables that slots get no rows of, for these go ahead. `examined`: behind the slots come as many with claims, and one
-    with the rows that go ahead; all of it is looked at before anything is applied (rule 21)."""
+    tables that slots get no rows of, for these go ahead. `examined`: as of ReadOrder."""
 
     view: PackedView
     format: Format
@@ -41,13 +103,76 @@ class FoldOrder:
 
     @property
     def blobs(self) -> int:
-        """How many a part gives."""
         return 2 * self.slots + 1 if self.examined else self.slots
 
+    def decoder(self) -> SegmentDecoder:
+        from drainer.changes.segment import SegmentDecoder
+
+        return SegmentDecoder(self.view.opened(), self.format)
+
+    def builder(self, decoder: SegmentDecoder) -> SegmentBuilder:
+        from drainer.changes.segment import SegmentBuilder
+
+        return SegmentBuilder(decoder, follows_values=self.examined)
+
     def cut(self, builder: SegmentBuilder) -> dict[int, bytes]:
-        """The blobs of what was added, by slot, none for those that get nothing."""
         parts = builder.parts(self.slots, goes_ahead=self.ahead.__contains__)
         if not self.examined:
             return parts.slots
         claims = {self.slots + slot: blob for slot, blob in parts.claims.items()}
         return {**parts.slots, **claims, **({2 * self.slots: parts.ahead} if parts.ahead else {})}
+
+    def merge(
+        self, decoder: Callable[[], SegmentDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
+    ) -> SegmentWork:
+        from drainer.changes.slots import merge_slot
+
+        return merge_slot(blobs, self.format, after_ts, until_ts)
+
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        from drainer.changes.claim_slots import merge_claims
+
+        return merge_claims(blobs, self.format)
+
+    def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
+        from drainer.changes.slots import last_change
+
+        return last_change(blobs, table_id, identity)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOrder:
+    """Cut every change into `slots` as `slotting` says, in upstream's order within a slot."""
+
+    view: PackedView
+    slots: int
+    slotting: Slotting
+    examined: bool = False
+
+    @property
+    def blobs(self) -> int:
+        return self.slots
+
+    def decoder(self) -> StreamDecoder:
+        from drainer.changes.stream import StreamDecoder
+
+        return StreamDecoder(self.view.opened())
+
+    def builder(self, decoder: StreamDecoder) -> StreamBuilder:
+        return decoder.builder()
+
+    def cut(self, builder: StreamBuilder) -> dict[int, bytes]:
+        return builder.cut(self.slots, self.slotting.slots_of)
+
+    def merge(
+        self, decoder: Callable[[], StreamDecoder], blobs: Iterable[bytes], after_ts: int, until_ts: int
+    ) -> ChangeSegment:
+        from drainer.changes.stream import merge
+
+        return merge(decoder(), blobs, after_ts, until_ts)
+
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        return Questions("", ())  # nothing of it is examined
+
+    def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
+        return 0

@@ -13,18 +13,17 @@ from drainer.apply.batch_planner import Plan
 from drainer.apply.large_transaction import Section, sections, small_payloads, works
 from drainer.apply.per_transaction import each_commit
 from drainer.apply.progress import Progress, Wait
+from drainer.apply.segments import RowDecoder, segments_for
 from drainer.batch.binlog import ServedBinlog
 from drainer.batch.served import Batch, read_batch
-from drainer.batch.shown import shown_keys
-from drainer.batch.work import Pieces, SegmentWork
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.batch.work import Pieces
 from drainer.pumps.range_count import Counted, check
 from drainer.schema.errors import ColumnGoing, JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Rows, Step
 from drainer.schema.view import SchemaView
-from drainer.sink.base import Destination
+from drainer.sink.base import AnySink, Segment
 from drainer.sink.errors import DataError, UniqueConflict
 
 _log = get_logger(__name__)
@@ -65,7 +64,7 @@ class Inline:
 
     def __init__(
         self,
-        destination: Destination,
+        destination: AnySink,
         supply: SchemaSupply,
         progress: Progress,
         stop: threading.Event,
@@ -78,7 +77,8 @@ class Inline:
         self._supply = supply
         self._progress = progress
         self._stop = stop
-        self._decoder: SegmentDecoder | None = None
+        self._segments = segments_for(destination)
+        self._decoder: RowDecoder | None = None
 
     def run(self, plan: Plan, merged: Sequence[ServedBinlog]) -> None:
         """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
@@ -149,11 +149,11 @@ class Inline:
                 self._destination.advance(step.until_ts, version)
                 self._progress.position_ts = step.until_ts
 
-    def _apply_rows(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+    def _apply_rows(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """In one downstream transaction; where that is refused, or could hide that a transaction of it would be, one by
         one: so an error is of the same transaction wherever batches are cut, and what is before it is applied
         (rule 21)."""
-        builder = SegmentBuilder(decoder)
+        builder = decoder.builder()
         builder.add_all(small_payloads(section.binlogs))
         work = builder.finish(section.after_ts, section.until_ts)
         if builder.hides_conflict():
@@ -167,19 +167,21 @@ class Inline:
                 self._apply_each(section, decoder, version)
                 return
             first = section.binlogs[0]
-            error.name_transaction(first.commit_ts, first.start_ts, shown_keys(work, error.schema, error.table))
+            error.name_transaction(
+                first.commit_ts, first.start_ts, self._segments.shown_keys(work, error.schema, error.table)
+            )
             raise
         self._applied(section, work.change_count)
 
-    def _apply_each(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+    def _apply_each(self, section: Section, decoder: RowDecoder, version: int) -> None:
         for one in each_commit(section):
             self._apply_rows(one, decoder, version)
 
-    def _apply_large(self, section: Section, decoder: SegmentDecoder, version: int) -> None:
+    def _apply_large(self, section: Section, decoder: RowDecoder, version: int) -> None:
         """One transaction in pieces, in one downstream transaction."""
         counts: list[int] = []
 
-        def counted() -> Iterator[SegmentWork]:
+        def counted() -> Iterator[Segment]:
             counts.clear()
             for work in works(section, decoder, self._progress, self._piece_bytes_max):
                 counts.append(work.change_count)
@@ -198,8 +200,8 @@ class Inline:
         self._progress.position_ts = section.until_ts
         crash_point("drainer.after_apply")
 
-    def _decoder_for(self, view: SchemaView) -> SegmentDecoder:
+    def _decoder_for(self, view: SchemaView) -> RowDecoder:
         """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""
         if self._decoder is None or self._decoder.view is not view:
-            self._decoder = SegmentDecoder(view, self._destination.format)
+            self._decoder = self._segments.decoder(view)
         return self._decoder

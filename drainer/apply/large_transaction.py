@@ -22,13 +22,13 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Plan
 from drainer.apply.progress import Progress
+from drainer.apply.segments import RowDecoder
 from drainer.batch.binlog import ServedBinlog
-from drainer.batch.work import SegmentWork
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.pumps.binlog_parts import PART_BYTES_MAX
 from drainer.pumps.spool import NotServed, Spool, give_back
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX, pieces
 from drainer.schema.steps import Rows
+from drainer.sink.base import Segment
 
 SAY_EVERY_S = 10.0
 
@@ -121,16 +121,15 @@ def sections(rows: Rows) -> list[Section]:
 
 
 def works(
-    section: Section, decoder: SegmentDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
-) -> Iterator[SegmentWork]:
+    section: Section, decoder: RowDecoder, progress: Progress, piece_bytes_max: int = PIECE_BYTES_MAX
+) -> Iterator[Segment]:
     """The section's work piece by piece, in order. Raises as SegmentBuilder.finish."""
     total = sum(len(one.payload) for one in section.binlogs)
     with Step(progress, "applying", total, section.until_ts) as step:
         for one in section.binlogs:
+            piece = decoder.transaction()
             for payload in _small(one, piece_bytes_max):
-                builder = SegmentBuilder(decoder)
-                builder.add_all([payload])
-                yield builder.finish(section.after_ts, section.until_ts)
+                yield piece(payload, section.after_ts, section.until_ts)
                 step.add(len(payload))
                 if isinstance(one.payload, memoryview):
                     give_back(one.payload)

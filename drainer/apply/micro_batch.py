@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from binlog import envelope
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.batch.binlog import ServedBinlog
-from drainer.batch.work import SegmentWork
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted
-from drainer.sink.base import Examiner, Intent, SlotResult, SpreadTarget
+from drainer.sink.base import Examiner, Intent, Receipt, Segment, SlotWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +20,9 @@ class SpreadJob:
     """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`;
     `planned`: what all of them together must have read, where it is known (rule 22)."""
 
-    order: FoldOrder
+    order: ReadOrder
     intent: Intent
-    target: SpreadTarget
+    writer: SlotWriter[Any]
     folded: bool
     planned: Counted | None = None
 
@@ -32,7 +31,7 @@ class SpreadJob:
 class ExamineJob:
     """What is asked of a batch before it is begun (rule 21). Picklable; fields as in SpreadJob."""
 
-    order: FoldOrder
+    order: ReadOrder
     intent: Intent
     examiner: Examiner
     folded: bool
@@ -45,7 +44,7 @@ class Examined:
     applied before all slots."""
 
     conflict: str
-    ahead: SegmentWork | None
+    ahead: Segment | None
 
 
 class Feed(Protocol):
@@ -55,7 +54,7 @@ class Feed(Protocol):
         """(pump, message of a pull) of the whole batch, in any order, brought to the driver."""
         ...
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
         ...
 
@@ -63,8 +62,8 @@ class Feed(Protocol):
         """Fold on executors, look for conflicts by value, and bring to the driver what goes ahead."""
         ...
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
-        """Fold on executors, bring slots together, and run `job.target` on every slot."""
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
+        """Fold on executors, bring slots together, and run `job.writer` on every slot."""
         ...
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 Row = bytes | tuple[object, ...]
 Key = bytes | tuple[object, ...]
 Literals = tuple[object, ...]
+S_co = TypeVar("S_co", covariant=True)  # what a sink takes: SegmentWork, or ChangeSegment
 
 
 class Kind(IntEnum):
@@ -150,10 +151,10 @@ class SegmentWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Pieces(Generic[S_co]):
     """The work of (after_ts, until_ts] that is too much to be one value, in pieces that are applied in turn in one
     transaction. `works` gives them anew at each call, for a transaction may have to be repeated; it may raise."""
 
     after_ts: int
     until_ts: int
-    works: Callable[[], Iterable[SegmentWork]]
+    works: Callable[[], Iterable[S_co]]

@@ -51,7 +51,7 @@ def family_of(kind: FieldType) -> Family:
     raise DecodeError(f"column type {int(tp)}", offset=0, detail="not a type that rows carry")
 
 
-# The flag of a column's datum in a row (row format 1.9); INT depends on the sign.
+# The flag of a column's datum in a row (F-01); INT depends on the sign.
 _FLAGS = {
     Family.DECIMAL: 6,
     Family.FLOAT: 5,

@@ -21,7 +21,7 @@ from drainer.schema.view import TableAt
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One column of the destination's row. `default` is the carrier of a row that lacks the column (row format 2.6).
+    """One column of the destination's row. `default` is the carrier of a row that lacks the column (D-TR-03).
 
     `heir_of`: id and type of the column whose value it takes there, of a row from before its type was changed.
     """

@@ -54,7 +54,7 @@ def _float_text(value: float) -> str:
 
 
 def enum_index(value: int, count: int) -> int:
-    """0 (the error value) for an index beyond the names, as TiDB shows it (row format 1.9)."""
+    """0 (the error value) for an index beyond the names, as TiDB shows it (F-01)."""
     return value if 0 <= value <= count else 0
 
 

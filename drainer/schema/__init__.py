@@ -1,1 +1,1 @@
-"""What the drainer knows of upstream's schemas: DDL jobs in, the TableInfo of a moment out (spec 3.6)."""
+"""What the drainer knows of upstream's schemas: DDL jobs in, the TableInfo of a moment out."""

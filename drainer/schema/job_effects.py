@@ -1,4 +1,4 @@
-"""What each kind of DDL job does to the catalog (spec 3.6, X-09, X-10, X-11). Nothing here is fatal (L-02):
+"""What each kind of DDL job does to the catalog (X-09, X-10, X-11). Nothing here is fatal; upstream stops (L-02):
 
 a job that does not fit what is known is applied as far as it can be and reported, because a table that is never
 written must not stop the others; a row that then finds no table is a named error of its own.

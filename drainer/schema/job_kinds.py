@@ -37,7 +37,7 @@ DROPS: Final = {
     ActionType.DROP_SEQUENCE: "SEQUENCE",
 }
 
-# The name filter sees table "" (D-FI-02).
+# They name no table: the name filter sees "" (D-FI-02).
 ON_SCHEMA: Final = frozenset(
     {
         ActionType.CREATE_SCHEMA,

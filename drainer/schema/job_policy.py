@@ -1,4 +1,4 @@
-"""Whether a job's DDL runs downstream, and as which step. Pure (D-FI-02, D-SY 4, correctness rule 14)."""
+"""Whether a job's DDL runs downstream, and as which step. Pure (D-FI-02, correctness rule 14)."""
 
 from __future__ import annotations
 

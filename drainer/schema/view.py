@@ -17,7 +17,7 @@ from binlog.tidb.table import TableInfo
 from drainer.ddl.column_pairs import changed_names
 from drainer.schema.errors import TableUnknown
 
-# Ids above model.MaxGlobalID - 1000 belong to TiDB's own DDL tables (spec 3.4 D-CO-06, row format 4.1).
+# Ids above 2^48 - 1 - 1000 belong to TiDB's own DDL tables (D-CO-06).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
 
 # Versions kept per table. TiDB lets at most two adjacent versions of one table be in use, so a row can lag one

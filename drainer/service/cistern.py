@@ -1,4 +1,4 @@
-"""The drainer's gRPC service (spec 0.3). A Go pump refuses to start unless every drainer answers Notify.
+"""The drainer's gRPC service. A Go pump refuses to start unless every drainer answers Notify (P-LC-05).
 
 Ours need no notification: a survey lists the pumps anew every time (correctness rule 8). So Notify only answers.
 """

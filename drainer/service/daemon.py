@@ -41,7 +41,6 @@ from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.service.cistern import CisternServer
-from drainer.service.destination import destination_for
 from drainer.service.first_start import first_start, tell
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
@@ -49,7 +48,7 @@ from drainer.service.schema_supply import Supply
 from drainer.service.spark_runner import SparkRun
 from drainer.service.starting_page import Front, Starting
 from drainer.service.status import Status
-from drainer.sink.base import Destination, Identity, Position
+from drainer.sink.base import AnySink, Identity, Position
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -81,7 +80,7 @@ class Upstream:
 class Opened:
     """The destination, where it stands, and the schema of that moment."""
 
-    destination: Destination
+    destination: AnySink
     position: Position
     supply: Supply
 
@@ -141,7 +140,7 @@ async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
 
 @contextlib.asynccontextmanager
 async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> AsyncIterator[Opened]:
-    destination = destination_for(config.syncer)
+    destination = config.syncer.sink()
     identity = Identity(upstream.cluster_id, config.changefeed, config.identity())
     initial_ts = upstream.now_ts if config.initial_commit_ts < 0 else config.initial_commit_ts
     keeper = SchemaKeeper(job_sources(config, upstream.etcd), config.syncer.policy())
@@ -191,7 +190,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _position(open_: Callable[[], Position], destination: Destination, stop: asyncio.Event) -> Position:
+async def _position(open_: Callable[[], Position], destination: AnySink, stop: asyncio.Event) -> Position:
     """Open the destination, which waits for one that is down; a signal ends the waiting."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_))
     stopping = asyncio.ensure_future(stop.wait())
@@ -287,8 +286,8 @@ def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> Pu
     return PumpSet(upstream.registry, dial, books=books)
 
 
-def _sizes(config: Config, destination: Destination) -> Sizes:
-    if config.syncer.spread and destination.spreads:
+def _sizes(config: Config, destination: AnySink) -> Sizes:
+    if config.syncer.spread and destination.parallel is not None:
         return Sizes(
             inline_bytes_max=config.inline_bytes_max,
             spread_bytes_min=config.spread_bytes_min,

@@ -15,7 +15,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
 HEARTBEAT_S = 1.0
-FAILURES_MAX = 20  # D-LC-02
+FAILURES_MAX = 20  # in a row, as upstream (D-LC-02)
 
 _log = get_logger(__name__)
 

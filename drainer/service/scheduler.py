@@ -17,7 +17,7 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
 from drainer.apply.batch_planner import Advance, Ask, Mode, Plan, Sizes, absent, altered, decide, first_limits, resume
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import AWAY_WARN_S, HeldBack, held_by_prewrite
 from drainer.pumps.survey import PumpSet
@@ -100,7 +100,7 @@ class Scheduler:
         plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
-    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]:
+    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
         plan = self.current
         if plan is None or plan.until_ts != until_ts:
             planned = f"the batch ends at {plan.until_ts}" if plan else "nothing is planned"

@@ -98,8 +98,8 @@ class SparkRun:
         from drainer.spark.source.planner_server import PlannerServer
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
-        if self._config.syncer.db_type != "sqlite":
-            warn_of_loopback(self._config.spark.master, "[syncer.to] host", self._config.syncer.to.host)
+        for setting, host in self._config.syncer.to.hosts().items():
+            warn_of_loopback(self._config.spark.master, setting, host)
         self._session = self._opening.session()
         self._follow_executors()
         self._planner = PlannerServer(self._scheduler, self._fail)
@@ -196,12 +196,14 @@ class SparkRun:
 
     def _fail(self, error: BaseException | None) -> None:
         """The first to come is what `wait` raises; Stopped is not an error."""
-        from drainer.spark.errors import SparkFailed
+        from drainer.spark.errors import NodeLacks, SparkFailed, WorkerNotStarted
 
         self._failed = True
         if isinstance(error, SparkFailed) and self._lacks is not None:
-            # Spark does not tell it every time, see node.silent.
-            error = self._lacks
+            error = self._lacks  # which an earlier attempt at the same batch had as its reason
+        elif isinstance(error, WorkerNotStarted):
+            lacks = self._opening.node_lacks()
+            error = error if lacks is None else NodeLacks(lacks)
 
         def settle() -> None:
             if self._ended.done():

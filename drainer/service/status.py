@@ -1,4 +1,4 @@
-"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names (3.14, 3.16)."""
+"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class Status:
         return json_response(self.document(), indent=1, newline=True)
 
     async def _change_state(self, request: Request) -> Response:
-        """Pause or close this drainer (3.14); the answer comes first."""
+        """Pause or close this drainer; the answer comes first."""
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
         if node_id != self._node_id:
@@ -174,7 +174,7 @@ class Status:
 
 
 def result(message: str, code: int, data: object = None) -> Response:
-    """Upstream's answer to a question or an order (3.14)."""
+    """Upstream's answer to a question or an order: these three keys, indented."""
     return json_response({"message": message, "code": code, "data": data}, indent=2)
 
 

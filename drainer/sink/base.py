@@ -1,22 +1,31 @@
 """What the pipeline asks of a destination, and what it gets back. See docs/architecture.md, "Exactly once".
 
-The destination's position is the truth (correctness rule 17). A destination lives like this:
+A destination is a *sink*. It says what it wants of the rows (`wants`), and nothing else in the drainer knows its name:
+
+    NET      the last state of each key between two DDLs, and the ordered changes of tables without one
+    CHANGES  every change of every row, in upstream's order, as columns
+
+The sink's position is the truth (correctness rule 17). It lives like this:
 
     open ──► ready ──apply / advance / ddl──► ready ──► close
                │ begin(intent)
                ▼
-             spread: run every slot with the SpreadTarget ──next_phase──► again, or finish ──► ready
+             spread: write every slot with the SlotWriter ──commit(intent, receipts)──► again, or ready
 
 `open` settles what a crash left behind, except an open intent: `Position.intent` then holds the range that must
 come first, cut exactly as it says, and the pipeline goes on at `begin(position.intent)`.
 
-A loop over phases is all a caller of the spread way needs:
+A caller of the parallel way needs no more than this:
 
-    target = destination.begin(intent, ahead)
-    while target is not None:
-        results = [target.apply(slot, work) for each slot]        # in executors
-        target = destination.next_phase(intent, results)
-    destination.finish(intent, schema_version)
+    writer = sink.begin(intent, ahead)
+    while writer is not None:
+        receipts = [writer.write(slot, segment) for each slot]        # in executors
+        writer = sink.commit(intent, receipts, schema_version)
+
+What is written between `begin` and `commit` may be repeated, by attempts that know nothing of one another; only what a
+receipt of the last round names, or the sink's own marks count, is committed. A sink that cannot write everything in one
+round (rows must go before others come) answers `commit` with the next round's writer. As with a stream processor's
+writer and committer, the writers hold no position and the driver writes no rows.
 """
 
 from __future__ import annotations
@@ -24,12 +33,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+from drainer.batch.work import Pieces, Probe, SegmentWork
+from drainer.changes.change_segment import ChangeSegment
 
 if TYPE_CHECKING:
-    from drainer.batch.work import Pieces, Probe, SegmentWork
+    from drainer.changes.decode import Changes
+    from drainer.changes.vector import Ints
     from drainer.row.format import Format
     from drainer.schema.steps import Ddl
+    from drainer.schema.view import SchemaView
 
 TableName = tuple[str, str]  # database, table
 
@@ -97,19 +111,17 @@ class Position:
 NO_QUESTION = FirstStart()
 
 
-class Phase(StrEnum):
-    """How the folded rows of a spread batch are written (rule 12). A batch starts DIRECT; when an untouched row
-    stands in the way of a unique key it goes through DELETE and INSERT, all slots together, one after the other."""
+class Wants(StrEnum):
+    """What a sink takes between two DDLs."""
 
-    DIRECT = "direct"
-    DELETE = "delete"
-    INSERT = "insert"
+    NET = "net"
+    CHANGES = "changes"
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """One transaction's outcome. `rows`: net rows and ordered changes written; `repeated`: the transaction was found
-    to be committed already (its answer had been lost)."""
+    """One transaction's outcome. `rows`: net rows and changes written; `repeated`: the transaction was found to be
+    committed already (its answer had been lost)."""
 
     rows: int
     statements: int
@@ -117,25 +129,25 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotResult:
-    """One slot in one phase. `chunks` transactions hold all of it, `skipped` of them were committed by an earlier
-    attempt. `surprise` names the table and key that stopped the DIRECT phase, '' when none did."""
+class Receipt:
+    """What became of one slot. `chunks` units (transactions, files) hold all of it, `skipped` of them were committed by
+    an earlier attempt. `detail`: what the sink's `commit` must know of it, in the sink's own words; for it alone."""
 
     slot: int
     rows: int
     chunks: int
     skipped: int
-    surprise: str = ""
+    detail: str = ""
 
 
-class SpreadTarget(Protocol):
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class SlotWriter(Protocol[S_contra]):
     """Writes one slot from wherever it is called; picklable, holds no connection."""
 
-    @property
-    def phase(self) -> Phase: ...
-
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
-        """Apply one slot's rows of the intent's range in marked chunks; any attempt may be repeated or killed.
+    def write(self, slot: int, segment: S_contra) -> Receipt:
+        """Write one slot's part of the intent's range; any attempt may be repeated or killed.
 
         Raises Fenced when another driver has taken over, DestinationDown when the server does not answer for
         long, and the DataErrors of `apply`."""
@@ -153,8 +165,35 @@ class Examiner(Protocol):
         ...
 
 
-class Destination(Protocol):
-    """A place that takes segments. One thread uses it; all methods block."""
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What a sink asks for before an intent is recorded (rule 21): rows of the tables `ahead` (by id) come with `begin`
+    and in no slot, and `examiner` is asked about the unique values that all the others bring."""
+
+    ahead: frozenset[int]
+    examiner: Examiner
+
+
+class Slotting(Protocol):
+    """Who belongs into which slot, where the sink wants every change; picklable. What it says of a change is part of a
+    recorded cut: it must not depend on anything but the change, and another answer needs another `version` (rule 16).
+    Net rows fold by key and are always cut by it (drainer/order/slot.py)."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def count(self) -> int | None:
+        """How many slots there are; None: as many as suit the executors."""
+        ...
+
+    def slots_of(self, changes: Changes, slots: int) -> Ints:
+        """The slot of each of them, from 0 to below `slots`. Changes that must keep their order share one."""
+        ...
+
+
+class Sink(Protocol[S_contra]):
+    """A destination that takes segments. One thread uses it; all methods block."""
 
     @property
     def name(self) -> str:
@@ -162,18 +201,13 @@ class Destination(Protocol):
         ...
 
     @property
-    def format(self) -> Format:
-        """What makes rows for `apply` (drainer/batch/work.py) of what they hold."""
-        ...
-
-    @property
-    def spreads(self) -> bool:
-        """Whether begin/next_phase/finish may be used; otherwise everything goes through `apply`."""
+    def parallel(self) -> ParallelSink[S_contra] | None:
+        """Itself, where executors may write into it; None: everything goes through `apply`."""
         ...
 
     @property
     def commit_ts(self) -> int:
-        """The position, as of the last thing this destination did."""
+        """The position, as of the last thing this sink did."""
         ...
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
@@ -183,40 +217,20 @@ class Destination(Protocol):
         Raises LockHeld, DdlUndecided, DestinationDown, DestinationRefused."""
         ...
 
-    def apply(self, work: SegmentWork, schema_version: int) -> Applied:
+    def apply(self, segment: S_contra, schema_version: int) -> Applied:
         """Write (after_ts, until_ts] in ONE transaction that also moves the position from after_ts to until_ts.
 
         Raises Fenced, PositionMoved, UniqueConflict, RowMissing, ValueChanged, DestinationDown."""
         ...
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[S_contra], schema_version: int) -> Applied:
         """As `apply`, of a transaction too large to be one value: one piece after another, all in ONE transaction.
 
         Raises what `apply` raises, and what `pieces.works` raises while it gives them; then nothing was written."""
         ...
 
-    def examiner(self) -> Examiner:
-        """For the executors, before `begin`."""
-        ...
-
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
-        """Record the intent, or go on with the open one (which must be equal), and open its marks.
-
-        `ahead`: rows that are written in the transaction that records the intent, so that an open one has them. Raises
-        the DataErrors of `apply`; then nothing was written and no intent is open."""
-        ...
-
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        """After every slot has been applied once: None when the range is complete, else the target with which
-        every slot must be applied again."""
-        ...
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
-        """Move the position to intent.until_ts, close the intent and throw its marks away, in one transaction."""
-        ...
-
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
-        """Run a DDL's statements exactly once and move the position to step.commit_ts.
+        """Run a DDL exactly once, or write it down, and move the position to step.commit_ts.
 
         `may_exist`: the job started before the initial position, so that its effect may already be in the
         destination's first copy; only then are errors such as "table exists" (D-LD-14) taken for done.
@@ -224,7 +238,7 @@ class Destination(Protocol):
         ...
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
-        """Move the position over a stretch without rows for this destination."""
+        """Move the position over a stretch without rows for this destination: nothing up to there is missing."""
         ...
 
     def job_done(self, job_id: int) -> bool:
@@ -237,5 +251,52 @@ class Destination(Protocol):
         ...
 
     def close(self, *, clean: bool) -> None:
-        """Give the destination back. `clean`: everything read was applied (D-CP-07)."""
+        """Give the destination back. `clean`: everything read was applied, `consistent` upstream (D-CP-07)."""
         ...
+
+
+class ParallelSink(Protocol[S_contra]):
+    """The part of a sink that executors write through."""
+
+    def examination(self, view: SchemaView) -> Examination | None:
+        """What must be looked at before rows of these tables are spread; None: nothing."""
+        ...
+
+    def begin(self, intent: Intent, ahead: S_contra | None = None) -> SlotWriter[S_contra]:
+        """Record the intent, or go on with the open one (which must be equal), and open its marks.
+
+        `ahead`: rows that are written in the transaction that records the intent, so that an open one has them. Raises
+        the DataErrors of `apply`; then nothing was written and no intent is open."""
+        ...
+
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> SlotWriter[S_contra] | None:
+        """After every slot has been written once: None when the range is complete and the position stands at
+        intent.until_ts, with the intent closed, all in one transaction; else the writer with which every slot must be
+        written once more before `commit` is called again."""
+        ...
+
+
+class NetSink(Sink[SegmentWork], Protocol):
+    """A sink of rows as they are in the end."""
+
+    @property
+    def wants(self) -> Literal[Wants.NET]: ...
+
+    @property
+    def format(self) -> Format:
+        """What makes rows for `apply` (drainer/batch/work.py) of what they hold."""
+        ...
+
+
+class ChangeSink(Sink[ChangeSegment], Protocol):
+    """A sink of every change."""
+
+    @property
+    def wants(self) -> Literal[Wants.CHANGES]: ...
+
+    @property
+    def slotting(self) -> Slotting: ...
+
+
+AnySink = NetSink | ChangeSink
+Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/apply/segments.py makes both

@@ -8,26 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.order.upsert import upsert
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examiner,
+    Examination,
     FirstStart,
     Identity,
     Intent,
-    Phase,
     Position,
-    SlotResult,
-    SpreadTarget,
+    Receipt,
+    SlotWriter,
     TableName,
+    Wants,
 )
-from drainer.sink.errors import Fenced, PositionMoved, RowMissing
+from drainer.sink.document_position import Document, DocumentPositionStore
+from drainer.sink.errors import PositionMoved, RowMissing
+from drainer.sink.examination import strict
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
+
+_STAGE: Final = "direct"
 
 
 @dataclass
@@ -35,15 +42,26 @@ class Store:
     """What a server would keep. `rows`: foldable tables by net row's identity; `bags`: keyless tables as lists;
     `log`: every thing done, in order: ("rows", after, until) | ("ddl", job id, commit_ts) | ("advance", ts)."""
 
-    commit_ts: int | None = None
-    schema_version: int = 0
-    epoch: int = 0
-    intent: Intent | None = None
-    slots_done: set[int] = field(default_factory=set)
-    jobs: set[int] = field(default_factory=set)
+    document: Document = field(default_factory=Document)
     rows: dict[TableName, dict[bytes, object]] = field(default_factory=dict)
     bags: dict[TableName, list[Literals]] = field(default_factory=dict)
     log: list[tuple[object, ...]] = field(default_factory=list)
+
+    @property
+    def position(self) -> PositionStore:
+        return DocumentPositionStore(self.document, "memory")
+
+    @property
+    def commit_ts(self) -> int | None:
+        return self.document.stored.commit_ts if self.document.stored is not None else None
+
+    @property
+    def intent(self) -> Intent | None:
+        return self.document.stored.intent if self.document.stored is not None else None
+
+    @property
+    def jobs(self) -> set[int]:
+        return set(self.document.jobs)
 
     def write(self, work: SegmentWork) -> int:
         """All rows of one work, at once; none of them when one is refused."""
@@ -105,22 +123,23 @@ def _upsert(bag: list[Literals], change: Change) -> None:
 
 
 @dataclass
-class MemorySpread:
+class MemorySlotWriter:
     """Writes one slot at once; a slot that was written is skipped."""
 
     store: Store
     epoch: int
     intent: Intent
-    phase: Phase = Phase.DIRECT
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
-        if self.store.epoch != self.epoch or self.store.intent != self.intent:
-            raise Fenced(f"slot {slot} of {self.intent} is not epoch {self.epoch}'s")
-        if slot in self.store.slots_done:
-            return SlotResult(slot, 0, 1, 1)
-        rows = self.store.write(work)
-        self.store.slots_done.add(slot)
-        return SlotResult(slot, rows, 1, 0)
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+        position = self.store.position
+        position.hold(self.epoch)
+        found = position.chunk(intent=self.intent, stage=_STAGE, slot=slot)
+        mark = expect(found, position.label, epoch=self.epoch, slot=slot, intent=self.intent)
+        if mark.done:
+            return Receipt(slot, 0, 1, 1)
+        rows = self.store.write(segment)
+        position.step_chunk(epoch=self.epoch, intent=self.intent, stage=_STAGE, slot=slot, chunk=0, total=1)
+        return Receipt(slot, rows, 1, 0)
 
 
 @dataclass(frozen=True)
@@ -132,7 +151,7 @@ class NothingInTheWay:
 
 
 class MemoryDestination:
-    """See protocol.Destination."""
+    """See base.NetSink and base.ParallelSink."""
 
     def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
         self.store = store or Store()
@@ -149,23 +168,28 @@ class MemoryDestination:
         return self._format
 
     @property
-    def spreads(self) -> bool:
-        return self._spreads
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> MemoryDestination | None:
+        return self if self._spreads else None
 
     @property
     def commit_ts(self) -> int:
         return self.store.commit_ts or 0
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
-        store = self.store
-        fresh = store.commit_ts is None
+        position = self.store.position
+        stored = position.read()
+        fresh = stored is None
         missing: tuple[TableName, ...] = ()
-        if store.commit_ts is None:
-            missing = first.missing({*store.rows, *store.bags})
-            store.commit_ts = first.begin_ts(initial_ts, missing)
-        store.epoch += 1
-        self._epoch = store.epoch
-        return Position(store.commit_ts, store.schema_version, store.intent, fresh, missing=missing)
+        if stored is None:
+            missing = first.missing({*self.store.rows, *self.store.bags})
+            stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+            position.create(stored.commit_ts)
+        self._epoch = position.take_epoch(stored.epoch, identity.node_id)
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
         self._check(work.after_ts)
@@ -174,38 +198,37 @@ class MemoryDestination:
         self.store.log.append(("rows", work.after_ts, work.until_ts))
         return Applied(rows, rows)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         self._check(pieces.after_ts)
         rows = self.store.write_all(pieces.works())
         self._move(pieces.after_ts, pieces.until_ts, schema_version)
         self.store.log.append(("pieces", pieces.after_ts, pieces.until_ts))
         return Applied(rows, rows)
 
-    def examiner(self) -> Examiner:
-        return NothingInTheWay()
+    def examination(self, view: SchemaView) -> Examination | None:
+        return strict(view, NothingInTheWay())
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
-        store = self.store
-        if store.intent is None:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
+        position = self.store.position
+        if self.store.intent is None:
             self._check(intent.after_ts)
             if ahead is not None:
-                store.write(ahead)
-            store.intent, store.slots_done = intent, set()
-        elif store.intent != intent:
-            raise PositionMoved(f"range {store.intent} is open and must be finished as it was cut, not {intent}")
-        return MemorySpread(store, self._epoch, intent)
+                self.store.write(ahead)
+            position.write_intent(epoch=self._epoch, intent=intent, stage=_STAGE)
+        elif self.store.intent != intent:
+            raise PositionMoved(f"range {self.store.intent} is open and must be finished as it was cut, not {intent}")
+        position.open_chunks(epoch=self._epoch, intent=intent, stage=_STAGE)
+        return MemorySlotWriter(self.store, self._epoch, intent)
 
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        return None
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
-        self.store.intent = None
-        self._move(intent.after_ts, intent.until_ts, schema_version)
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+        position = self.store.position
+        position.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+        position.purge_chunks(intent)
         self.store.log.append(("rows", intent.after_ts, intent.until_ts))
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._move(self.commit_ts, step.commit_ts, step.job.schema_version)
-        self.store.jobs.add(step.job.id)
+        self.store.position.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
         self.store.log.append(("ddl", step.job.id, step.commit_ts))
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -213,7 +236,7 @@ class MemoryDestination:
         self.store.log.append(("advance", commit_ts))
 
     def job_done(self, job_id: int) -> bool:
-        return job_id in self.store.jobs
+        return self.store.position.job(job_id) is not None
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -222,12 +245,10 @@ class MemoryDestination:
         self._epoch = -1
 
     def _check(self, after_ts: int) -> None:
-        if self.store.epoch != self._epoch:
-            raise Fenced(f"epoch {self._epoch} was overtaken by {self.store.epoch}")
-        if self.store.commit_ts != after_ts or self.store.intent is not None:
-            raise PositionMoved(f"the position is {self.store.commit_ts}, not {after_ts}, or a range is open")
+        """As a server's fence does before it takes rows."""
+        stored = self.store.position.read()
+        if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != (self._epoch, after_ts, None):
+            raise refusal(self.store.position, epoch=self._epoch, after_ts=after_ts, until_ts=after_ts)
 
     def _move(self, after_ts: int, until_ts: int, schema_version: int) -> None:
-        self._check(after_ts)
-        self.store.commit_ts = until_ts
-        self.store.schema_version = max(self.store.schema_version, schema_version)
+        self.store.position.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)

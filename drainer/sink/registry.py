@@ -1,49 +1,72 @@
-"""The one table that chooses a destination. Nothing else asks for its kind."""
+"""The one table that chooses a destination. Nothing else outside a destination's own package asks for its kind.
+
+What a kind consists of is named, not imported: who reads the configuration imports its section, who drains its sink,
+and a worker what it writes with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from binlog.errors import ConfigError
 
-from drainer.sink.base import Destination
-from drainer.sink.memory import MemoryDestination
-from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.sink import MySQLDestination
-from drainer.sink.recycle_names import KEEP_MS_DEFAULT
-from drainer.sink.sqlite.sink import SQLiteDestination
+if TYPE_CHECKING:
+    from drainer.sink.base import AnySink
+    from drainer.sink.settings import SyncerSettings, ToSection
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationConfig:
-    """What every kind may need; each takes what it knows. `path`: SQLite's file; `recycle_keep_ms`: how long it keeps
-    what upstream drops (a server's is in `server`)."""
+class Kind:
+    """`section`: the model of `[syncer.to]`, a ToSection; `make`: a function of that and of SyncerSettings that gives
+    the sink; both as module:name. `writer`: modules that executors write with."""
 
-    server: ServerConfig = field(default_factory=ServerConfig)
-    path: Path = Path("downstream.sqlite")
-    recycle_keep_ms: int = KEEP_MS_DEFAULT
-
-
-def _mysql(config: DestinationConfig) -> Destination:
-    return MySQLDestination(config.server)
+    section: str
+    make: str
+    writer: tuple[str, ...] = ()
 
 
-# db-type (upstream's names first) → what makes it.
-DESTINATIONS: Final[Mapping[str, Callable[[DestinationConfig], Destination]]] = {
-    "mysql": _mysql,
-    "tidb": _mysql,
-    "mariadb": _mysql,
-    "sqlite": lambda config: SQLiteDestination(config.path, recycle_keep_ms=config.recycle_keep_ms),
-    "memory": lambda config: MemoryDestination(),
+_SERVER: Final = Kind(
+    "drainer.sink.mysql.section:MySQLSection",
+    "drainer.sink.mysql.sink:make",
+    ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine"),
+)
+
+# db-type (upstream's names first) → what it is made of.
+KINDS: Final[Mapping[str, Kind]] = {
+    "mysql": _SERVER,
+    "tidb": _SERVER,
+    "mariadb": _SERVER,
+    "sqlite": Kind("drainer.sink.sqlite.section:SQLiteSection", "drainer.sink.sqlite.sink:make"),
 }
 
 
-def destination(db_type: str, config: DestinationConfig) -> Destination:
+def kind(db_type: str) -> Kind:
     """Raises ConfigError naming the kinds there are."""
-    make = DESTINATIONS.get(db_type)
-    if make is None:
-        raise ConfigError(f"db-type {db_type!r}: must be one of {', '.join(DESTINATIONS)}")
-    return make(config)
+    found = KINDS.get(db_type)
+    if found is None:
+        raise ConfigError(f"db-type {db_type!r}: must be one of {', '.join(KINDS)}")
+    return found
+
+
+def section(db_type: str) -> type[ToSection]:
+    return cast("type[ToSection]", _named(kind(db_type).section))
+
+
+def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
+    """Not opened yet."""
+    make = cast("Callable[[ToSection, SyncerSettings], AnySink]", _named(kind(db_type).make))
+    return make(to, syncer)
+
+
+def import_writers() -> None:
+    """For a worker, before it forks: what any kind writes with."""
+    for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
+        import_module(name)
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)

@@ -23,7 +23,7 @@ from binlog.errors import BinlogError
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from drainer.spark.startup.node_requirements import lacking, silent
+from drainer.spark.startup.node_requirements import lacking, without_reason
 
 # What a call into Spark raises, depending on how far it got.
 SPARK_ERRORS = (PySparkException, Py4JError)
@@ -39,6 +39,10 @@ class SparkFailed(BinlogError):
 
 class NodeLacks(SparkFailed):
     """A node of the cluster cannot run tasks; the text names it and says what to install."""
+
+
+class WorkerNotStarted(SparkFailed):
+    """A node of the cluster cannot start a Python worker, and Spark's error has no reason; its log may."""
 
 
 class ErrorInTask(Exception):
@@ -67,7 +71,7 @@ class ErrorSeal:
         return ErrorInTask(f"{error} <binlog-error:{text}:{self._code(text)}>")
 
     def unwrap(self, error: BaseException) -> BinlogError:
-        """The error of ours that a task raised, else SparkFailed or NodeLacks."""
+        """The error of ours that a task raised, else a SparkFailed."""
         text = text_of(error)
         for found in _MARK.finditer(text):
             if self.secret and hmac.compare_digest(self._code(found[1]), found[2]):
@@ -75,7 +79,10 @@ class ErrorSeal:
                 if ours is not None:
                     return ours
         lacks = lacking(text)
-        return SparkFailed(silent(text) or reason_of(text)) if lacks is None else NodeLacks(lacks)
+        if lacks is not None:
+            return NodeLacks(lacks)
+        unexplained = without_reason(text)
+        return SparkFailed(reason_of(text)) if unexplained is None else WorkerNotStarted(unexplained)
 
     def _code(self, text: str) -> str:
         return hmac.new(self.secret.encode(), text.encode(), hashlib.sha256).hexdigest()

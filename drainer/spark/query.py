@@ -13,9 +13,9 @@ from binlog.runtime.log import get_logger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
-from drainer.sink.base import SlotResult
+from drainer.sink.base import Receipt
 from drainer.spark import shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
@@ -38,7 +38,7 @@ class SparkFeed:
         for pump, blob in zip(table.column("pump"), table.column("blob"), strict=True):
             yield pump.as_py(), blob.as_py()
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         shuffle_apply.check_rows(self._packed, order, self._errors)
 
     def examine(self, job: ExamineJob) -> Examined:
@@ -52,7 +52,7 @@ class SparkFeed:
             with contextlib.suppress(*SPARK_ERRORS):
                 self._packed.unpersist()
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         return shuffle_apply.spread(self._packed, job, self._errors)
 
 

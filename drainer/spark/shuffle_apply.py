@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 from binlog.errors import BinlogError
 from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import SpreadJob
-from drainer.changes.segment import SegmentBuilder
-from drainer.changes.slots import last_change, merge_slot
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.blob_pieces import join_blobs
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted, RangeDiffers, check
-from drainer.row.format import Format
-from drainer.sink.base import Intent, SlotResult, SpreadTarget
+from drainer.sink.base import Intent, Receipt, SlotWriter
 from drainer.sink.errors import DataError
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.source.executor import decoder_for, slotted
@@ -33,17 +32,17 @@ Batches = Iterator[pa.RecordBatch]
 
 SLOTTED = pa.schema([("slot", pa.int32()), ("blob", pa.binary())])
 SLOTTED_DDL = "slot int, blob binary"
-# The fields of a SlotResult.
+# The fields of a Receipt.
 RESULT = pa.schema(
     [
         ("slot", pa.int32()),
         ("row_count", pa.int64()),
         ("chunks", pa.int32()),
         ("skipped", pa.int32()),
-        ("surprise", pa.string()),
+        ("detail", pa.string()),
     ]
 )
-RESULT_DDL = "slot int, row_count long, chunks int, skipped int, surprise string"
+RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string"
 
 
 def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
@@ -62,10 +61,10 @@ def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[
 class Fold:
     """Task: messages in, one blob for each slot out."""
 
-    order: FoldOrder
+    order: ReadOrder
 
     def __call__(self, batches: Batches) -> Batches:
-        builder = SegmentBuilder(decoder_for(self.order), follows_values=self.order.examined)
+        builder = self.order.builder(decoder_for(self.order))
         joiner = PartJoiner()
         count = size = 0
         for batch in batches:
@@ -84,9 +83,9 @@ class Apply:
     """Task: the blobs of one slot in, its result out. Every part of the batch has one in every slot, with the part's
     totals; unless together they are `planned` nothing of the slot is applied (rule 22)."""
 
+    order: ReadOrder
     intent: Intent
-    target: SpreadTarget
-    format: Format
+    writer: SlotWriter[Any]
     planned: Counted | None = None
 
     def __call__(self, batches: Batches) -> Batches:
@@ -95,13 +94,13 @@ class Apply:
         for slot, pieces in sorted(pieces_by_slot(batches).items()):
             blobs = complete(slot, pieces, intent, self.planned)
             if not blobs:
-                results.append(astuple(SlotResult(slot, 0, 0, 0)))
+                results.append(astuple(Receipt(slot, 0, 0, 0)))
                 continue
-            work = merge_slot(blobs, self.format, intent.after_ts, intent.until_ts)
+            segment = self.order.merge(partial(decoder_for, self.order), blobs, intent.after_ts, intent.until_ts)
             try:
-                results.append(astuple(self.target.apply(slot, work)))
+                results.append(astuple(self.writer.write(slot, segment)))
             except DataError as error:
-                error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+                error.commit_ts = error.commit_ts or self.order.last_change(blobs, error.table_id, error.identity)
                 raise
             crash_point("drainer.mid_spread")
         if results:
@@ -128,7 +127,7 @@ def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counte
     return [blob for _, _, blob in parts if blob]
 
 
-def check_rows(packed: DataFrame, order: FoldOrder, errors: ErrorSeal) -> None:
+def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
     """Raises what decoding a row of the batch raises; writes nothing."""
     try:
         packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL).count()
@@ -136,34 +135,34 @@ def check_rows(packed: DataFrame, order: FoldOrder, errors: ErrorSeal) -> None:
         raise errors.unwrap(error) from error
 
 
-def slotted_rows(packed: DataFrame, order: FoldOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
+def slotted_rows(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
     """(slot, blob) of every part; `folded`: the tasks that read the batch have carried out `order`."""
     if folded:
         return packed.selectExpr("seq AS slot", "blob")
     return packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
 
 
-def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[SlotResult]:
+def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
     """Run the whole job; one result for each slot that had rows. RangeDiffers where a slot has not been heard of."""
     rows = slotted_rows(packed, job.order, job.folded, errors)
     if job.order.examined:
         rows = rows.where(f"slot < {job.intent.slots}")
     results = rows.repartitionById(job.intent.slots, "slot").mapInArrow(
-        carried(Apply(job.intent, job.target, job.order.format, job.planned), errors), RESULT_DDL
+        carried(Apply(job.order, job.intent, job.writer, job.planned), errors), RESULT_DDL
     )
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:
         raise errors.unwrap(error) from error
-    found = [SlotResult(*fields) for fields in zip(*table.to_pydict().values(), strict=True)]
+    found = [Receipt(*fields) for fields in zip(*table.to_pydict().values(), strict=True)]
     return of_all_slots(found, job.intent, job.planned)
 
 
-def of_all_slots(found: Sequence[SlotResult], intent: Intent, planned: Counted | None = None) -> list[SlotResult]:
+def of_all_slots(found: Sequence[Receipt], intent: Intent, planned: Counted | None = None) -> list[Receipt]:
     """Those that had rows. RangeDiffers where a slot has not reported, for each has heard at least of the totals; but
     where nothing was `planned` no task may have read: an open batch whose pumps have all been given up."""
     unheard({result.slot for result in found}, intent.slots, intent, planned)
-    return [result for result in found if result.chunks or result.surprise]
+    return [result for result in found if result.chunks or result.detail]
 
 
 def unheard(heard: set[int], slots: int, intent: Intent, planned: Counted | None) -> None:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
-from drainer.changes.claim_slots import merge_claims
-from drainer.changes.slots import merge_slot
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, slotted_rows, unheard
+from drainer.spark.source.executor import decoder_for
 
 FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
 FOUND_DDL = "slot int, conflict string, blob binary"
@@ -46,7 +46,7 @@ class Examine:
                 yield from (("", piece) for piece in cut_blob(blob))
 
     def _conflict(self, blobs: list[bytes]) -> str:
-        open_questions = merge_claims(blobs, self.job.order.format)
+        open_questions = self.job.order.questions(blobs)
         found = open_questions.conflict or self.job.examiner.conflict(open_questions.probes)
         crash_point("drainer.mid_examine")
         return found
@@ -69,5 +69,9 @@ def examine(packed: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
     unheard({row["slot"] for row in rows}, last - first, job.intent, job.planned)
     conflict = next((row["conflict"] for row in rows if row["conflict"]), "")
     blobs = join_blobs(row["blob"] for row in rows if row["blob"] is not None)
-    ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts) if blobs else None
+    ahead = (
+        job.order.merge(partial(decoder_for, job.order), blobs, job.intent.after_ts, job.intent.until_ts)
+        if blobs
+        else None
+    )
     return Examined(conflict, ahead)

@@ -1,4 +1,4 @@
-"""The scalars of a serialized Binlog (`0.1`) read, written and merged without protobuf objects.
+"""The scalars of a serialized Binlog (pb/binlog.proto) read, written and merged without protobuf objects.
 
 This is the hot path of pumps and drainers. A Binlog as TiDB writes it has its fields in ascending order, its scalars
 always present (`W-01`) and TSOs of nine varint bytes; that shape is read by one struct and a few slices. Every other
@@ -20,7 +20,7 @@ from binlog.wire import I64_SIGN, U64, WHAT, signed, signed32, skip, tag, varint
 
 
 class BinlogType(IntEnum):
-    """Values of `tp`; 3 and 4 are obsolete (`0.1`)."""
+    """Values of `tp`; 3 and 4 are obsolete."""
 
     PREWRITE = 0
     COMMIT = 1

@@ -1,1 +1,1 @@
-"""binlogctl: what an operator asks the registry and the pumps (spec 4.1)."""
+"""binlogctl: what an operator asks the registry and the pumps."""

@@ -30,7 +30,7 @@ Datums = dict[int, Datum]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An encoded update. Where it `moves` the clustered key TiDB writes a delete and an insert (row format 2.2), and
+    """An encoded update. Where it `moves` the clustered key TiDB writes a delete and an insert (F-02), and
     the handle's key goes with the inserted row."""
 
     changed: bytes = b""

@@ -1,7 +1,7 @@
 """Python values to what a row holds, strictly: a value a column cannot hold exactly is an error, never rounded. Pure.
 
 `encoder(FieldType)` makes one function per column; it takes any Python value but None and gives the flattened datum
-(row format 1.9), or raises ValueError with the reason in words.
+(F-01), or raises ValueError with the reason in words.
 """
 
 from __future__ import annotations

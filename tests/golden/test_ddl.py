@@ -26,7 +26,7 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows, Step
-from drainer.sink.base import Destination, Identity
+from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.ddl.server import Server
@@ -40,7 +40,7 @@ from tests.support.servers import MariaDB
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
-def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
+def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
     """Every binlog in one batch; what a batch finds out on its way is mended as drainer.apply.inline does it."""
     begin_ts = int(capture.meta["scenario_start_ts"])
     destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
@@ -65,7 +65,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: Destination) -> Schema:
     return schema
 
 
-def apply(step: Step, schema: Schema, destination: Destination) -> None:
+def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):

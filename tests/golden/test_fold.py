@@ -181,7 +181,7 @@ def _numbers(kinds: list[FieldType], rows: Counter[tuple[object, ...]]) -> Count
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
 def test_rows_end_as_upstreams(capture: CaptureSet, dialect: str) -> None:
-    """W-02, D-TR-01 to D-TR-06; folding gives the same as one change after another."""
+    """Decoded by W-02 and D-TR-01 to D-TR-06; folding gives the same as one change after another."""
     model, schema = replay(capture, dialect)
     expected = capture.tables()
     compared = 0

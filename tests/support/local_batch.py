@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 from binlog import envelope
 from binlog.pb import pump_ext_pb2 as ext
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
-from drainer.changes.claim_slots import merge_claims
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
-from drainer.changes.slots import last_change, merge_slot
-from drainer.sink.base import SlotResult
+from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
 
@@ -34,7 +31,7 @@ class LocalFeed:
             chosen = [p for p in part if self.after_ts < envelope.scan(p).commit_ts <= self.until_ts]
             yield f"p{number}", ext.PullRangeResp(payloads=chosen).SerializeToString()
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         self.checks += 1
         self._fold(order)
 
@@ -44,36 +41,36 @@ class LocalFeed:
         conflict, ahead = "", None
         for slot, blobs in sorted(self._slots(job.order).items()):
             if slot == 2 * slots:
-                ahead = merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts)
+                ahead = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
             elif slot >= slots:
-                asked = merge_claims(blobs, job.order.format)
+                asked = job.order.questions(blobs)
                 conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
         return Examined(conflict, ahead)
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         self.spreads.append(job)
         slots = [(slot, blobs) for slot, blobs in sorted(self._slots(job.order).items()) if slot < job.order.slots]
         return [self._applied(job, slot, blobs) for slot, blobs in slots]
 
-    def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> SlotResult:
+    def _applied(self, job: SpreadJob, slot: int, blobs: list[bytes]) -> Receipt:
         try:
-            return job.target.apply(slot, merge_slot(blobs, job.order.format, job.intent.after_ts, job.intent.until_ts))
+            segment = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
+            return job.writer.write(slot, segment)
         except DataError as error:
-            error.commit_ts = error.commit_ts or last_change(blobs, error.table_id, error.identity)
+            error.commit_ts = error.commit_ts or job.order.last_change(blobs, error.table_id, error.identity)
             raise
 
-    def _slots(self, order: FoldOrder) -> dict[int, list[bytes]]:
+    def _slots(self, order: ReadOrder) -> dict[int, list[bytes]]:
         slots: dict[int, list[bytes]] = {}
         for blobs in self._fold(order):
             for slot, blob in blobs.items():
                 slots.setdefault(slot, []).append(blob)
         return slots
 
-    def _fold(self, order: FoldOrder) -> list[dict[int, bytes]]:
+    def _fold(self, order: ReadOrder) -> list[dict[int, bytes]]:
         found = []
         for _, message in self.messages():
-            decoder = SegmentDecoder(pickle.loads(order.view.pickled), order.format)
-            builder = SegmentBuilder(decoder, follows_values=order.examined)
+            builder = order.builder(order.decoder())
             builder.add_all(ext.PullRangeResp.FromString(message).payloads)
             found.append(order.cut(builder))
         return found

@@ -119,7 +119,7 @@ class Node:
         }
         place = self.directory / "node.json"
         place.write_text(json.dumps(spec))
-        script = str(ROOT / "tests" / "spark_node.py")
+        script = str(ROOT / "tests" / "support" / "spark_node.py")
         return [*namespace_command(), sys.executable, "-I", "-S", script, str(place)]
 
     @property

@@ -1,4 +1,4 @@
-"""DDL history from a TiDB's status port: GET /ddl/history (row format 5.1), read again when a job is missing.
+"""DDL history from a TiDB's status port: GET /ddl/history, read again when a job is missing.
 
 The parameters mean different things in different versions: `limit` alone gives the last n jobs, ascending in old
 versions and descending in new ones; `start_job_id` is unknown to old ones, and goes down from that id in new ones,

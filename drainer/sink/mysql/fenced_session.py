@@ -18,8 +18,9 @@ from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
-from drainer.sink.mysql.position import Feed, Stored
+from drainer.sink.mysql.position import Feed
 from drainer.sink.mysql.retry import Patience
+from drainer.sink.position import PositionStore, Stored
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600
@@ -39,6 +40,10 @@ class Driver:
         self._session: Session | None = None
         self.feed: Feed
         self.epoch = 0
+
+    def store(self, session: Session) -> PositionStore:
+        """The position, in the session's transaction."""
+        return position.store(session, self.feed)
 
     def patience(self, what: str, *, wait_s: float | None = None) -> Patience:
         """For work on this connection; `wait_s` where the configured time is not meant."""
@@ -64,7 +69,7 @@ class Driver:
         Raises ConnectionLost, Fenced, LockHeld."""
         if self._session is None:
             session = self._locked()
-            stored = position.read(session, self.feed)
+            stored = self.store(session).read()
             if stored is None or stored.epoch != self.epoch:
                 self.lose()
                 raise Fenced(f"{self.feed.label}: another drainer took over while the connection was lost")
@@ -133,7 +138,7 @@ class Driver:
         return session
 
     def _done(self, session: Session, done: Done) -> bool:
-        stored = position.read(session, self.feed)
+        stored = self.store(session).read()
         return stored is not None and done(stored)
 
 

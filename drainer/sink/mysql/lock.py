@@ -152,7 +152,7 @@ def _get(session: Session, name: bytes, wait_s: int) -> bool:
 
 def _holder_node(session: Session, feed: Feed) -> str:
     try:
-        stored = position.read(session, feed)
+        stored = position.store(session, feed).read()
     except ServerError as error:
         if error.code in _NO_SUCH_TABLE:
             return ""

@@ -5,48 +5,60 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.row.format import Format
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
+    Examination,
     FirstStart,
     Identity,
     Intent,
-    Phase,
     Position,
-    SlotResult,
+    Receipt,
     TableName,
+    Wants,
 )
 from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
+from drainer.sink.examination import strict
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.mysql import chunk_progress, position, tls
+from drainer.sink.mysql import position, tls
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import Session
 from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
-from drainer.sink.mysql.position import Stored
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.mysql.rows.slot_writer import MySQLSpread
+from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
+from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.mysql.server_limits import explained
+from drainer.sink.position import Stored
+from drainer.sink.settings import SyncerSettings
 
 _log = get_logger(__name__)
 
 _CLOSE_WAIT_S: Final = 5.0
 
 
+def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLDestination:
+    """Not opened yet."""
+    return MySQLDestination(to.server(syncer))
+
+
 class MySQLDestination:
-    """See protocol.Destination. Closed until `open`, then ready; between `begin` and `finish` a range is open."""
+    """See base.NetSink and base.ParallelSink. Closed until `open`, then ready;
+    between `begin` and the last `commit` a range is open."""
 
     def __init__(self, config: ServerConfig, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._config = config
@@ -71,8 +83,12 @@ class MySQLDestination:
         return SQL_TEXT
 
     @property
-    def spreads(self) -> bool:
-        return self._config.spread
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> MySQLDestination | None:
+        return self if self._config.spread else None
 
     @property
     def commit_ts(self) -> int:
@@ -86,7 +102,7 @@ class MySQLDestination:
         bin_ = self._bin = RecycleBin(self._config, identity)
         runner = self._ddl = DdlRunner(driver, bin_)
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
-        stored = driver.patiently("position", lambda session: position.read(session, driver.feed))
+        stored = driver.patiently("position", lambda session: driver.store(session).read())
         if stored is None:
             raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
         driver.patiently("recycle bin", bin_.look)
@@ -100,12 +116,12 @@ class MySQLDestination:
         driver = self._open()
         if not self._config.allow_triggers:
             self._triggers = tables_with_triggers(session)
-        found = position.read(session, driver.feed)
+        found = driver.store(session).read()
         missing: tuple[TableName, ...] | None = None
         if found is None:
             missing = first.missing(tables_there(session, first.tables))
             found = self._first_position(session, first.begin_ts(initial_ts, missing))
-        driver.epoch = position.take_epoch(session, driver.feed, epoch=found.epoch, node_id=driver.identity.node_id)
+        driver.epoch = driver.store(session).take_epoch(found.epoch, driver.identity.node_id)
         return missing
 
     def _first_position(self, session: Session, initial_ts: int) -> Stored:
@@ -117,8 +133,9 @@ class MySQLDestination:
                 "going on where the original's drainer stopped", commit_ts=checkpoint[0], consistent=checkpoint[2]
             )
         commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
-        position.create(session, feed, commit_ts=commit_ts or initial_ts, schema_version=schema_version)
-        stored = position.read(session, feed)
+        store = self._open().store(session)
+        store.create(commit_ts or initial_ts, schema_version)
+        stored = store.read()
         if stored is None:
             raise DestinationRefused(f"{feed.label}: a row written to drainer_position cannot be read back")
         return stored
@@ -127,11 +144,11 @@ class MySQLDestination:
         one = Pieces(work.after_ts, work.until_ts, lambda: (work,))
         return self._applied(one, schema_version, alone=work.commits <= 1)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         with explained(self._config.address, pieces.until_ts):
             return self._applied(pieces, schema_version, alone=True)
 
-    def _applied(self, pieces: Pieces, schema_version: int, *, alone: bool) -> Applied:
+    def _applied(self, pieces: Pieces[SegmentWork], schema_version: int, *, alone: bool) -> Applied:
         """`alone`: this is one upstream transaction; of several each may go in one by one, or another be refused
         (rule 21)."""
         try:
@@ -141,7 +158,7 @@ class MySQLDestination:
                 raise
             return self._apply(pieces, schema_version, thorough=True)
 
-    def _apply(self, pieces: Pieces, schema_version: int, *, thorough: bool) -> Applied:
+    def _apply(self, pieces: Pieces[SegmentWork], schema_version: int, *, thorough: bool) -> Applied:
         driver = self._open()
         writer: Writer | None = None
         checkpoint = self._checkpoint_is_due()
@@ -189,12 +206,12 @@ class MySQLDestination:
         )
         self._moved(commit_ts, schema_version)
 
-    def examiner(self) -> MySQLExaminer:
-        return MySQLExaminer(self._config)
+    def examination(self, view: SchemaView) -> Examination | None:
+        return strict(view, MySQLExaminer(self._config))
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSpread:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
         driver = self._open()
-        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
+        stored = driver.patiently("open range", lambda session: driver.store(session).read())
         phase = Phase.DIRECT
         if stored is not None and stored.intent is not None:
             if stored.intent != intent:
@@ -202,46 +219,51 @@ class MySQLDestination:
                     f"{driver.feed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
-            phase, ahead = stored.phase, None  # an open intent has them
+            phase, ahead = Phase(stored.stage), None  # an open intent has them
         return self._open_phase(intent, phase, ahead)
 
-    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSpread:
+    def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
         driver = self._open()
 
         def body(session: Session) -> None:
-            position.write_intent(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
-            chunk_progress.open_phase(session, driver.feed, epoch=driver.epoch, intent=intent, phase=phase)
+            store = driver.store(session)
+            store.write_intent(epoch=driver.epoch, intent=intent, stage=phase)
+            store.open_chunks(epoch=driver.epoch, intent=intent, stage=phase)
             if ahead is not None:
                 self._write(self._writer(session, intent.until_ts), ahead, thorough=False)
 
         # Without rows it may be done twice; with them only once, and then the intent is there.
         driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
-        return MySQLSpread(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
+        return MySQLSlotWriter(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
 
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> MySQLSpread | None:
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:
+        """A receipt's `detail` names the table and key that stopped the phase DIRECT."""
         driver = self._open()
-        stored = driver.patiently("open range", lambda session: position.read(session, driver.feed))
-        phase = stored.phase if stored else Phase.DIRECT
-        if phase is Phase.DIRECT and any(result.surprise for result in results):
+        stored = driver.patiently("open range", lambda session: driver.store(session).read())
+        phase = Phase(stored.stage) if stored and stored.intent else Phase.DIRECT
+        if phase is Phase.DIRECT and any(receipt.detail for receipt in receipts):
             return self._open_phase(intent, Phase.DELETE)
-        return self._open_phase(intent, Phase.INSERT) if phase is Phase.DELETE else None
+        if phase is Phase.DELETE:
+            return self._open_phase(intent, Phase.INSERT)
+        self._finish(intent, schema_version)
+        return None
 
-    def finish(self, intent: Intent, schema_version: int) -> None:
+    def _finish(self, intent: Intent, schema_version: int) -> None:
+        """Move the position to intent.until_ts, close the intent and throw its marks away, in one transaction."""
         driver = self._open()
         checkpoint = self._checkpoint_is_due()
 
         def body(session: Session) -> None:
-            stored = position.read(session, driver.feed)
+            store = driver.store(session)
+            stored = store.read()
             # Slots that met a surprise end DIRECT early; then DELETE and INSERT must be complete.
-            phases = (Phase.DIRECT,) if stored and stored.phase is Phase.DIRECT else (Phase.DELETE, Phase.INSERT)
+            phases = (Phase.DIRECT,) if stored and stored.stage == Phase.DIRECT else (Phase.DELETE, Phase.INSERT)
             for phase in phases:
-                left = chunk_progress.unfinished(session, driver.feed, intent=intent, phase=phase)
+                left = store.unfinished(intent=intent, stage=phase)
                 if left:
                     raise PositionMoved(f"{driver.feed.label}: slots {left} of {intent} are not complete")
-            position.clear_intent(
-                session, driver.feed, epoch=driver.epoch, intent=intent, schema_version=schema_version
-            )
-            chunk_progress.purge(session, driver.feed, intent=intent)
+            store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
+            store.purge_chunks(intent)
             if checkpoint:
                 self._checkpoint(session, intent.until_ts, schema_version, consistent=False)
 
@@ -294,9 +316,7 @@ class MySQLDestination:
 
     def _fence(self, session: Session, after_ts: int, until_ts: int, schema_version: int, checkpoint: bool) -> None:
         driver = self._open()
-        position.move(
-            session,
-            driver.feed,
+        driver.store(session).move(
             epoch=driver.epoch,
             after_ts=after_ts,
             until_ts=until_ts,
@@ -307,7 +327,7 @@ class MySQLDestination:
 
     def _checkpoint(self, session: Session, commit_ts: int, schema_version: int, *, consistent: bool) -> None:
         driver = self._open()
-        position.hold(session, driver.feed, epoch=driver.epoch)
+        driver.store(session).hold(driver.epoch)
         position.write_checkpoint(
             session,
             driver.feed,

@@ -1,105 +1,85 @@
-"""Where the SQLite file stands: the same rows as in a server (drainer/sink/mysql/position.py), in the same file."""
+"""Where the SQLite file stands: the same tables as in a server (drainer/sink/sql_position.py), in the same file."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from drainer.sink.base import Identity
-from drainer.sink.errors import Fenced, PositionMoved
+from drainer.sink.position import DONE, JobMark, PositionStore
+from drainer.sink.sql_position import SqlPositionStore, Value
 from drainer.sink.sqlite.layout import quote, table_name
 
 POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
+MARKS: Final = quote(table_name("tidb_binlog", "drainer_mark"))
 JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
-_KEPT_JOBS: Final = 1000
+_NAMES: Final = {"drainer_position": POSITION, "drainer_mark": MARKS, "drainer_ddl": JOBS}
+KEPT_JOBS: Final = 1000
 
 _TABLES: Final = (
     f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
     "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
-    "PRIMARY KEY (cluster_id, changefeed))",
+    "intent TEXT, PRIMARY KEY (cluster_id, changefeed))",
+    f"CREATE TABLE IF NOT EXISTS {MARKS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "until_ts INTEGER NOT NULL, phase TEXT NOT NULL, slot INTEGER NOT NULL, after_ts INTEGER NOT NULL, "
+    "epoch INTEGER NOT NULL, chunks_done INTEGER NOT NULL, chunks_total INTEGER NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed, until_ts, phase, slot))",
     f"CREATE TABLE IF NOT EXISTS {JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
-    "job_id INTEGER NOT NULL, commit_ts INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
+    "job_id INTEGER NOT NULL, commit_ts INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'done', "
+    "schema_version INTEGER NOT NULL DEFAULT 0, statement INTEGER NOT NULL DEFAULT 0, plan TEXT NOT NULL DEFAULT '', "
+    "PRIMARY KEY (cluster_id, changefeed, job_id))",
+)
+# Columns that files of an earlier version lack.
+_ADDED: Final = (
+    (POSITION, "intent", "TEXT"),
+    (JOBS, "state", "TEXT NOT NULL DEFAULT 'done'"),
+    (JOBS, "schema_version", "INTEGER NOT NULL DEFAULT 0"),
+    (JOBS, "statement", "INTEGER NOT NULL DEFAULT 0"),
+    (JOBS, "plan", "TEXT NOT NULL DEFAULT ''"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A row of drainer_position."""
+class _Tables:
+    """See sql_position.Tables. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed
+    twin."""
 
-    commit_ts: int
-    schema_version: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """A changefeed's rows. A cluster id is unsigned and SQLite's integers are not: it is stored as its signed twin."""
-
+    connection: sqlite3.Connection
     identity: Identity
+    insert_new: str = "INSERT OR IGNORE"
+
+    @property
+    def label(self) -> str:
+        return f"changefeed {self.identity.changefeed!r} of cluster {self.identity.cluster_id}"
 
     @property
     def key(self) -> tuple[int, str]:
         unsigned = self.identity.cluster_id
         return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned, self.identity.changefeed)
 
-    @property
-    def label(self) -> str:
-        return f"changefeed {self.identity.changefeed!r} of cluster {self.identity.cluster_id}"
+    def execute(self, text: str, values: Sequence[Value]) -> int:
+        return self.connection.execute(text.format_map(_NAMES), tuple(values)).rowcount
+
+    def query(self, text: str, values: Sequence[Value]) -> Sequence[Sequence[Any]]:
+        return self.connection.execute(text.format_map(_NAMES), tuple(values)).fetchall()
+
+
+def store(connection: sqlite3.Connection, identity: Identity) -> SqlPositionStore:
+    """In the connection's transaction."""
+    return SqlPositionStore(_Tables(connection, identity))
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
     for text in _TABLES:
         connection.execute(text)
+    for table, column, kind in _ADDED:
+        if column not in {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}:
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} {kind}")
 
 
-def read(connection: sqlite3.Connection, feed: Feed) -> Stored | None:
-    row = connection.execute(
-        f"SELECT commit_ts, schema_version, epoch FROM {POSITION} WHERE cluster_id=? AND changefeed=?", feed.key
-    ).fetchone()
-    return Stored(*row) if row else None
-
-
-def create(connection: sqlite3.Connection, feed: Feed, commit_ts: int) -> Stored:
-    connection.execute(f"INSERT INTO {POSITION} VALUES (?,?,?,0,0,'')", (*feed.key, commit_ts))
-    return Stored(commit_ts, 0, 0)
-
-
-def take_epoch(connection: sqlite3.Connection, feed: Feed, epoch: int) -> int:
-    connection.execute(
-        f"UPDATE {POSITION} SET epoch=?, node_id=? WHERE cluster_id=? AND changefeed=?",
-        (epoch + 1, feed.identity.node_id, *feed.key),
-    )
-    return epoch + 1
-
-
-def move(
-    connection: sqlite3.Connection, feed: Feed, *, epoch: int, after_ts: int, until_ts: int, schema_version: int
-) -> None:
-    """The fence of every transaction. Raises Fenced or PositionMoved."""
-    changed = connection.execute(
-        f"UPDATE {POSITION} SET commit_ts=?, schema_version=max(schema_version,?) "
-        "WHERE cluster_id=? AND changefeed=? AND epoch=? AND commit_ts=?",
-        (until_ts, schema_version, *feed.key, epoch, after_ts),
-    ).rowcount
-    if changed == 1:
-        return
-    stored = read(connection, feed)
-    if stored is not None and stored.epoch != epoch:
-        raise Fenced(f"{feed.label}: another drainer has taken over (epoch {stored.epoch}, ours is {epoch})")
-    at = stored.commit_ts if stored else "gone"
-    raise PositionMoved(f"{feed.label}: ({after_ts}, {until_ts}] cannot be applied: its position is {at}")
-
-
-def mark_job(connection: sqlite3.Connection, feed: Feed, job_id: int, commit_ts: int) -> None:
-    connection.execute(f"INSERT OR REPLACE INTO {JOBS} VALUES (?,?,?,?)", (*feed.key, job_id, commit_ts))
-    connection.execute(
-        f"DELETE FROM {JOBS} WHERE cluster_id=? AND changefeed=? AND job_id<?", (*feed.key, job_id - _KEPT_JOBS)
-    )
-
-
-def job_done(connection: sqlite3.Connection, feed: Feed, job_id: int) -> bool:
-    found = connection.execute(
-        f"SELECT 1 FROM {JOBS} WHERE cluster_id=? AND changefeed=? AND job_id=?", (*feed.key, job_id)
-    ).fetchone()
-    return found is not None
+def mark_done(store: PositionStore, job_id: int, commit_ts: int) -> None:
+    """A job's statements are in the same transaction, so it is never half-way."""
+    store.mark_job(JobMark(job_id, DONE, commit_ts))
+    store.purge_jobs(job_id - KEPT_JOBS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from drainer.batch.work import Pieces, SegmentWork
 from drainer.row.format import Format
@@ -13,34 +14,39 @@ from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Examiner,
     FirstStart,
     Identity,
-    Intent,
+    ParallelSink,
     Position,
-    SlotResult,
-    SpreadTarget,
     TableName,
+    Wants,
 )
 from drainer.sink.missing_rows import MissingRows
+from drainer.sink.position import Stored
 from drainer.sink.recycle_names import KEEP_MS_DEFAULT
+from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, position, rows
 from drainer.sink.sqlite.file import SQLiteFile
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import table_name
-from drainer.sink.sqlite.position import Feed
 from drainer.sink.sqlite.recycle_bin import RecycleBin
+from drainer.sink.sqlite.section import SQLiteSection
+
+
+def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteDestination:
+    """Not opened yet."""
+    return SQLiteDestination(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
 
 
 class SQLiteDestination:
-    """See protocol.Destination. Closed until `open`."""
+    """See base.NetSink. Closed until `open`."""
 
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:
         self._path = path
         self._keep_ms = recycle_keep_ms
         self._bin: RecycleBin
         self._file: SQLiteFile | None = None
-        self._feed: Feed
+        self._identity: Identity
         self._epoch = 0
         self._commit_ts = 0
         self._missing = MissingRows()
@@ -54,8 +60,12 @@ class SQLiteDestination:
         return SQLITE_VALUES
 
     @property
-    def spreads(self) -> bool:
-        return False
+    def wants(self) -> Literal[Wants.NET]:
+        return Wants.NET
+
+    @property
+    def parallel(self) -> ParallelSink[SegmentWork] | None:
+        return None
 
     @property
     def commit_ts(self) -> int:
@@ -63,24 +73,26 @@ class SQLiteDestination:
 
     def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
         file = self._file = SQLiteFile(self._path)
-        feed = self._feed = Feed(identity)
+        self._identity = identity
         self._bin = RecycleBin(identity, self._keep_ms)
         with file.transaction() as connection:
             position.create_tables(connection)
-            stored = position.read(connection, feed)
+            store = position.store(connection, identity)
+            stored = store.read()
             fresh = stored is None
             missing: tuple[TableName, ...] = ()
             if stored is None:
                 missing = first.missing(_tables_there(connection, first.tables))
-                stored = position.create(connection, feed, first.begin_ts(initial_ts, missing))
-            self._epoch = position.take_epoch(connection, feed, stored.epoch)
+                stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+                store.create(stored.commit_ts)
+            self._epoch = store.take_epoch(stored.epoch, identity.node_id)
         self._commit_ts = stored.commit_ts
         return Position(stored.commit_ts, stored.schema_version, None, fresh, missing=missing)
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
         return self.apply_pieces(Pieces(work.after_ts, work.until_ts, lambda: (work,)), schema_version)
 
-    def apply_pieces(self, pieces: Pieces, schema_version: int) -> Applied:
+    def apply_pieces(self, pieces: Pieces[SegmentWork], schema_version: int) -> Applied:
         with self._opened().transaction() as connection:
             self._move(connection, pieces.after_ts, pieces.until_ts, schema_version)
             written = sum(rows.write(connection, work, self._missing) for work in pieces.works())
@@ -90,9 +102,10 @@ class SQLiteDestination:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         with self._opened().transaction() as connection:
             self._move(connection, self._commit_ts, step.commit_ts, step.job.schema_version)
-            if not position.job_done(connection, self._feed, step.job.id):
+            store = position.store(connection, self._identity)
+            if store.job(step.job.id) is None:
                 ddl.run(connection, step, self._bin, may_exist=may_exist)
-                position.mark_job(connection, self._feed, step.job.id, step.commit_ts)
+                position.mark_done(store, step.job.id, step.commit_ts)
         self._commit_ts = step.commit_ts
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
@@ -103,19 +116,7 @@ class SQLiteDestination:
         self._commit_ts = commit_ts
 
     def job_done(self, job_id: int) -> bool:
-        return position.job_done(self._opened().connection, self._feed, job_id)
-
-    def examiner(self) -> Examiner:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
-        raise NotImplementedError(f"{self.name} is written by the driver: spreads is False")
+        return position.store(self._opened().connection, self._identity).job(job_id) is not None
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -130,9 +131,7 @@ class SQLiteDestination:
         return self._file
 
     def _move(self, connection: sqlite3.Connection, after_ts: int, until_ts: int, schema_version: int) -> None:
-        position.move(
-            connection,
-            self._feed,
+        position.store(connection, self._identity).move(
             epoch=self._epoch,
             after_ts=after_ts,
             until_ts=until_ts,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 from binlog import envelope
 from binlog.errors import BinlogError
 
-from drainer.apply.fold_order import FoldOrder
-from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.apply.fold_order import ReadOrder
 from drainer.order.blob import with_totals
 from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob
 from drainer.pumps.binlog_parts import PartJoiner
@@ -64,8 +63,8 @@ def _messages(task: PullTask) -> Iterator[tuple[str, int, bytes]]:
             yield part.node_id, seq, message
 
 
-def _folded(task: PullTask, order: FoldOrder) -> Iterator[pa.RecordBatch]:
-    builder = SegmentBuilder(decoder_for(order), follows_values=order.examined)
+def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
+    builder = order.builder(decoder_for(order))
     # A range is served in order.
     add = builder.add_in_order if len(task.ranges) == 1 else builder.add_all
     count = size = 0
@@ -96,17 +95,16 @@ def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:
         yield packed("", numbers, pieces)
 
 
-_decoders: dict[str, SegmentDecoder] = {}
+_decoders: dict[str, Any] = {}
 DECODERS_KEPT = 2
 
 
-def decoder_for(order: FoldOrder) -> SegmentDecoder:
+def decoder_for(order: ReadOrder) -> Any:
     """This worker's decoder for a view; workers live through many batches, views through many too."""
     view = order.view
     decoder = _decoders.get(view.token)
     if decoder is None:
-        found = pickle.loads(view.pickled)  # noqa: S301  our driver's
-        decoder = _decoders[view.token] = SegmentDecoder(found, order.format)
+        decoder = _decoders[view.token] = order.decoder()
         while len(_decoders) > DECODERS_KEPT:
             del _decoders[next(iter(_decoders))]
     return decoder

@@ -14,7 +14,7 @@ from binlog.runtime.security import Security
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.pumps.watermark import PumpRange
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.source.options import SourceOptions
@@ -36,7 +36,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
     cluster_id: int
     security: Security
     packed: bool
-    fold: FoldOrder | None = None
+    fold: ReadOrder | None = None
     errors: ErrorSeal = UNSEALED
 
 

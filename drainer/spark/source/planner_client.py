@@ -21,10 +21,10 @@ from typing import cast
 
 from binlog.errors import BinlogError
 
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.pumps.watermark import PumpRange
 
-Tasks = tuple[tuple[tuple[PumpRange, ...], ...], FoldOrder | None]
+Tasks = tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]
 
 
 class PlannerGone(BinlogError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
 import re
 import sys
@@ -27,8 +28,12 @@ UNKNOWN = "unknown"
 
 _LOST = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) executor (\S+)\)")
 _LAST_ERROR = re.compile(r"^[\d/]+ [\d:.]+ ERROR \w+: (.+)$", re.MULTILINE)
-# Spark trips over cleaning up after a worker that did not start, and has only that to tell.
-_NO_REASON = re.compile(r"NullPointerException(?:: [^\n]*)?\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory")
+# Spark fails while it cleans up after a worker that did not start, and reports that failure alone; a JVM in which it
+# has happened often leaves the stack trace out.
+_NO_REASON = re.compile(
+    r"NullPointerException(?:: [^\n]*)?"
+    r"(?=(?:\s+at java\.base/[^\n]*)*\s+at org\.apache\.spark\.api\.python\.PythonWorkerFactory|\n\n|\nDriver|\s*$)"
+)
 _REMOVED = "Master removed our application"
 
 
@@ -81,8 +86,8 @@ _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 )
 
 
-def silent(text: str) -> str | None:
-    """Of a node that cannot start a worker where Spark failed over telling why."""
+def without_reason(text: str) -> str | None:
+    """Of a node that cannot start a Python worker, where Spark's error does not have the reason."""
     lost = _LOST.search(text)
     if lost is None or not _NO_REASON.search(text):
         return None
@@ -105,6 +110,16 @@ def lacking(text: str) -> str | None:
         if found is not None:
             return f"node {lost[1]} (executor {lost[2]}) {say(found)}"
     return None
+
+
+def lacking_in(log: Path, begin: int) -> str | None:
+    """What a node lacks by Spark's log from byte `begin` on, which has every failed attempt and not only the last."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        text = file.read().decode(errors="replace")
+    starts = [found.start() for found in _LOST.finditer(text)]
+    attempts = [text[start:end] for start, end in itertools.pairwise([*starts, len(text)])]
+    return next((why for attempt in reversed(attempts) if (why := lacking(attempt)) is not None), None)
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ class Opening:
         self._asked_to_stop = stopping
         self._closed = threading.Event()
         self._made: Future[SparkSession] = Future()
+        self._jvm: Jvm | None = None
         self._thread = threading.Thread(
             target=self._run, args=(master, output, conf), name="start of Spark", daemon=True
         )
@@ -37,6 +38,12 @@ class Opening:
     def session(self) -> SparkSession:
         """Raises SparkUnavailable, and Stopped where `stopping` said so or `close` came first."""
         return self._made.result()
+
+    def node_lacks(self) -> str | None:
+        """What a node of the cluster lacks to run tasks, as far as Spark's log of this session has it."""
+        from drainer.spark.startup.node_requirements import lacking_in
+
+        return None if self._jvm is None else lacking_in(self._jvm.output, self._jvm.begin)
 
     def close(self) -> None:
         """A session that runs gets some seconds to end; one that is still being made is killed. May be called again."""
@@ -55,8 +62,8 @@ class Opening:
 
     def _run(self, master: str, output: Path, conf: Mapping[str, str]) -> None:
         try:
-            jvm = start_jvm(master=master, output=output, conf=conf)
-            self._made.set_result(self._session(jvm))
+            self._jvm = start_jvm(master=master, output=output, conf=conf)
+            self._made.set_result(self._session(self._jvm))
         except BaseException as error:  # noqa: BLE001  whoever waits for the session gets it
             self._made.set_exception(error)
 

@@ -23,7 +23,6 @@ import pyspark.daemon
 import pyspark.sql.worker.plan_data_source_read
 import pyspark.worker
 
-import drainer.sink.registry
 import drainer.spark.shuffle_apply
 import drainer.spark.shuffle_examine
 import drainer.spark.source.executor
@@ -31,6 +30,7 @@ import drainer.spark.source.planned_reader
 import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.registry import import_writers
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -47,6 +47,7 @@ class WithoutPandas(MetaPathFinder):
 if __name__ == "__main__":
     drainer.spark.startup.node_requirements.check_build()
     sys.meta_path.insert(0, WithoutPandas())
+    import_writers()
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -27,7 +27,7 @@ from binlog.runtime.security import Security
 
 __all__ = ["KV", "Compare", "Etcd", "Event", "EventKind", "Lease", "Put", "connect_etcd"]
 
-REQUEST_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0  # as upstream
 MESSAGE_BYTES_MAX = 64 << 20
 
 _OPTIONS = (

@@ -19,7 +19,7 @@ STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state
 
 
 class State(StrEnum):
-    """`R-03`."""
+    """What a node says of itself, in its record's words (`R-03`)."""
 
     ONLINE = "online"
     PAUSING = "pausing"

@@ -1,4 +1,4 @@
-"""Who is alive and how far each is: the records of pumps and drainers in etcd (`0.8`).
+"""Who is alive and how far each is: the records of pumps and drainers in etcd (`R-01` to `R-07`).
 
 Upstream's `Registry.UpdateNode` reads and then writes, so two processes with one id overwrite each other in turns.
 Here every write compares with the revision its writer last saw (correctness rules 2 and 8).
@@ -47,7 +47,7 @@ class NodeChange:
 
 
 def key_of(kind: Kind, node_id: str) -> str:
-    """`R-01`."""
+    """The key of one node's record (`R-01`)."""
     return f"{ROOT}/{kind}/{node_id}"
 
 

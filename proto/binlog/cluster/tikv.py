@@ -1,4 +1,4 @@
-"""What TiKV knows of a transaction whose writer is gone: whether its primary key was committed (spec `1.8`).
+"""What TiKV knows of a transaction whose writer is gone: whether its primary key was committed.
 
 PD tells which region holds the key and where that region's leader is; both are asked anew each time, for this happens
 once in a while only.

@@ -42,7 +42,7 @@ class Response:
 
 
 def json_response(document: object, *, status: int = 200, indent: int | None = None, newline: bool = False) -> Response:
-    """JSON; compact as Go's encoder unless indented, with a last newline where upstream has one (`1.11`)."""
+    """JSON; compact as Go's encoder unless indented, with a last newline where upstream has one."""
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(document, separators=separators, indent=indent, ensure_ascii=False)
     return Response((text + "\n" * newline).encode(), status, "application/json; charset=utf-8")

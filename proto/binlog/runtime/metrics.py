@@ -1,4 +1,4 @@
-"""The one door to prometheus_client: metrics named as upstream's dashboards expect them (`1.12`, `3.16`)."""
+"""The one door to prometheus_client: metrics named as upstream's dashboards expect them."""
 
 from __future__ import annotations
 

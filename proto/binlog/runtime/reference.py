@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import textwrap
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
@@ -41,6 +42,14 @@ class Flag:
         return tuple((self.key or self.name).split("."))
 
 
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Metadata of a section that is one of several: what they are, by a name for people. A function, for a program may
+    have them in modules that are imported late."""
+
+    sections: Callable[[], Mapping[str, type[BaseModel]]]
+
+
 def variable(prefix: str, flag: str) -> str:
     """The environment variable of a flag (`K-01`)."""
     return f"{prefix.rstrip('_')}_{flag.upper().replace('-', '_')}"
@@ -51,10 +60,22 @@ def settings(model: type[BaseModel], above: Key = ()) -> Iterator[tuple[Key, Fie
     for name, info in model.model_fields.items():
         path = (*above, info.alias or name)
         section = _section_of(info.annotation)
-        if section is not None:
+        variants = next((data for data in info.metadata if isinstance(data, Variants)), None)
+        if variants is not None:
+            yield from _settings_of(variants, path)
+        elif section is not None:
             yield from settings(section, path)
         else:
             yield path, info
+
+
+def _settings_of(variants: Variants, above: Key) -> Iterator[tuple[Key, FieldInfo]]:
+    """Of each of them; the meaning begins with its name."""
+    for name, section in variants.sections().items():
+        for path, info in settings(section, above):
+            named = copy(info)
+            named.description = f"{name}: {info.description}"
+            yield path, named
 
 
 def find(model: type[BaseModel], path: Key) -> FieldInfo:

@@ -1,4 +1,4 @@
-"""TLS as every program has it (`0.6`): one CA, one certificate with its key, and who may connect.
+"""TLS as every program has it: one CA, one certificate with its key, and who may connect.
 
 TLS is on only when a CA is set (`S-01`). The pair is read when a program starts, so that a wrong path fails there, and
 again for every handshake (`S-02`), so that it can be renewed without a restart.

@@ -50,7 +50,7 @@ def checked_out(tree: Path) -> str:
 
 
 def version_text() -> str:
-    """The lines of `K-04`; where upstream has Go's version this has Python's."""
+    """Five lines (`K-04`); where upstream has Go's version this has Python's."""
     built = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
     return "\n".join(
         (

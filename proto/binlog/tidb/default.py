@@ -1,4 +1,4 @@
-"""The value a row logically has in a column it does not carry (spec 2.6, D-TR-03), as a flattened datum.
+"""The value a row logically has in a column it does not carry (D-TR-03), as a flattened datum.
 
 Such rows are older than the column, or their NULL was left out: first `origin_default`, else NULL when the column
 may be NULL, else the first name of an ENUM, else the type's zero.

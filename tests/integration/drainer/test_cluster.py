@@ -11,23 +11,24 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pymysql
 import pytest
 
-from pumpclient.sdk import SyncService
+from pumpclient.sdk import BigInt, Column, SyncService, Table, VarChar
 from tests.integration.drainer.large_case import descendants
 from tests.integration.drainer.test_kills import AUDIT, Writer
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
-from tests.support.spark_cluster import CORES, SECRET, SparkCluster, running_cluster
+from tests.support.spark_cluster import CORES, PACKAGES, SECRET, SparkCluster, running_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRANSACTIONS = 300
+LONG_ROWS = 600  # above 4 MiB together, which is a large transaction
 WAITS = "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
 # A path without a scheme is then none of this machine.
 NO_SHARED_FILES = {"spark.hadoop.fs.defaultFS": "hdfs://no-such-name.invalid:8020"}
@@ -144,6 +145,47 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
     drainer.wait_for_output(
         f'["tasks that can run at once"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
     )
+
+
+def test_a_ddl_and_a_large_transaction(world: World) -> None:
+    """Both go through the driver, between batches that executors apply."""
+    writer, mariadb = world.writer, world.mariadb
+    long = writer.service.create_table(
+        "k", Table("long", Column("id", BigInt(), primary_key=True), Column("body", VarChar(10_000)))
+    )
+    with running_cluster() as spark:
+        spark.add("node-3")
+        drainer = replace(world, spark=spark, lives=10).drainer()
+        try:
+            writer.write(20)
+            writer.alter()
+            with writer.service.transaction() as txn:
+                for number in range(LONG_ROWS):
+                    txn.insert(long, {"id": number, "body": f"{number:>9000}"})
+            writer.write(20)
+            world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
+            assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
+        finally:
+            drainer.kill()
+    world.check()
+    rows = mariadb.query("SELECT id, CAST(body AS SIGNED), LENGTH(body) FROM k.long ORDER BY id")
+    assert rows == [(number, number, 9000) for number in range(LONG_ROWS)]
+
+
+@pytest.mark.parametrize("missing", ["drainer", "proto"])
+def test_a_node_without_the_package(world: World, missing: str) -> None:
+    """Spark tells why a worker did not start, or trips over that; the drainer's last words name node and package."""
+    with running_cluster() as spark:
+        spark.add("bare", packages=[package for package in PACKAGES if package != missing])
+        world.writer.write(1)
+        drainer = replace(world, spark=spark, lives=20).drainer()
+        try:
+            assert drainer.wait(deadline_s=300) == 2, world.said(drainer)
+        finally:
+            drainer.kill()
+    (last,) = [line for line in drainer.text().splitlines() if "[ERROR]" in line][-1:]
+    module = {"drainer": "drainer", "proto": "binlog"}[missing]
+    assert "node 127.0.0.2 (executor " in last and f"has no module {module}: pip install" in last, world.said(drainer)
 
 
 def command_lines(*servers: Server | None) -> str:

@@ -42,7 +42,7 @@ ROWS = [
     "sink.before_chunk_commit:2",
     "sink.after_chunk_commit:3",
     "drainer.mid_spread",
-    "drainer.before_finish",
+    "drainer.before_commit",
 ]
 DDL = [
     "drainer.after_apply",

@@ -48,7 +48,7 @@ def test_every_table_arrives(name: str, stubs: Stubs, mariadb: MariaDB) -> None:
 CRASHES = [
     "drainer.after_ddl",
     "drainer.after_intent",
-    "drainer.before_finish",
+    "drainer.before_commit",
     "drainer.mid_spread",
     "drainer.after_apply",
 ]

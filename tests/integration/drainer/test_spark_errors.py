@@ -18,8 +18,9 @@ from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.apply.micro_batch import SpreadJob
 from drainer.batch.work import SegmentWork
 from drainer.order.slot import HASH_VERSION
-from drainer.sink.base import Intent, Phase, SlotResult
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import UniqueConflict
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkFeed
@@ -43,19 +44,19 @@ class Harmful:
 
 @dataclass(frozen=True)
 class Refusing:
-    """A destination whose error quotes a name, as all of them do; `surprise` is what it says of a slot otherwise."""
+    """A destination whose error quotes a name, as all of them do; `detail` is what it says of a slot otherwise."""
 
     name: str = ""
-    surprise: str = ""
+    detail: str = ""
     plain: bool = False
     phase: Phase = field(default=Phase.DIRECT)
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
         if self.plain:
             raise OSError(f"file {self.name}")
         if self.name:
             raise UniqueConflict(f"slot {slot}", schema="db", table=self.name, key="k")
-        return SlotResult(slot, sum(len(folded.rows) for folded in work.folded), 1 << 20, 0, self.surprise)
+        return Receipt(slot, sum(len(folded.rows) for folded in segment.folded), 1 << 20, 0, self.detail)
 
 
 @pytest.fixture
@@ -136,11 +137,10 @@ def test_results_of_slots_come_back_as_values(spark: Any, trace: Path) -> None:
     seal = ErrorSeal.new()
     info = table_named("t")
     name = hostile(trace, seal)
-    results = feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(surprise=name)))
+    results = feed_of(spark, seal, *rows(info)).spread(job_of(info, Refusing(detail=name)))
     assert sum(result.rows for result in results) == 20
     assert all(
-        result == SlotResult(result.slot, result.rows, 1 << 20, 0, name) and type(result.rows) is int
-        for result in results
+        result == Receipt(result.slot, result.rows, 1 << 20, 0, name) and type(result.rows) is int for result in results
     )
     assert len({result.slot for result in results}) == len(results) > 1
     assert not trace.exists()

@@ -15,7 +15,8 @@ from drainer.apply.micro_batch import ExamineJob, SpreadJob
 from drainer.batch.work import Probe, SegmentWork
 from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import Counted, RangeDiffers
-from drainer.sink.base import Intent, Phase, SlotResult
+from drainer.sink.base import Intent, Receipt
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkFeed
@@ -49,10 +50,11 @@ class Counting:
 
     phase: Phase = field(default=Phase.DIRECT)
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+        work = segment
         rows = sum(len(folded.rows) for folded in work.folded)
         names = {folded.shape.table for folded in work.folded} | {c.shape.table for c in work.ordered.changes}
-        return SlotResult(slot, rows, 1, 0, ",".join(sorted(names)))
+        return Receipt(slot, rows, 1, 0, ",".join(sorted(names)))
 
 
 def put(key: int, value: int) -> Step:
@@ -102,7 +104,7 @@ def test_a_batch_that_keeps_its_keys(spark: Any, folded: bool) -> None:
     assert [change.new for change in found.ahead.ordered.changes] == [(b"%d" % n,) for n in range(40)]
     results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), folded, with_all))
     assert sum(result.rows for result in results) == 40
-    assert {result.surprise for result in results} == {"unique"} and len(results) > 1
+    assert {result.detail for result in results} == {"unique"} and len(results) > 1
     feed.close()
 
 

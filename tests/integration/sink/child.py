@@ -13,6 +13,7 @@ from typing import Any
 from drainer.batch.work import SegmentWork
 from drainer.sink.base import Identity, Intent, Position
 from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.forks import Child, children
 
@@ -25,12 +26,9 @@ class ChildFailed(Exception):
 
 def spread(destination: MySQLDestination, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
     """A range from begin to finish, one slot after the other."""
-    target = destination.begin(intent)
-    while target is not None:
-        results = [target.apply(slot, work) for slot, work in slots.items()]
-        following = destination.next_phase(intent, results)
-        target = following  # type: ignore[assignment]
-    destination.finish(intent, 1)
+    writer: MySQLSlotWriter | None = destination.begin(intent)
+    while writer is not None:
+        writer = destination.commit(intent, [writer.write(slot, work) for slot, work in slots.items()], 1)
 
 
 def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:

@@ -10,8 +10,8 @@ from binlog.tidb.job import ActionType
 from binlog.tidb.types import Flag
 
 from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
-from drainer.sink.base import Phase
 from drainer.sink.errors import UniqueConflict
+from drainer.sink.mysql.phase import Phase
 from tests.integration.sink.case import change, opened, put, shape, work
 from tests.integration.sink.ddl_case import TEXT, column, step, table
 from tests.integration.sink.test_mysql_spread import at_once, intent
@@ -115,13 +115,12 @@ def test_one_row_goes_and_its_twin_comes_in_another_slot(db: MariaDB) -> None:
     }
     destination = opened(db)
     target = destination.begin(intent())
-    results = [target.apply(slot, slots[slot]) for slot in slots]  # the twins first
-    assert results[0].surprise == "d.t PRIMARY"
-    target = destination.next_phase(intent(), results)
+    results = [target.write(slot, slots[slot]) for slot in slots]  # the twins first
+    assert results[0].detail == "d.t PRIMARY"
+    target = destination.commit(intent(), results, 1)
     while target is not None:
         assert target.phase in (Phase.DELETE, Phase.INSERT)
-        target = destination.next_phase(intent(), [target.apply(slot, slots[slot]) for slot in slots])
-    destination.finish(intent(), 1)
+        target = destination.commit(intent(), [target.write(slot, slots[slot]) for slot in slots], 1)
     assert db.query("SELECT COUNT(*), SUM(c LIKE BINARY 'k%%') FROM d.t") == [(20, 20)]
     stays = {0: work(200, 300, Folded(t, (row("K1", 1),)))}
     with pytest.raises(UniqueConflict, match="Run in the destination, and start again: ALTER TABLE"):

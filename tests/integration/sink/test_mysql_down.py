@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from drainer.batch.work import Folded, Kind
-from drainer.sink.base import Applied, SlotResult
+from drainer.sink.base import Applied, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.sink import MySQLDestination
@@ -44,7 +44,7 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         mariadb.query("CREATE TABLE d.p (id INT PRIMARY KEY)")
         k, p = shape("k", "n", key=()), shape("p", "id")
         destination = opened(mariadb, retry_for_s=60.0)
-        done: list[Applied | SlotResult] = []
+        done: list[Applied | Receipt] = []
 
         def rows(after: int) -> None:
             inserts = [change(k, Kind.INSERT, new=str(after), ts=after + 1, seq=n) for n in range(7)]
@@ -64,12 +64,11 @@ def test_work_goes_on_when_a_killed_server_is_back() -> None:
         target = destination.begin(range_)
         mariadb.server.kill()
         slot = work(300, 400, ordered=[change(k, Kind.INSERT, new="300", ts=301, seq=n) for n in range(7)])
-        thread = threading.Thread(target=lambda: done.append(target.apply(0, slot)))
+        thread = threading.Thread(target=lambda: done.append(target.write(0, slot)))
         thread.start()
         mariadb.server.start()
         thread.join(60)
-        assert destination.next_phase(range_, []) is None
-        destination.finish(range_, 1)
+        assert destination.commit(range_, [], 1) is None
         assert len(done) == 3
         counted = mariadb.query("SELECT n, COUNT(*) FROM d.k GROUP BY n ORDER BY n")
         assert counted == [(100, 7), (200, 7), (300, 7)]

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from drainer.batch.work import Folded, Kind, Match, SegmentWork, TableShape
-from drainer.sink.base import Identity, Intent, Phase, SpreadTarget
+from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
-from drainer.sink.mysql import chunk_progress, position
+from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import connect
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import change, gone, opened, put, server_config, shape, waits_for_a_row, work
 from tests.integration.sink.child import run_until_done, spread
@@ -32,14 +34,13 @@ def intent(after: int = 100, until: int = 200, *, slots: int = 4, chunk_rows: in
 def at_once(destination: MySQLDestination, range_: Intent, slots: Mapping[int, SegmentWork]) -> list[Phase]:
     """A range with every slot on its own thread, the target pickled as Spark does. Returns the phases."""
     phases = []
-    target: SpreadTarget | None = destination.begin(range_)
+    target: MySQLSlotWriter | None = destination.begin(range_)
     with ThreadPoolExecutor(8) as pool:
         while target is not None:
             phases.append(target.phase)
             copies = {slot: pickle.loads(pickle.dumps(target)) for slot in slots}
-            results = list(pool.map(lambda slot, copies=copies: copies[slot].apply(slot, slots[slot]), slots))
-            target = destination.next_phase(range_, results)
-    destination.finish(range_, 1)
+            results = list(pool.map(lambda slot, copies=copies: copies[slot].write(slot, slots[slot]), slots))
+            target = destination.commit(range_, results, 1)
     return phases
 
 
@@ -80,8 +81,8 @@ def test_a_slot_applied_again_does_nothing(db: MariaDB) -> None:
     t = shape("t", "n", key=())
     steps = [change(t, Kind.INSERT, new="5", ts=101, seq=i) for i in range(8)]
     target = opened(db).begin(intent())
-    first = target.apply(0, work(100, 200, ordered=steps))
-    again = target.apply(0, work(100, 200, ordered=list(reversed(steps))))
+    first = target.write(0, work(100, 200, ordered=steps))
+    again = target.write(0, work(100, 200, ordered=list(reversed(steps))))
     assert (first.chunks, first.skipped) == (3, 0)
     assert (again.chunks, again.skipped, again.rows) == (3, 3, 0)
     assert db.query("SELECT COUNT(*) FROM d.t") == [(8,)]
@@ -94,7 +95,7 @@ def test_two_attempts_of_one_slot_at_once(db: MariaDB) -> None:
     steps = [change(t, Kind.INSERT, new=str(i), ts=101, seq=i) for i in range(60)]
     target = opened(db).begin(intent(chunk_rows=2))
     with ThreadPoolExecutor(3) as pool:
-        results = list(pool.map(lambda _: target.apply(0, work(100, 200, ordered=steps)), range(3)))
+        results = list(pool.map(lambda _: target.write(0, work(100, 200, ordered=steps)), range(3)))
     assert sum(result.rows for result in results) == 60
     assert db.query("SELECT n FROM d.t ORDER BY n") == [(i,) for i in range(60)]
 
@@ -134,7 +135,7 @@ def test_a_range_with_an_unfinished_slot_is_not_finished(db: MariaDB) -> None:
     destination.begin(intent())
     db.query("UPDATE tidb_binlog.drainer_mark SET chunks_done=1, chunks_total=3 WHERE slot=2")
     with pytest.raises(PositionMoved, match=r"slots \[2\] of .* are not complete"):
-        destination.finish(intent(), 1)
+        destination.commit(intent(), [], 1)
     assert db.query("SELECT commit_ts, intent IS NULL FROM tidb_binlog.drainer_position") == [(100, 0)]
 
 
@@ -148,11 +149,11 @@ def test_an_old_attempt_writes_nothing_under_a_new_epoch(db: MariaDB) -> None:
     successor = opened(db)
     target = successor.begin(intent())
     with pytest.raises(Fenced, match="epoch"):
-        asleep.apply(0, slot)
-    target.apply(0, slot)
-    successor.finish(intent(), 1)
+        asleep.write(0, slot)
+    target.write(0, slot)
+    assert successor.commit(intent(), [], 1) is None
     with pytest.raises(Fenced, match="marks are gone"):
-        asleep.apply(0, slot)
+        asleep.write(0, slot)
     assert db.query("SELECT n FROM d.t ORDER BY n") == [(0,), (1,), (2,), (3,)]
 
 
@@ -166,13 +167,14 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
     config = server_config(db)
     successor = connect(config, idle_s=60, read_timeout_s=20)
     feed = Feed.of(config, Identity(7, "main", "drainer-1"), successor)
-    held = position.read(successor, feed)
+    store = position.store(successor, feed)
+    held = store.read()
     assert held is not None
-    epoch = position.take_epoch(successor, feed, epoch=held.epoch, node_id="drainer-2")
+    epoch = store.take_epoch(held.epoch, "drainer-2")
     successor.begin()
-    chunk_progress.open_phase(successor, feed, epoch=epoch, intent=intent(), phase=Phase.DIRECT)
+    store.open_chunks(epoch=epoch, intent=intent(), stage=Phase.DIRECT)
     with ThreadPoolExecutor(1) as pool:
-        attempt = pool.submit(asleep.apply, 0, slot)
+        attempt = pool.submit(asleep.write, 0, slot)
         try:
             wait_until(lambda: waits_for_a_row(db), what="the old attempt waits for its mark")
         finally:
@@ -197,14 +199,14 @@ def test_a_chunk_in_flight_is_seen_by_the_successor(db: MariaDB) -> None:
         cursor.execute("UPDATE tidb_binlog.drainer_mark SET chunks_done=1, chunks_total=1 WHERE slot=0")
         cursor.execute("INSERT INTO d.t VALUES (1)")
         successor = opened(db)
-        targets: list[SpreadTarget] = []
+        targets: list[MySQLSlotWriter] = []
         thread = threading.Thread(target=lambda: targets.append(successor.begin(intent())))
         thread.start()
         cursor.execute("SELECT SLEEP(0.3)")
         assert not targets
         in_flight.commit()
         thread.join(120)
-    assert targets[0].apply(0, slot).skipped == 1
+    assert targets[0].write(0, slot).skipped == 1
     assert db.query("SELECT * FROM d.t") == [(1,)]
 
 
@@ -213,7 +215,7 @@ def test_an_open_range_must_be_cut_as_it_was(db: MariaDB) -> None:
     db.query("CREATE TABLE d.t (n INT)")
     t = shape("t", "n", key=())
     steps = [change(t, Kind.INSERT, new=str(i), ts=101, seq=i) for i in range(8)]
-    opened(db).begin(intent()).apply(0, work(100, 200, ordered=steps))
+    opened(db).begin(intent()).write(0, work(100, 200, ordered=steps))
     successor = MySQLDestination(server_config(db))
     assert successor.open(Identity(7, "main", "drainer-1"), 1).intent == intent()
     with pytest.raises(PositionMoved, match="must be finished as it was cut"):
@@ -222,7 +224,7 @@ def test_an_open_range_must_be_cut_as_it_was(db: MariaDB) -> None:
         successor.apply(work(100, 200), 1)
     target = successor.begin(intent())
     with pytest.raises(PositionMoved, match="3 chunks before and into 4"):
-        target.apply(0, work(100, 200, ordered=[*steps, *(change(t, Kind.INSERT, new="9", ts=102) for _ in range(3))]))
+        target.write(0, work(100, 200, ordered=[*steps, *(change(t, Kind.INSERT, new="9", ts=102) for _ in range(3))]))
     assert db.query("SELECT COUNT(*) FROM d.t") == [(8,)]
 
 

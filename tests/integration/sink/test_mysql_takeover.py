@@ -54,7 +54,7 @@ def test_an_old_driver_whose_connection_lives_writes_nothing(db: MariaDB, attemp
         "rows": lambda: old.apply(work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,1)"),))), 1),
         "position": lambda: old.advance(300, 1),
         "range": lambda: old.begin(range_),
-        "end of range": lambda: old.finish(range_, 1),
+        "end of range": lambda: old.commit(range_, [], 1),
         "DDL": lambda: old.ddl(step(1, ActionType.DROP_TABLE, 200, "DROP TABLE `t`")),
         "checkpoint": lambda: old.close(clean=True),
     }

@@ -17,7 +17,7 @@ from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
-from drainer.sink.base import Destination
+from drainer.sink.base import NetSink
 from drainer.sink.memory import MemoryDestination, Store
 from drainer.sink.mysql.sink import MySQLDestination
 from drainer.sink.sqlite.sink import SQLiteDestination
@@ -67,7 +67,7 @@ def merged(payloads: Sequence[bytes]) -> list[bytes]:
     return [payload for _, payload in sorted(served)]
 
 
-def drain(destination: Destination, jobs: Sequence[Job], binlogs: list[bytes], *, batch: int) -> None:
+def drain(destination: NetSink, jobs: Sequence[Job], binlogs: list[bytes], *, batch: int) -> None:
     """`batch`: commits in each batch."""
     position = destination.open(IDENTITY, BEGIN).commit_ts
     supply = Supply(Schema.open(JobHistory(list(jobs)), position_ts=position))

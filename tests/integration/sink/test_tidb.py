@@ -112,17 +112,17 @@ def test_a_transaction_that_meets_a_takeover_is_not_run_again_past_the_fence(dan
     def take_over() -> None:
         while True:
             try:
-                position.take_epoch(other, feed, epoch=epoch, node_id="successor")
+                position.store(other, feed).take_epoch(epoch, "successor")
                 break
             except Retry:
                 continue  # a write conflict, as for a driver that opens
-        stored = position.read(other, feed)
+        stored = position.store(other, feed).read()
         found.append(stored.commit_ts if stored else -1)
 
     successor = threading.Thread(target=take_over, daemon=True)
 
     def body(session: Session) -> None:
-        position.move(session, feed, epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
+        position.store(session, feed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
         successor.start()
         successor.join(2)  # an optimistic one is over by now; a pessimistic one waits for this transaction
         session.execute(b"INSERT INTO d.t VALUES (1)")

@@ -149,7 +149,7 @@ def test_a_writer_leaves_the_fast_way_as_it_is() -> None:
 
 
 def test_empty_payload_is_a_probe() -> None:
-    """W-03, P-RPC-05."""
+    """It decodes as a prewrite with zeros (W-03), which asks and stores nothing (P-RPC-05)."""
     found = scan(b"")
     assert found.is_probe
     assert not found.is_fake
@@ -212,7 +212,7 @@ def test_merge_serves_what_the_go_pump_served(capture: CaptureSet) -> None:
 
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
 def test_recorded_binlogs_are_encoded_to_the_same_bytes(capture: CaptureSet) -> None:
-    """W-01, X-03 against what TiDB sent."""
+    """Scalars also when 0 (W-01, X-03): against what TiDB sent."""
     for payload in capture.writes:
         agrees(payload)
         found = scan(payload)

@@ -16,7 +16,7 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert len(named) > 2 * RULES
     for file, test in named:
         text = (ROOT / file).read_text()
-        assert not test or re.search(rf"^(async )?def {test}\(", text, re.MULTILINE), f"{file}::{test}"
+        assert not test or re.search(rf"^(    )?(async )?def {test}\(", text, re.MULTILINE), f"{file}::{test}"
 
 
 def test_every_rule_has_a_paragraph_with_a_test() -> None:

@@ -24,8 +24,11 @@ from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.state import Schema
-from drainer.sink.base import Destination, Identity, Intent, Phase, SlotResult, SpreadTarget
+from drainer.schema.view import SchemaView
+from drainer.sink.base import AnySink, Examination, Identity, Intent, ParallelSink, Receipt, SlotWriter
 from drainer.sink.errors import DataError, UniqueConflict
+from drainer.sink.examination import strict
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteDestination
@@ -145,7 +148,8 @@ class SQLiteSlots:
     destination: SQLiteSpread
     phase: Phase = Phase.DIRECT
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+        work = segment
         unique = tuple(folded for folded in work.folded if folded.shape.may_collide)
         if self.phase is Phase.DIRECT:
             self._write(replace(work, folded=tuple(folded for folded in work.folded if folded not in unique)))
@@ -154,8 +158,8 @@ class SQLiteSlots:
         except UniqueConflict as error:
             if self.phase is not Phase.DIRECT:
                 raise
-            return SlotResult(slot, 0, 2, 0, str(error))
-        return SlotResult(slot, 1, 2, 0)
+            return Receipt(slot, 0, 2, 0, str(error))
+        return Receipt(slot, 1, 2, 0)
 
     def _write(self, work: SegmentWork) -> None:
         with self.destination._opened().transaction() as connection:
@@ -201,13 +205,13 @@ class SQLiteSpread(SQLiteDestination):
         self.begun: list[Intent] = []
 
     @property
-    def spreads(self) -> bool:
-        return True
+    def parallel(self) -> ParallelSink[SegmentWork]:
+        return self
 
-    def examiner(self) -> SQLiteExaminer:
-        return SQLiteExaminer(self.file)
+    def examination(self, view: SchemaView) -> Examination | None:
+        return strict(view, SQLiteExaminer(self.file))
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter[SegmentWork]:
         if ahead is not None:
             with self._opened().transaction() as connection:
                 sqlite_rows.write(connection, replace(ahead, commits=2))
@@ -215,14 +219,16 @@ class SQLiteSpread(SQLiteDestination):
         self._phase = Phase.DIRECT
         return SQLiteSlots(self)
 
-    def next_phase(self, intent: Intent, results: Sequence[SlotResult]) -> SpreadTarget | None:
+    def commit(
+        self, intent: Intent, receipts: Sequence[Receipt], schema_version: int
+    ) -> SlotWriter[SegmentWork] | None:
         self._phase = {Phase.DIRECT: Phase.DELETE, Phase.DELETE: Phase.INSERT}.get(self._phase, Phase.DIRECT)
-        if self._phase is Phase.DELETE and not any(result.surprise for result in results):
+        if self._phase is Phase.DELETE and not any(receipt.detail for receipt in receipts):
             self._phase = Phase.DIRECT
-        return None if self._phase is Phase.DIRECT else SQLiteSlots(self, self._phase)
-
-    def finish(self, intent: Intent, schema_version: int) -> None:
+        if self._phase is not Phase.DIRECT:
+            return SQLiteSlots(self, self._phase)
         self.advance(intent.until_ts, schema_version)
+        return None
 
 
 @dataclass(frozen=True)
@@ -263,7 +269,7 @@ def stream_of(tables: Sequence[TableInfo], drawn: Sequence[Sequence[Op]], *, ups
     return Stream(tuple(tables), payloads(drawn, upserts=upserts), upserts)
 
 
-def opened(destination: Destination, stream: Stream) -> Pipeline:
+def opened(destination: AnySink, stream: Stream) -> Pipeline:
     """Behind the jobs that make the tables."""
     known = jobs(stream.tables, upserts=stream.upserts)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
@@ -279,7 +285,7 @@ def opened(destination: Destination, stream: Stream) -> Pipeline:
     return pipeline
 
 
-def drain(destination: Destination, stream: Stream, how: Cuts) -> DataError | None:
+def drain(destination: AnySink, stream: Stream, how: Cuts) -> DataError | None:
     """The whole stream, or what is left of it, through a pipeline; the error that stopped it. Whatever else is raised
     leaves the destination as it is."""
     pipeline = opened(destination, stream)

@@ -10,6 +10,8 @@ from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
 
+SQLITE = '[syncer]\ndb-type = "sqlite"\n[syncer.to]\n'
+
 
 def loaded(tmp_path: Path, text: str, *argv: str) -> Config:
     file = tmp_path / "drainer.toml"
@@ -72,7 +74,21 @@ def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) ->
     ("text", "named"),
     [
         ('[syncer]\ndb-type = "sqlite"', "syncer.to.path"),
-        ('[syncer.to]\npath = "x"', "syncer.to.path"),
+        ('[syncer.to]\npath = "x"', r"line 2: syncer.to.path: .*db-type mysql has no path; it is .* of .*sqlite"),
+        (
+            '[syncer]\ndb-type = "sqlite"\n[syncer.to]\npath = "x"\nhost = "h"',
+            r"line 5: syncer.to.host: .*db-type sqlite has no host; it is a setting of mysql, tidb, mariadb",
+        ),
+        (
+            '[syncer]\ndb-type = "sqlite"\n[syncer.to]\npath = "x"\n[syncer.to.security]\nssl-ca = "x"',
+            "has no security",
+        ),
+        (
+            '[syncer]\ndb-type = "sqlite"\n[syncer.to]\npth = "x"',
+            r"unknown .*syncer.to.pth .*did you mean syncer.to.path",
+        ),
+        ("[syncer.to]\nallow_triggers = true", r"unknown .*syncer.to.allow_triggers"),
+        ('[syncer]\ndb-type = "oracle"\n[syncer.to]\npath = "x"', r"must be one of mysql, tidb, mariadb, sqlite"),
         ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
         ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
         ('[syncer.to.security]\nssl-ca = "ca"\nssl-cert = "c"', "ssl-key must be set together"),

@@ -136,7 +136,7 @@ def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restar
 
 
 def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:
-    """Rule 17."""
+    """The destination's position wins (rule 17)."""
     run = start(Store())
     with pytest.raises(BatchRefused, match="does not begin"):
         run.pipeline.run(plan(BEGIN + 1, END), feed(BEGIN, END))

@@ -1,4 +1,4 @@
-"""The committed modules are what the .proto files say today, and the field numbers are the spec's."""
+"""The committed modules are what the .proto files say today, and the field numbers are upstream's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of §1.1: defaults, units, precedence, refusals."""
+"""Settings of a pump: defaults, units, precedence, refusals."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_refusals_name_the_setting(argv: list[str], text: str) -> None:
 
 
 def test_unknown_keys(tmp_path: Path) -> None:
-    """K-02."""
+    """All of them in one error, in upstream's words (K-02)."""
     path = tmp_path / "pump.toml"
     path.write_text("adr = 'x:1'\n[storage.kv]\nblok = 1\n")
     with pytest.raises(ConfigError, match=r"unknown configuration options: adr, storage\.kv\.blok"):

@@ -67,7 +67,7 @@ def test_footer_at_close(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [END_BYTES, b"\0" * 8 + END_BYTES])
 def test_a_payload_that_ends_like_a_footer(tmp_path: Path, tail: bytes) -> None:
-    """P-ST-02 [Q]: four bytes do not make a footer where a record would be lost by it."""
+    """Four bytes do not make a footer (P-ST-02) where a record would be lost by it."""
     log = opened(tmp_path)
     log.append([b"data" + tail], [5])
     log.close()

@@ -174,7 +174,7 @@ def test_node_id_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_directory_has_one_user(tmp_path: Path) -> None:
-    """P-LC-02."""
+    """0700, and locked while the pump lives (P-LC-02)."""
     lock = DirectoryLock(tmp_path / "d")
     assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
     with pytest.raises(DataDirLocked, match="already locked"):
@@ -215,7 +215,7 @@ async def drainer(etcd: MemoryEtcd, name: str, servicer: Drainer | None, *, age_
 
 
 async def test_notify_online_drainers() -> None:
-    """P-LC-05; a dead one with a stale record is only warned about (L-20)."""
+    """All must answer (P-LC-05); a dead one with a stale record is only warned about (L-20)."""
     etcd, living = MemoryEtcd(), Drainer()
     async with drainer(etcd, "d1", living), drainer(etcd, "stale", None, age_ms=31_000):
         await notify_drainers(Registry(etcd), None, now_ts=NOW, pause_s=0.01)

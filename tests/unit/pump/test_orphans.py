@@ -1,4 +1,4 @@
-"""Prewrites whose writer is gone, where there is a TiKV to ask (`1.8`)."""
+"""Prewrites whose writer is gone, where there is a TiKV to ask."""
 
 from __future__ import annotations
 

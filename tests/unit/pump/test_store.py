@@ -50,7 +50,7 @@ async def test_commit_order_whatever_the_write_order(tmp_path: Path) -> None:
     ],
 )
 async def test_sequences_of_the_sorter(tmp_path: Path, steps: list[bytes], served: list[int]) -> None:
-    """§5.2 TestSorter; where upstream's sorter drops 9 behind 10, the resolved ts waits and serves both in order."""
+    """Upstream's TestSorter; where its sorter drops 9 behind 10, the resolved ts waits and serves both in order."""
     async with opened(tmp_path, SetClock(1000)) as store:
         for step in steps:
             await write(store, step)
@@ -130,7 +130,7 @@ async def test_pulls_stay_within_what_was_promised(tmp_path: Path) -> None:
 
 
 async def test_a_purged_position_is_an_error(tmp_path: Path) -> None:
-    """P-RPC-09 [Q]: never a later start in silence."""
+    """Never a later start in silence, as upstream's (P-RPC-09)."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
         await store.resolver.refresh()
@@ -141,7 +141,7 @@ async def test_a_purged_position_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_record_ends_a_pull_with_its_place(tmp_path: Path) -> None:
-    """P-PULL-03 upstream ends the stream as if all was well, for ever."""
+    """Upstream (P-PULL-03) ends the stream as if all was well, for ever."""
     async with opened(tmp_path, SetClock(100)) as store:
         await write(store, prewrite(10), commit(10, 20), prewrite(30), commit(30, 40))
         await store.resolver.refresh()

@@ -208,7 +208,7 @@ async def test_a_late_commit_is_an_alarm_and_is_kept(tmp_path: Path) -> None:
         assert store.counters.late_commits == 1
 
 
-# Rule 5
+# Rollbacks of copies (rule 5)
 
 
 async def test_rule_5_a_rollback_may_overtake_its_prewrite(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ async def test_rule_5_a_rollback_after_the_commit_is_refused(tmp_path: Path) -> 
         assert store.outcome(10) == 20
 
 
-# Rule 1
+# A last word before pausing (rule 1)
 
 
 async def test_rule_1_drained_waits_for_the_commits(tmp_path: Path) -> None:

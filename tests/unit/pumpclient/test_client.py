@@ -1,4 +1,4 @@
-"""The client against stub pumps: where prewrites go, what follows them, and the failover rules of spec 2.4."""
+"""The client against stub pumps: where prewrites go, what follows them, and the failover rules (C-10 to C-14)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selection strategies (spec 2.3)."""
+"""Selection strategies, `range` and `hash`."""
 
 from __future__ import annotations
 

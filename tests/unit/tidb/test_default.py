@@ -1,4 +1,4 @@
-"""The value of a column a row does not carry (spec 2.6)."""
+"""The value of a column a row does not carry (D-TR-03)."""
 
 from __future__ import annotations
 

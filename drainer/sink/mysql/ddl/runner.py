@@ -20,7 +20,6 @@ from binlog.tidb.job import ActionType
 
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided
-from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
 from drainer.sink.mysql.ddl import destination_partitions, fingerprint, recycle_plan, session_context
 from drainer.sink.mysql.ddl.job_plan import Plan, plan_of
@@ -29,10 +28,11 @@ from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import CREATES, why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.position import DONE, JobMark
 
 _log = get_logger(__name__)
 
-# D-LD-14: what the first copy of the data may already contain. Believed only where the step says so.
+# Upstream ignores these (D-LD-14): what the first copy may already contain. Believed only where the step says so.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 _ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
@@ -61,12 +61,12 @@ class DdlRunner:
 
     def is_done(self, job_id: int) -> bool:
         """Whether the job's mark says done."""
-        text = b"SELECT state FROM %s WHERE %s AND job_id=%d" % (self._table(), self._driver.feed.where, job_id)
-        rows = self._driver.patiently(f"mark of DDL job {job_id}", lambda session: session.query(text))
-        return bool(rows) and rows[0][0] == "done"
+        driver = self._driver
+        mark = driver.patiently(f"mark of DDL job {job_id}", lambda session: driver.store(session).job(job_id))
+        return mark is not None and mark.state == DONE
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
-        """Run all statements of a step and move the position. See protocol.Destination.ddl."""
+        """Run all statements of a step and move the position. See base.Sink.ddl."""
         patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.feed.label}")
         lost = False
         while True:
@@ -90,15 +90,12 @@ class DdlRunner:
 
         Returns ids of jobs that are now done. Raises DdlUndecided."""
         session = self._driver.session()
-        rows = session.query(
-            b"SELECT job_id, state, plan FROM %s WHERE %s AND state<>'done'" % (self._table(), self._driver.feed.where)
-        )
         settled: list[int] = []
-        for job_id, state, text in rows:
-            plan = Plan.parse(str(text))
-            if state == "rerun" or not self._happened(session, plan):
+        for mark in self._driver.store(session).open_jobs():
+            plan = Plan.parse(mark.plan)
+            if mark.state == "rerun" or not self._happened(session, plan):
                 if plan.statement == 0 and not plan.may_repeat:
-                    self._forget(int(job_id or 0))
+                    self._forget(mark.job_id)
                     continue
                 self._run_from(plan)
             else:
@@ -178,7 +175,7 @@ class DdlRunner:
         can share a transaction with the mark that says so."""
 
         def body(session: Session) -> None:
-            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._driver.store(session).hold(self._driver.epoch)
             self._execute(session, plan)
             self._write(session, replace(plan, statement=plan.statement + 1), "running")
 
@@ -258,7 +255,7 @@ class DdlRunner:
 
     def _mark(self, session: Session, plan: Plan) -> None:
         def body(session: Session) -> None:
-            position.hold(session, self._driver.feed, epoch=self._driver.epoch)
+            self._driver.store(session).hold(self._driver.epoch)
             self._write(session, plan, "running")
 
         run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
@@ -269,17 +266,16 @@ class DdlRunner:
         session = driver.session()
 
         def body(session: Session) -> None:
-            stored = position.read(session, driver.feed)
+            store = driver.store(session)
+            stored = store.read()
             after_ts = min(stored.commit_ts, plan.commit_ts) if stored else 0
-            position.move(
-                session,
-                driver.feed,
+            store.move(
                 epoch=driver.epoch,
                 after_ts=after_ts,
                 until_ts=plan.commit_ts,
                 schema_version=plan.schema_version,
             )
-            self._write(session, replace(plan, before=None), "done")
+            self._write(session, replace(plan, before=None), DONE)
             self._purge(session, plan.job_id)
 
         run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
@@ -288,38 +284,15 @@ class DdlRunner:
         return f"{self._driver.feed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
 
     def _write(self, session: Session, plan: Plan, state: str) -> None:
-        feed = self._driver.feed
-        session.execute(
-            b"REPLACE INTO %s VALUES (%d,%s,%d,%s,%d,%d,%d,%s)"
-            % (
-                self._table(),
-                feed.cluster_id,
-                feed.name,
-                plan.job_id,
-                session.literal(state),
-                plan.commit_ts,
-                plan.schema_version,
-                plan.statement,
-                session.literal(plan.text()),
-            )
-        )
+        mark = JobMark(plan.job_id, state, plan.commit_ts, plan.schema_version, plan.statement, plan.text())
+        self._driver.store(session).mark_job(mark)
 
     def _forget(self, job_id: int) -> None:
-        session = self._driver.session()
-        session.execute(
-            b"DELETE FROM %s WHERE %s AND job_id=%d AND state<>'done'"
-            % (self._table(), self._driver.feed.where, job_id)
-        )
+        self._driver.store(self._driver.session()).forget_job(job_id)
 
     def _purge(self, session: Session, job_id: int) -> None:
         """Job ids grow; an early job's own binlog is never this many jobs behind."""
-        session.execute(
-            b"DELETE FROM %s WHERE %s AND job_id<%d AND state='done'"
-            % (self._table(), self._driver.feed.where, job_id - _KEPT_JOBS)
-        )
-
-    def _table(self) -> bytes:
-        return self._driver.feed.table("drainer_ddl")
+        self._driver.store(session).purge_jobs(job_id - _KEPT_JOBS)
 
     def _database_collation(self, schema: str) -> str:
         session = self._driver.session()

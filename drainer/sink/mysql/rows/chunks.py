@@ -15,7 +15,7 @@ import numpy as np
 
 from drainer.batch.work import Change, Folded, SegmentWork
 from drainer.changes.net_rows import in_order, row_sizes
-from drainer.sink.base import Phase
+from drainer.sink.mysql.phase import Phase
 
 # Part of the cut, so a constant: another value would cut an open range differently.
 CHUNK_BYTES_MAX: Final = 16 << 20

@@ -23,7 +23,7 @@ _BYTES_MAX: Final = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class MySQLExaminer:
-    """See protocol.Examiner."""
+    """See base.Examiner."""
 
     config: ServerConfig
 

@@ -8,19 +8,21 @@ from functools import partial
 from typing import Final
 
 from drainer.batch.work import SegmentWork
-from drainer.sink.base import Intent, Phase, SlotResult
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DataError
 from drainer.sink.missing_rows import MissingRows
-from drainer.sink.mysql import chunk_progress, connection_pool
+from drainer.sink.mysql import connection_pool
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.position import Feed, store
 from drainer.sink.mysql.retry import Patience
 from drainer.sink.mysql.rows.chunks import Chunk, cut
 from drainer.sink.mysql.rows.refused_row import blame
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
+from drainer.sink.position import check_cut, expect
 
 # A task never pauses between statements; a stopped one must not keep its locks much longer than that.
 _IDLE_S: Final = 120
@@ -31,8 +33,8 @@ class _NotNext(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class MySQLSpread:
-    """See protocol.SpreadTarget. Carries no connection: every `apply` takes one that its process keeps, or opens it."""
+class MySQLSlotWriter:
+    """See base.SlotWriter. Carries no connection: every `write` takes one that its process keeps, or opens it."""
 
     config: ServerConfig
     feed: Feed
@@ -41,15 +43,15 @@ class MySQLSpread:
     phase: Phase
     triggers: frozenset[Name] = frozenset()
 
-    def apply(self, slot: int, work: SegmentWork) -> SlotResult:
-        chunks = cut(work, self.phase, self.intent.chunk_rows)
-        return _SlotRun(self, slot, chunks).run() if chunks else SlotResult(slot, 0, 0, 0)
+    def write(self, slot: int, segment: SegmentWork) -> Receipt:
+        chunks = cut(segment, self.phase, self.intent.chunk_rows)
+        return _SlotRun(self, slot, chunks).run() if chunks else Receipt(slot, 0, 0, 0)
 
 
 class _SlotRun:
     """One attempt at one slot: a session that is replaced when lost, and the number of the next chunk."""
 
-    def __init__(self, target: MySQLSpread, slot: int, chunks: list[Chunk]) -> None:
+    def __init__(self, target: MySQLSlotWriter, slot: int, chunks: list[Chunk]) -> None:
         self._target = target
         self._slot = slot
         self._chunks = chunks
@@ -59,7 +61,7 @@ class _SlotRun:
         self._missing = MissingRows()
         self._keys = UniqueKeys()  # no DDL lies within a range
 
-    def run(self) -> SlotResult:
+    def run(self) -> Receipt:
         patience = Patience(f"slot {self._slot} of {self._range}", self._target.config.retry_for_s)
         skipped: int | None = None
         try:
@@ -69,10 +71,10 @@ class _SlotRun:
                     skipped = done if skipped is None else skipped
                     self._from(done)
                     self._keep()
-                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped)
+                    return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"
-                    return SlotResult(self._slot, self._rows, len(self._chunks), skipped or 0, place)
+                    return Receipt(self._slot, self._rows, len(self._chunks), skipped or 0, place)
                 except _NotNext:
                     continue
                 except Retry as error:
@@ -86,10 +88,11 @@ class _SlotRun:
     def _done(self) -> int:
         """Chunks committed so far; after a lost answer this tells what became of the last one."""
         target = self._target
-        mark = chunk_progress.read(self._open(), target.feed, intent=target.intent, phase=target.phase, slot=self._slot)
-        mark = chunk_progress.expect(mark, target.feed, epoch=target.epoch, slot=self._slot, intent=target.intent)
-        chunk_progress.check_cut(mark, len(self._chunks), target.feed, slot=self._slot)
-        return mark.chunks_done
+        marks, label = store(self._open(), target.feed), target.feed.label
+        found = marks.chunk(intent=target.intent, stage=target.phase, slot=self._slot)
+        mark = expect(found, label, epoch=target.epoch, slot=self._slot, intent=target.intent)
+        check_cut(mark, len(self._chunks), label, slot=self._slot)
+        return mark.done
 
     def _from(self, first: int) -> None:
         for number in range(first, len(self._chunks)):
@@ -124,12 +127,10 @@ class _SlotRun:
 
     def _write(self, session: Session, chunk: Chunk, number: int) -> None:
         target = self._target
-        if not chunk_progress.step(
-            session,
-            target.feed,
+        if not store(session, target.feed).step_chunk(
             epoch=target.epoch,
             intent=target.intent,
-            phase=target.phase,
+            stage=target.phase,
             slot=self._slot,
             chunk=number,
             total=len(self._chunks),

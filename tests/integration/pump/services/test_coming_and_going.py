@@ -133,7 +133,7 @@ async def test_rule_2_forced_offline(tmp_path: Path, etcd: MemoryEtcd, pd: StubP
 
 
 async def test_a_copy_on_two_pumps_is_settled(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
-    """§1.8: the other pump serves the commit, so this copy ends as rolled back; a rollback there says nothing."""
+    """The other pump serves the commit, so this copy ends as rolled back; a rollback there says nothing."""
     pd.set(5, hold=True)
     async with (
         running(tmp_path, etcd, pd, "p1", **{"pending-warn": 1}) as first,

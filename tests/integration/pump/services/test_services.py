@@ -56,7 +56,7 @@ async def test_write_batch_tells_each_error_by_its_index(client: Client) -> None
 
 
 async def test_write_binlog_of_upstream(client: Client) -> None:
-    """§1.3: success, the probe, and errors as UNKNOWN with upstream's text."""
+    """Success, the probe (P-RPC-05), and errors as UNKNOWN with upstream's text (P-RPC-04)."""
     await client.write(prewrite(10))
     await client.write(b"")
     client.cluster_id = 8
@@ -94,7 +94,7 @@ async def test_a_ts_far_ahead_is_refused_on_every_way_in(client: Client) -> None
 
 
 async def test_gzip_is_taken(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
-    """P-RPC-11."""
+    """A caller may compress (P-RPC-11)."""
     pd.set(5, hold=True)
     async with (
         running(tmp_path, etcd, pd) as pump,
@@ -121,7 +121,7 @@ async def test_large_messages(client: Client, pd: StubPD) -> None:
 
 
 async def test_pull_binlogs_follows_the_writes(client: Client, pd: StubPD) -> None:
-    """§1.9: exclusive position, commit order, fakes unchanged, and a commit arrives without waiting for a tick."""
+    """Exclusive position, commit order, fakes unchanged, and a commit arrives without waiting for a tick."""
     await client.write_batches([[prewrite(10), commit(10, 20), encode_fake(25)]])
     pd.set(30, hold=True)
     stream = client.pull_binlogs(0)
@@ -196,7 +196,7 @@ async def test_inspect_and_settle(client: Client, pd: StubPD) -> None:
 
 
 async def test_status_pages(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
-    """§1.11 and the metrics of §1.12."""
+    """Upstream's paths and the names of its metrics."""
     import aiohttp
 
     async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:

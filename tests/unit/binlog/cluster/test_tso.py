@@ -19,7 +19,7 @@ def test_order_is_time_then_counter() -> None:
 
 
 def test_approximate_counts_whole_seconds() -> None:
-    """R-04."""
+    """What a record's updateTS is made of (R-04)."""
     start = tso.compose(1_700_000_000_000, 5)
     assert tso.approximate(start, 0.999) == start
     assert tso.approximate(start, 2.5) == tso.compose(1_700_000_002_000, 5)

@@ -69,7 +69,7 @@ def test_no_durations(text: str) -> None:
 
 
 def test_retention_is_days_or_a_duration() -> None:
-    """K-11."""
+    """A plain number is days (K-11)."""
     assert parse_retention("7") == timedelta(days=7)
     assert parse_retention(7) == timedelta(days=7)
     assert parse_retention("7h") == timedelta(hours=7)
@@ -79,7 +79,7 @@ def test_retention_is_days_or_a_duration() -> None:
 
 
 def test_urls_are_trimmed_and_sorted() -> None:
-    """K-05."""
+    """And binlogctl and the client take host:port (K-05)."""
     assert parse_urls(" http://b:2 ,https://a:1") == ("http://b:2", "https://a:1")
     assert parse_urls(["unix://x:1"]) == ("unix://x:1",)
     assert parse_loose_urls("b:2, http://a:1") == ("http://a:1", "http://b:2")
@@ -133,5 +133,5 @@ def test_names() -> None:
 
 
 def test_default_host_is_an_ipv4_address() -> None:
-    """K-06."""
+    """Of an interface, or 127.0.0.1 (K-06)."""
     assert ipaddress.IPv4Address(default_host())

@@ -96,7 +96,7 @@ async def test_a_busy_address_is_named(server: StatusServer) -> None:
 
 
 async def test_allowed_names_guard_pages(tmp_path: Path) -> None:
-    """S-03 over HTTP."""
+    """cert-allowed-cn over HTTP (S-03)."""
     authority = Authority(tmp_path)
     pair = authority.issue("server")
     settings = Security(str(authority.ca), str(pair.cert), str(pair.key), ("good",))

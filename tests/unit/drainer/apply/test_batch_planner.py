@@ -224,7 +224,7 @@ def test_what_lies_before_a_large_transaction_comes_first() -> None:
 
 
 def test_a_large_transaction_on_two_pumps_is_read_from_both() -> None:
-    """Rule 19."""
+    """Its writer may have written it twice, to be sure (rule 19)."""
     found = planned(large("a", 70), large("b", 70), large("c", 71))
     assert isinstance(found, Plan) and found.holders == ("a", "b")
     assert [r.node_id for r in found.large] == ["a", "b"]

@@ -21,7 +21,7 @@ from drainer.batch.work import SegmentWork
 from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
-from drainer.sink.base import Applied, Intent, SpreadTarget
+from drainer.sink.base import Applied, Intent, SlotWriter
 from drainer.sink.errors import CommitRefused, UniqueConflict
 from drainer.sink.sqlite.layout import quote, table_name
 from tests.support.local_batch import LocalFeed
@@ -254,7 +254,7 @@ def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> N
 class DeadAfterBegin(SQLiteSpread):
     """The intent is recorded with what goes ahead, and then the process ends."""
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter:
         super().begin(intent, ahead)
         raise KeyboardInterrupt
 
@@ -287,7 +287,7 @@ def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Pa
 class RefusesCommit(SQLiteSpread):
     """As a server whose limit for a transaction shows at its end."""
 
-    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SpreadTarget:
+    def begin(self, intent: Intent, ahead: SegmentWork | None = None) -> SlotWriter:
         raise CommitRefused(f"{intent}: COMMIT is refused, nothing of it is written: transaction too large")
 
 

@@ -20,7 +20,7 @@ from binlog.runtime.security import Security
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.apply.batch_planner import Mode, Plan, Sizes
-from drainer.apply.fold_order import FoldOrder
+from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import SpreadJob
 from drainer.order.blob import split_totals, with_totals
 from drainer.order.errors import BlobError
@@ -31,8 +31,9 @@ from drainer.pumps.stub import StubPump
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.pumps.watermark import Limits
 from drainer.service.scheduler import Scheduler
-from drainer.sink.base import Intent, SlotResult
+from drainer.sink.base import Intent, Receipt
 from drainer.sink.memory import Store
+from drainer.sink.position import Stored
 from drainer.spark.errors import ErrorInTask, ErrorSeal
 from drainer.spark.shuffle_apply import Apply, Fold, of_all_slots
 from drainer.spark.source.executor import read_task
@@ -66,10 +67,10 @@ class TaskFeed:
         for batch in self._read():
             yield from zip(batch.column("pump").to_pylist(), batch.column("blob").to_pylist(), strict=True)
 
-    def check(self, order: FoldOrder) -> None:
+    def check(self, order: ReadOrder) -> None:
         raise AssertionError("the schema is complete")
 
-    def spread(self, job: SpreadJob) -> Sequence[SlotResult]:
+    def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         batches = self._read()
         if not job.folded:
             batches = [folded for batch in batches for folded in Fold(job.order)(iter([batch]))]
@@ -78,9 +79,9 @@ class TaskFeed:
             numbers = batch.column("seq" if job.folded else "slot").to_pylist()
             for slot, blob in zip(numbers, batch.column("blob").to_pylist(), strict=True):
                 slots[slot].append(blob)
-        apply = Apply(job.intent, job.target, job.order.format, job.planned)
+        apply = Apply(job.order, job.intent, job.writer, job.planned)
         results = [list(apply(iter([_slotted(slot, blobs)]))) for slot, blobs in slots.items()]
-        found = [SlotResult(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
+        found = [Receipt(*row.values()) for batches in results for batch in batches for row in batch.to_pylist()]
         return of_all_slots(found, job.intent, job.planned)
 
     def _read(self) -> list[pa.RecordBatch]:
@@ -151,7 +152,12 @@ async def run(pipeline: Pipeline, plan: Plan, feed: TaskFeed | None = None) -> N
 
 def moved(store: Store) -> bool:
     """Whether anything was written or the position has moved."""
-    return bool(store.commit_ts != BEGIN_TS or store.rows or store.slots_done or store.log)
+    return bool(
+        store.commit_ts != BEGIN_TS
+        or store.rows
+        or any(mark.done for mark in store.document.chunks.values())
+        or store.log
+    )
 
 
 @BOTH
@@ -214,7 +220,9 @@ async def test_a_late_commit_between_plan_and_pull_is_in_the_next_plan(sizes: Si
             await run(pipeline, plan)
         assert not moved(made.store)
         if sizes is SPREAD:
-            made.store.intent = None  # the life below has begun nothing
+            stored = made.store.position.read()
+            assert stored is not None
+            made.store.document.stored = replace(stored, intent=None)  # the life below has begun nothing
         await made.end()
         plan, pipeline = await made.plan()
         await run(pipeline, plan)
@@ -277,8 +285,8 @@ async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> 
 
 def test_a_slot_that_no_task_reported_is_missed() -> None:
     intent = Intent(10, 20, 3, 100, HASH_VERSION, "d")
-    some = SlotResult(1, 5, 1, 0)
-    empty = [SlotResult(slot, 0, 0, 0) for slot in (0, 2)]
+    some = Receipt(1, 5, 1, 0)
+    empty = [Receipt(slot, 0, 0, 0) for slot in (0, 2)]
     assert of_all_slots([some, *empty], intent) == [some]
     with pytest.raises(RangeDiffers, match=r"slots \[2\] of the batch \(10, 20\]"):
         of_all_slots([some, empty[0]], intent)
@@ -299,8 +307,8 @@ async def test_an_open_batch_is_counted_anew_and_finished() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, range(1, 90)))
         await made.add("b", row(95))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (50,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         plan, pipeline = await made.plan()
         assert plan.intent is not None and plan.until_ts == ts(60)
         assert plan.planned == {"a": Counted(50, sum(len(row(key)) for key in range(1, 51)))}
@@ -326,8 +334,8 @@ async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tu
     """Its chunks would be cut in other places (rule 16): it holds back by name and numbers, until an operator says."""
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = given_up
         if given_up:
             plan, pipeline = await made.plan()
@@ -345,8 +353,8 @@ async def test_one_pump_given_up_says_nothing_of_another() -> None:
     async with drainer(SPREAD) as made:
         await made.add("a", *map(row, (1, 2)))
         await made.add("b", *map(row, (3, 4)))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a", "b"), (3, 3))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = ("a",)
         with pytest.raises(AssertionError, match=r"pump b: it held 3 binlogs of the unfinished batch"):
             await made.plan(looks=1)
@@ -357,8 +365,8 @@ async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:
     """An operator forced it offline, for its disk is lost: no task reads, so no slot hears of totals."""
     async with drainer(SPREAD) as made:
         await made.add("b", row(70))
-        made.store.commit_ts, made.store.epoch = BEGIN_TS, 1
-        made.store.intent = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        opened = Intent(BEGIN_TS, ts(60), SLOTS, 100, HASH_VERSION, "d", ("a",), (3,))
+        made.store.document.stored = Stored(BEGIN_TS, 0, 1, intent=opened, stage="direct")
         made.finish_without = ("a",)
         plan, pipeline = await made.plan()
         assert plan.intent is not None and plan.tasks == ()

@@ -1,4 +1,4 @@
-"""Rows of one schema for a destination of another (X-08, row format 2.6), and rows that are wrong."""
+"""Rows of one schema for a destination of another (X-08, D-TR-03), and rows that are wrong."""
 
 from __future__ import annotations
 

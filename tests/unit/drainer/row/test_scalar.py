@@ -38,7 +38,7 @@ def test_no_float(value: float) -> None:
 
 
 def test_enum_and_set_beyond_their_names() -> None:
-    """X-14: an ENUM's error value is 0; a SET's unknown bit is damage (row format 1.9)."""
+    """X-14: an ENUM's error value is 0; a SET's unknown bit is damage (F-01)."""
     assert scalar.enum_index(3, 2) == 0
     assert scalar.enum_name(0, ("a",)) == ""
     with pytest.raises(DecodeError, match="4"):

@@ -16,7 +16,9 @@ from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark
 from drainer.schema.keeper import Known
 from drainer.service.first_start import first_start, tell
 from drainer.sink.base import FirstStart, Identity
+from drainer.sink.document_position import Document
 from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.position import Stored
 from drainer.sink.sqlite.sink import SQLiteDestination
 
 IDENTITY = Identity(1, "default", "d")
@@ -97,10 +99,10 @@ async def test_a_destination_with_one_of_the_tables_was_filled_by_somebody() -> 
 
 async def test_a_setting_that_has_no_effect_is_told_with_both_numbers() -> None:
     for given in ({"initial-commit-ts": 17}, {"initial-commit-ts": -1}):
-        _, (line,) = said(config(**given), FirstStart(), Store(commit_ts=900))
+        _, (line,) = said(config(**given), FirstStart(), Store(Document(Stored(900, 0, 0))))
         assert line["log_level"] == "warning"
         assert (line["initial_commit_ts"], line["position"]) == (given["initial-commit-ts"], 900)
-    assert said(config(), FirstStart(), Store(commit_ts=900)) == (900, [])
+    assert said(config(), FirstStart(), Store(Document(Stored(900, 0, 0)))) == (900, [])
     assert said(config(**{"initial-commit-ts": 0}), FirstStart(TABLES), Store()) == (0, [])
 
 

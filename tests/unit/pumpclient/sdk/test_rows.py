@@ -30,7 +30,7 @@ ID = Column("id", t.BigInt(), primary_key=True)
 
 
 def test_worked_bytes() -> None:
-    """Row format 2.7."""
+    """By hand from the layout of a row (F-02)."""
     made = codec(ID, Column("name", t.VarChar(24)))
     assert made.insert({"id": 1, "name": "a"}, rowid=0).hex(" ") == "08 02 08 04 02 02 61"
     assert made.insert({"id": 2}, rowid=0) == b"\x08\x04\x00"
@@ -187,7 +187,7 @@ def test_an_update_names_unknown_columns_of_either_row() -> None:
 def test_keys() -> None:
     made = codec(Column("id", t.BigInt(unsigned=True), primary_key=True))
     encoded = made.insert({"id": (1 << 64) - 1}, rowid=0)
-    assert encoded == b"\x08\x01\x00"  # a handle is signed even where its column is not (row format 2.2)
+    assert encoded == b"\x08\x01\x00"  # a handle is signed even where its column is not (F-02)
     assert decode_table_key(made.key(encoded)) == RecordKey(104, -1)
     made = codec(Column("a", t.VarChar(9), primary_key=True), Column("b", t.NumericType(5, 1), primary_key=True))
     key = decode_table_key(made.key(made.insert({"a": "x", "b": Decimal("1.5")}, rowid=0)))

@@ -133,7 +133,7 @@ def test_refused(kind: FieldType, value: object, why: str) -> None:
 
 
 def test_unsigned_numbers_remember_it() -> None:
-    """The flag byte of a row depends on it (row format 1.9)."""
+    """The flag byte of a row depends on it (F-01)."""
     for kind, value in ((t.Int(unsigned=True), 5), (t.Bit(3), 5), (t.Enum("a"), "a"), (t.Set("a"), "a")):
         assert isinstance(encoder(kind)(value), Uint)
     assert not isinstance(encoder(t.Int())(5), Uint)

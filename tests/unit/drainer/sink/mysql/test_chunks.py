@@ -10,7 +10,7 @@ import pytest
 from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.changes.net import states_from
 from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
-from drainer.sink.base import Phase
+from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows import chunks
 from drainer.sink.mysql.rows.chunks import cut
 from drainer.sink.mysql.rows.format import SQL_TEXT

@@ -9,12 +9,13 @@ import pytest
 from binlog.errors import ConfigError
 
 from drainer.spark import errors
-from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed
+from drainer.spark.errors import ErrorSeal, NodeLacks, SparkFailed, WorkerNotStarted
 from drainer.spark.startup import node_requirements
 from drainer.spark.startup.node_requirements import (
     build,
     check_build,
     lacking,
+    lacking_in,
     last_error,
     mismatch,
     warn_of_loopback,
@@ -93,6 +94,22 @@ def test_what_a_node_lacks_is_told_with_its_name(text: str, wanted: str) -> None
 )
 def test_what_is_something_else_is_left_alone(text: str) -> None:
     assert lacking(text) is None
+
+
+NULL_POINTER = LOST + "java.lang.NullPointerException"
+
+
+def test_the_reason_is_in_an_earlier_attempt_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    earlier = WORKER.format(said="ModuleNotFoundError: No module named 'of_an_earlier_life'")
+    log.write_text(f"WARN TaskSetManager: {earlier}\n")
+    begin = log.stat().st_size
+    assert lacking_in(log, begin) is None
+    no_grpc = "(ModuleNotFoundError: No module named 'grpc')"
+    with log.open("a") as more:
+        more.write(f"WARN TaskSetManager: {WORKER.format(said=NO_MODULE + no_grpc)}\n")
+        more.write(f"WARN TaskSetManager: {NULL_POINTER}\nERROR TaskSetManager: Task 0 failed 4 times; aborting job\n")
+    assert lacking_in(log, begin) == f"node 10.0.0.5 (executor 3) has no module grpc: {node_requirements.INSTALL}"
 
 
 @pytest.mark.parametrize(
@@ -194,12 +211,24 @@ def test_an_address_of_this_machine_alone_is_told(
     assert said == ([host] if told else [])
 
 
-def test_a_worker_that_did_not_start_for_a_reason_that_spark_lost() -> None:
-    at = "\n\tat org.apache.spark.api.python."
-    lost = LOST + "java.lang.NullPointerException"
-    found = ErrorSeal("s").unwrap(RuntimeError(lost + at + "PythonWorkerFactory.stopDaemon(PythonWorkerFactory.scala)"))
-    assert type(found) is SparkFailed
-    assert str(found).startswith("node 10.0.0.5 (executor 3) cannot start a Python worker")
-    assert node_requirements.INSTALL in str(found)
-    other = ErrorSeal("s").unwrap(RuntimeError(lost + at + "BasePythonRunner.compute(PythonRunner.scala)"))
-    assert "NullPointerException" in str(other) and "cannot start" not in str(other)
+@pytest.mark.parametrize(
+    ("behind", "is_start"),
+    [
+        ("\n\tat org.apache.spark.api.python.PythonWorkerFactory.stopDaemon(PythonWorkerFactory.scala)", True),
+        (": x\n\tat org.apache.spark.api.python.PythonWorkerFactory.stopDaemon(PythonWorkerFactory.scala)", True),
+        (
+            "\n\tat java.base/java.util.Objects.requireNonNull(Objects.java:209)\n\tat java.base/sun.nio.fs.X(Y.java:1)"
+            "\n\tat org.apache.spark.api.python.PythonWorkerFactory.createWorker$1(PythonWorkerFactory.scala:167)",
+            True,
+        ),
+        ("", True),
+        ("\n\nDriver stacktrace:\n\tat org.apache.spark.scheduler.DAGScheduler", True),
+        ("\n\tat org.apache.spark.api.python.BasePythonRunner.compute(PythonRunner.scala)", False),
+    ],
+)
+def test_a_worker_that_did_not_start_for_a_reason_that_spark_lost(behind: str, is_start: bool) -> None:
+    found = ErrorSeal("s").unwrap(RuntimeError(NULL_POINTER + behind))
+    assert type(found) is (WorkerNotStarted if is_start else SparkFailed)
+    assert str(found).startswith("node 10.0.0.5 (executor 3) cannot start a Python worker") is is_start
+    assert (node_requirements.INSTALL in str(found)) is is_start
+    assert is_start or "NullPointerException" in str(found)

@@ -1,0 +1,137 @@
+"""Binlogs between two DDLs to what a sink wants of them: the one place that knows both kinds of segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from drainer.apply.fold_order import ChangesOrder, FoldOrder, PackedView, ReadOrder
+from drainer.batch.shown import shown_keys
+from drainer.batch.work import SegmentWork
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.stream import StreamDecoder
+from drainer.order.slot import HASH_VERSION
+from drainer.row.format import Format
+from drainer.schema.view import SchemaView
+from drainer.sink.base import AnySink, Examination, Segment, Slotting, Wants
+
+Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_ts and until_ts to its segment
+
+
+class Builder(Protocol):
+    """Collects binlogs, then gives their segment, once."""
+
+    def add_all(self, payloads: Iterable[bytes]) -> None: ...
+
+    def finish(self, after_ts: int, until_ts: int) -> Segment: ...
+
+    def hides_conflict(self) -> bool: ...
+
+
+class RowDecoder(Protocol):
+    """Decodes under one view. Keeps what it has made; not for several threads."""
+
+    @property
+    def view(self) -> SchemaView: ...
+
+    def builder(self) -> Builder: ...
+
+    def transaction(self) -> Piece:
+        """For the pieces of one large transaction, in its order."""
+        ...
+
+
+class Segments(Protocol):
+    """How rows become what a sink wants. `cut_version`: of how a spread batch is cut into slots (rule 16)."""
+
+    @property
+    def cut_version(self) -> int: ...
+
+    @property
+    def slots(self) -> int | None:
+        """How many slots a batch is cut into; None: as many as suit the executors."""
+        ...
+
+    def decoder(self, view: SchemaView) -> RowDecoder: ...
+
+    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
+        """For executors. `examined`: the batch is looked at before it is begun; one that is open has been."""
+        ...
+
+    def shown_keys(self, segment: Any, schema: str, table: str) -> str:
+        """Rows of a table in one transaction, for an error."""
+        ...
+
+
+def segments_for(sink: AnySink) -> Segments:
+    if sink.wants is Wants.NET:
+        return NetSegments(sink.format)
+    return ChangeSegments(sink.slotting)
+
+
+@dataclass(frozen=True)
+class _NetDecoder:
+    """`decoder`: keeps what it has made."""
+
+    decoder: SegmentDecoder
+
+    @property
+    def view(self) -> SchemaView:
+        return self.decoder.view
+
+    def builder(self) -> SegmentBuilder:
+        return SegmentBuilder(self.decoder)
+
+    def transaction(self) -> Piece:
+        def piece(payload: bytes, after_ts: int, until_ts: int) -> SegmentWork:
+            builder = self.builder()
+            builder.add_all([payload])
+            return builder.finish(after_ts, until_ts)
+
+        return piece
+
+
+@dataclass(frozen=True)
+class NetSegments:
+    """The last state of each key."""
+
+    format: Format
+    cut_version: int = HASH_VERSION
+    slots: int | None = None
+
+    def decoder(self, view: SchemaView) -> RowDecoder:
+        return _NetDecoder(SegmentDecoder(view, self.format))
+
+    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
+        ahead = examination.ahead if examination is not None else frozenset()
+        return FoldOrder(view, self.format, slots, ahead, examined and examination is not None)
+
+    def shown_keys(self, segment: SegmentWork, schema: str, table: str) -> str:
+        return shown_keys(segment, schema, table)
+
+
+@dataclass(frozen=True)
+class ChangeSegments:
+    """Every change."""
+
+    slotting: Slotting
+
+    @property
+    def cut_version(self) -> int:
+        return self.slotting.version
+
+    @property
+    def slots(self) -> int | None:
+        return self.slotting.count
+
+    def decoder(self, view: SchemaView) -> RowDecoder:
+        return StreamDecoder(view)
+
+    def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
+        assert examination is None, "unique values are followed where rows fold"
+        return ChangesOrder(view, slots, self.slotting)
+
+    def shown_keys(self, segment: ChangeSegment, schema: str, table: str) -> str:
+        return ""

@@ -1,0 +1,264 @@
+"""Every change of the rows between two DDLs, unfolded, as columns: for sinks that want them all.
+
+    binlogs ─► scan ─► decode ─► ChangeSegment                                         (inline)
+    binlogs ─► scan ─► decode ─► slots ─► raw rows by slot ─► sort ─► decode ─► ChangeSegment   (spread)
+
+Through a shuffle go the rows as they are in the binlog, which is smaller than their columns, and decoding is cheap.
+Blob of a slot: CHANGES_BLOB (one byte), the changes and the bytes of binlogs that the part holds (`<QQ`, in one of its
+blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from binlog.errors import DecodeError
+
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes, ColumnDecoder
+from drainer.changes.scan import Rows, Scanned, scan_all
+from drainer.changes.vector import Buffer, Ints
+from drainer.order.errors import BlobError
+from drainer.row.codec import Codec
+from drainer.row.decode import Decoder
+from drainer.schema.errors import SchemaError
+from drainer.schema.view import SchemaView
+
+CHANGES_BLOB: Final = 32  # order/blob.py counts from 1, slots.py from 16
+# Places in a buffer are 32-bit numbers, and what a sink makes of one share is several times as large.
+SHARE_BYTES_MAX: Final = 64 << 20
+_HEAD: Final = Struct("<BQQ")
+_BETWEEN: Final = b"\xff"  # behind a row, so that one without its last columns is seen to end
+_SCHEMA: Final = pa.schema(
+    [
+        ("commit_ts", pa.uint64()),
+        ("start_ts", pa.uint64()),
+        ("sequence", pa.int64()),
+        ("version", pa.int64()),
+        ("table_id", pa.int64()),
+        ("kind", pa.int8()),
+        ("row", pa.binary()),
+    ]
+)
+
+SlotsOf = Callable[[Changes, int], Ints]  # changes and how many slots there are: the slot of each
+
+
+def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
+    """(number in `segment.changes`, row in it) of every change, in upstream's order."""
+    if not segment.changes:
+        return
+    of = np.concatenate([np.full(len(one), number) for number, one in enumerate(segment.changes)])
+    row = np.concatenate([np.arange(len(one)) for one in segment.changes])
+    by_place = np.argsort(np.concatenate([one.order for one in segment.changes]), kind="stable")
+    yield from zip(of[by_place].tolist(), row[by_place].tolist(), strict=True)
+
+
+class StreamDecoder:
+    """Decodes the rows of one view. Keeps what it has made; not for several threads."""
+
+    def __init__(self, view: SchemaView) -> None:
+        self.view = view
+        self._columns = ColumnDecoder(view)
+
+    def builder(self) -> StreamBuilder:
+        return StreamBuilder(self)
+
+    def transaction(self) -> Callable[[bytes, int, int], ChangeSegment]:
+        """For a transaction that comes in pieces, one after another: (piece, after_ts, until_ts) to its changes, whose
+        places in the transaction go on from piece to piece."""
+        before = 0
+
+        def piece(payload: bytes, after_ts: int, until_ts: int) -> ChangeSegment:
+            nonlocal before
+            scanned = _scanned([payload])
+            count = len(scanned.rows)
+            rows = replace(scanned.rows, sequence=scanned.rows.sequence + before)
+            before += count
+            return self._segment([rows], [payload], scanned.source_bytes, after_ts, until_ts)
+
+        return piece
+
+    def decode(self, rows: Rows) -> list[Changes]:
+        """All of them but those that are left out (schema.view.Gone). Raises as ColumnDecoder.decode, and
+        TableUnverified."""
+        found: list[Changes] = []
+        for group in self._columns.groups(rows):
+            codec = self._columns.codec(group)
+            if codec is not None:
+                found += self._columns.decode_group(codec, group)
+            elif self._columns.decoder.has_strays:
+                found += self._one_by_one(group)
+        self._columns.decoder.check_verified()
+        return found
+
+    def _one_by_one(self, group: Rows) -> Iterator[Changes]:
+        """Rows that say themselves which table they belong to."""
+        chosen: dict[int, tuple[Codec, list[int]]] = {}
+        for number in range(len(group)):
+            codec = self._columns.decoder.codec_of_row(
+                int(group.table_id[number]),
+                int(group.version[number]),
+                int(group.commit_ts[number]),
+                Kind(int(group.kind[number])),
+                group.row(number),
+            )
+            if codec is not None:
+                chosen.setdefault(id(codec), (codec, []))[1].append(number)
+        for codec, numbers in chosen.values():
+            yield from self._columns.decode_group(codec, group.take(np.array(numbers, np.int64)))
+
+    def _segment(
+        self, shares: Iterable[Rows], payloads: Sequence[bytes], source_bytes: int, after_ts: int, until_ts: int
+    ) -> ChangeSegment:
+        """`payloads`: what the rows are of, so that the first bad one can be named."""
+        try:
+            found = [one for rows in shares for one in self.decode(rows)]
+        except (DecodeError, SchemaError) as error:
+            self._raise_first(payloads, error)
+            raise
+        return _segment_of(found, source_bytes, after_ts, until_ts)
+
+    def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
+        """Raise what stops the first row that is stopped by anything."""
+        decoder = Decoder(self.view)
+        try:
+            for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
+                pass
+            decoder.check_verified()
+        except (DecodeError, SchemaError) as first:
+            raise first from error
+
+
+class StreamBuilder:
+    """Collects binlogs in any order, then gives their changes, once: `finish` as a whole, or `cut` for shuffling."""
+
+    def __init__(self, decoder: StreamDecoder) -> None:
+        self._decoder = decoder
+        self._payloads: list[bytes] = []
+
+    def add_all(self, payloads: Iterable[bytes]) -> None:
+        """Served binlogs; a transaction that is there twice counts once (rule 19)."""
+        self._payloads.extend(payloads)
+
+    def add_in_order(self, payloads: Iterable[bytes]) -> None:
+        """The same: nothing is folded."""
+        self._payloads.extend(payloads)
+
+    def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
+        """Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of
+        the first row that has one."""
+        scanned = _scanned(self._payloads)
+        return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
+
+    def hides_conflict(self) -> bool:
+        """Nothing is folded, so nothing is hidden."""
+        return False
+
+    def cut(self, slots: int, slots_of: SlotsOf) -> dict[int, bytes]:
+        """Slot → blob for `merge`, none for slots that get nothing. Raises as `finish`."""
+        scanned = _scanned(self._payloads)
+        rows = scanned.rows
+        segment = self._decoder._segment([rows], self._payloads, scanned.source_bytes, 0, 0)
+        slot = np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64)
+        for changes in segment.changes:
+            slot[changes.order] = slots_of(changes, slots)
+        of_rows = slot[rows.order]
+        blobs: dict[int, bytes] = {}
+        count, size = segment.change_count, segment.source_bytes
+        for number in np.unique(of_rows[of_rows >= 0]).tolist():
+            blobs[number] = _packed(rows.take(of_rows == number), count, size)
+            count = size = 0
+        return blobs
+
+
+def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
+    """One slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and as `finish`."""
+    tables, size = [], 0
+    for blob in blobs:
+        table, _, part_size = _unpacked(blob)
+        tables.append(table)
+        size += part_size
+    if not tables:
+        return ChangeSegment(after_ts, until_ts, (), 0, size, 0)
+    whole = pa.concat_tables(tables)
+    commits, starts, sequence = (whole.column(at).to_numpy() for at in range(3))
+    by_place = np.lexsort((sequence, starts, commits))
+    again = np.zeros(len(by_place), np.bool_)
+    if len(by_place) > 1:  # a transaction that two pumps hold
+        again[1:] = np.all([one[by_place][1:] == one[by_place][:-1] for one in (commits, starts, sequence)], axis=0)
+    ordered = whole.take(pa.array(by_place[~again]))
+    found = [one for rows in _shares(ordered) for one in decoder.decode(rows)]
+    return _segment_of(found, size, after_ts, until_ts)
+
+
+def _segment_of(found: Sequence[Changes], source_bytes: int, after_ts: int, until_ts: int) -> ChangeSegment:
+    commits = len(np.unique(np.concatenate([one.commit_ts for one in found]))) if found else 0
+    return ChangeSegment(after_ts, until_ts, tuple(found), sum(map(len, found)), source_bytes, commits)
+
+
+def _scanned(payloads: Sequence[bytes]) -> Scanned:
+    try:
+        return scan_all(payloads)
+    except DecodeError as error:
+        _raise_first_torn(payloads, error)
+        raise
+
+
+def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
+    for payload in payloads:
+        try:
+            scan_all([payload])
+        except DecodeError as first:
+            raise first from error
+
+
+def _packed(rows: Rows, count: int, size: int) -> bytes:
+    arrays = [
+        pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
+        pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
+        pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
+    ]  # fmt: skip
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
+    found: bytes = _HEAD.pack(CHANGES_BLOB, count, size) + sink.getvalue().to_pybytes()
+    return found
+
+
+def _unpacked(blob: bytes) -> tuple[Any, int, int]:
+    """(the rows' table, changes, bytes)."""
+    try:
+        version, count, size = _HEAD.unpack_from(blob)
+        if version != CHANGES_BLOB:
+            raise BlobError(f"a slot's blob of {len(blob)} bytes has version {version:x}, not {CHANGES_BLOB:x}")
+        with pa.ipc.open_stream(pa.py_buffer(memoryview(blob)[_HEAD.size :])) as reader:
+            table = reader.read_all()
+        if table.schema != _SCHEMA:
+            raise BlobError(f"a slot's blob of {len(blob)} bytes has other columns: {table.schema.names}")
+    except (StructError, pa.ArrowException, OSError) as error:
+        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
+    return table, count, size
+
+
+def _shares(table: Any) -> Iterator[Rows]:
+    """Rows that stand in order, at most SHARE_BYTES_MAX of them at a time, or one that has more."""
+    data = table.column("row").to_pylist()
+    sizes = np.fromiter(map(len, data), np.int64, len(data))
+    share = (np.cumsum(sizes) - sizes) // SHARE_BYTES_MAX
+    numbers = [table.column(name).to_numpy() for name in _SCHEMA.names[:6]]
+    for one in np.unique(share).tolist():
+        chosen = np.flatnonzero(share == one)
+        begin = np.cumsum(sizes[chosen] + 1) - sizes[chosen] - 1
+        commits, starts, sequence, version, table_id, kind = (of[chosen] for of in numbers)
+        yield Rows(
+            Buffer([data[at] for at in chosen.tolist()], _BETWEEN), commits, starts, sequence, version, table_id,
+            kind.astype(np.int64), begin, begin + sizes[chosen], chosen, chosen,
+        )  # fmt: skip

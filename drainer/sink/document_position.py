@@ -1,0 +1,252 @@
+"""A changefeed's position as one document: in memory, or in a file that is replaced whole.
+
+The file: one line, `{"crc": N, "body": {…}}`, the checksum being of the body as it is written. A transaction reads it,
+and ends by writing a new file beside it, flushing that to the disk and renaming it over the old one; so it is never
+half-way, and what a crash leaves beside it is not looked at. A drainer holds `<file>.lock` for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from binlog.runtime.crashpoint import crash_point
+
+from drainer.sink.base import Identity, Intent
+from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
+from drainer.sink.position import DONE, ChunkMark, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
+
+Chunk = tuple[int, str, int]  # until_ts, stage, slot
+
+
+@dataclass
+class Document:
+    """All of it. `notes`: what the sink keeps beside its position, as JSON."""
+
+    stored: Stored | None = None
+    jobs: dict[int, JobMark] = field(default_factory=dict)
+    chunks: dict[Chunk, ChunkMark] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPositionStore:
+    """See position.PositionStore. `document` is changed as it goes; who made the transaction keeps it or throws it
+    away."""
+
+    document: Document
+    label: str
+
+    def read(self) -> Stored | None:
+        return self.document.stored
+
+    def create(self, commit_ts: int, schema_version: int = 0) -> None:
+        if self.document.stored is not None:
+            raise PositionMoved(f"{self.label}: it has a position already")
+        self.document.stored = Stored(commit_ts, schema_version, 0)
+
+    def take_epoch(self, epoch: int, node_id: str) -> int:
+        stored = self.document.stored
+        if stored is None or stored.epoch != epoch:
+            raise taken_meanwhile(self)
+        self.document.stored = replace(stored, epoch=epoch + 1, node_id=node_id)
+        return epoch + 1
+
+    def hold(self, epoch: int) -> None:
+        if self.document.stored is None or self.document.stored.epoch != epoch:
+            raise refusal(self, epoch=epoch, after_ts=0, until_ts=0)
+
+    def move(self, *, epoch: int, after_ts: int, until_ts: int, schema_version: int) -> None:
+        self._moved(epoch, after_ts, until_ts, schema_version, is_open=False)
+
+    def write_intent(self, *, epoch: int, intent: Intent, stage: str) -> None:
+        stored = self.document.stored
+        if stored is None or (stored.epoch, stored.commit_ts) != (epoch, intent.after_ts):
+            raise refusal(self, epoch=epoch, after_ts=intent.after_ts, until_ts=intent.until_ts)
+        self.document.stored = replace(stored, intent=intent, stage=stage)
+
+    def clear_intent(self, *, epoch: int, intent: Intent, schema_version: int) -> None:
+        self._moved(epoch, intent.after_ts, intent.until_ts, schema_version, is_open=True)
+
+    def _moved(self, epoch: int, after_ts: int, until_ts: int, schema_version: int, *, is_open: bool) -> None:
+        stored = self.document.stored
+        wanted = (epoch, after_ts, is_open)
+        if stored is None or (stored.epoch, stored.commit_ts, stored.intent is not None) != wanted:
+            raise refusal(self, epoch=epoch, after_ts=after_ts, until_ts=until_ts)
+        version = max(stored.schema_version, schema_version)
+        self.document.stored = replace(stored, commit_ts=until_ts, schema_version=version, intent=None, stage="")
+
+    def job(self, job_id: int) -> JobMark | None:
+        return self.document.jobs.get(job_id)
+
+    def open_jobs(self) -> list[JobMark]:
+        return [mark for _, mark in sorted(self.document.jobs.items()) if mark.state != DONE]
+
+    def mark_job(self, mark: JobMark) -> None:
+        self.document.jobs[mark.job_id] = mark
+
+    def forget_job(self, job_id: int) -> None:
+        mark = self.document.jobs.get(job_id)
+        if mark is not None and mark.state != DONE:
+            del self.document.jobs[job_id]
+
+    def purge_jobs(self, before: int) -> None:
+        jobs = self.document.jobs
+        self.document.jobs = {id_: mark for id_, mark in jobs.items() if id_ >= before or mark.state != DONE}
+
+    def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
+        chunks = self.document.chunks
+        for place, mark in chunks.items():
+            if place[:2] == (intent.until_ts, stage):
+                chunks[place] = replace(mark, epoch=epoch)
+        for slot in range(intent.slots):
+            chunks.setdefault((intent.until_ts, stage, slot), ChunkMark(epoch, 0, 0))
+
+    def chunk(self, *, intent: Intent, stage: str, slot: int) -> ChunkMark | None:
+        return self.document.chunks.get((intent.until_ts, stage, slot))
+
+    def step_chunk(self, *, epoch: int, intent: Intent, stage: str, slot: int, chunk: int, total: int) -> bool:
+        mark = self.chunk(intent=intent, stage=stage, slot=slot)
+        if mark is None or (mark.epoch, mark.done) != (epoch, chunk) or mark.total not in (0, total):
+            return False
+        self.document.chunks[(intent.until_ts, stage, slot)] = ChunkMark(epoch, chunk + 1, total)
+        return True
+
+    def unfinished(self, *, intent: Intent, stage: str) -> list[int]:
+        marks = self.document.chunks.items()
+        of_range = (intent.until_ts, stage)
+        return sorted(place[2] for place, mark in marks if place[:2] == of_range and mark.done < mark.total)
+
+    def purge_chunks(self, intent: Intent) -> None:
+        chunks = self.document.chunks
+        self.document.chunks = {place: mark for place, mark in chunks.items() if place[0] > intent.until_ts}
+
+
+def label_of(identity: Identity, place: object) -> str:
+    return f"changefeed {identity.changefeed!r} of cluster {identity.cluster_id} in {place}"
+
+
+class PositionFile:
+    """The document of one changefeed in a file of its own. Open, with its lock held, until `close`. Raises LockHeld."""
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self.path = path
+        self._identity = identity
+        self._label = label_of(identity, path)
+        self._lock = self._locked()
+
+    def _locked(self) -> int:
+        """The kernel gives the lock back however the process ends."""
+        beside = self.path.with_name(self.path.name + ".lock")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DestinationRefused(f"cannot make {beside}: {error}") from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise LockHeld(f"{self.path} is being written by another drainer (it holds {beside})") from error
+        return handle
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[DocumentPositionStore]:
+        """What is done in the body becomes durable when it ends, all of it, or nothing where it raises.
+
+        Raises DestinationRefused for a file that cannot be read, and DestinationDown where the disk refuses."""
+        document = self._read()
+        store = DocumentPositionStore(deepcopy(document), self._label)
+        yield store
+        if store.document != document:
+            crash_point("sink.before_commit")
+            self._write(store.document)
+            crash_point("sink.after_commit")
+
+    def _read(self) -> Document:
+        try:
+            text = self.path.read_text()
+        except FileNotFoundError:
+            return Document()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DestinationRefused(f"{self._label} cannot be read: {error}") from error
+        try:
+            whole = json.loads(text)
+            body = whole["body"]
+            if zlib.crc32(_body_text(body).encode()) != whole["crc"]:
+                raise ValueError("its checksum is wrong")
+            owner = (body["cluster_id"], body["changefeed"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DestinationRefused(
+                f"{self._label} is damaged ({error}): restore it, or empty the destination and start anew"
+            ) from error
+        if owner != (self._identity.cluster_id, self._identity.changefeed):
+            raise DestinationRefused(f"{self.path} is the position of changefeed {owner[1]!r} of cluster {owner[0]}")
+        return _document_of(body, self._label)
+
+    def _write(self, document: Document) -> None:
+        body = _body_of(document, self._identity)
+        text = json.dumps({"crc": zlib.crc32(_body_text(body).encode()), "body": body}) + "\n"
+        beside = self.path.with_name(self.path.name + ".new")
+        try:
+            with beside.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            crash_point("sink.position_written")
+            beside.rename(self.path)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            raise DestinationDown(f"{self._label} cannot be written: {error}") from error
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in it durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _body_text(body: object) -> str:
+    return json.dumps(body, sort_keys=True)
+
+
+def _body_of(document: Document, identity: Identity) -> dict[str, Any]:
+    stored = document.stored
+    position = None
+    if stored is not None:
+        position = {**asdict(stored), "intent": None}
+        if stored.intent is not None:
+            position["intent"] = intent_text(stored.intent, stored.stage)
+    return {
+        "cluster_id": identity.cluster_id,
+        "changefeed": identity.changefeed,
+        "position": position,
+        "jobs": [asdict(mark) for mark in document.jobs.values()],
+        "chunks": [[*place, *(mark.epoch, mark.done, mark.total)] for place, mark in document.chunks.items()],
+        "notes": document.notes,
+    }
+
+
+def _document_of(body: dict[str, Any], label: str) -> Document:
+    found = Document(notes=body["notes"])
+    position = body["position"]
+    if position is not None:
+        intent = intent_of(position["intent"], label)[0] if position["intent"] is not None else None
+        found.stored = Stored(**{**position, "intent": intent})
+    found.jobs = {mark["job_id"]: JobMark(**mark) for mark in body["jobs"]}
+    found.chunks = {(until, stage, slot): ChunkMark(*mark) for until, stage, slot, *mark in body["chunks"]}
+    return found

@@ -1,0 +1,34 @@
+"""What every kind of destination says of its configuration, `[syncer.to]`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from binlog.runtime.fields import Section
+
+from drainer.sink.recycle_names import KEEP_MS_DEFAULT
+
+
+class ToSection(Section):
+    """Base of `[syncer.to]` for one kind of destination."""
+
+    def place(self) -> str:
+        """Names the destination, whoever writes there; part of keys in etcd."""
+        raise NotImplementedError
+
+    def hosts(self) -> Mapping[str, str]:
+        """Hosts that executors must reach, by the setting that names them."""
+        return {}
+
+    def check(self) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncerSettings:
+    """What of `[syncer]` a destination may need. `recycle_keep_ms`: how long it keeps what upstream drops; `spread`:
+    whether executors may write."""
+
+    recycle_keep_ms: int = KEEP_MS_DEFAULT
+    spread: bool = True

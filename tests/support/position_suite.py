@@ -1,0 +1,304 @@
+"""What every PositionStore must do: one suite, run against each of them (rules 15 to 17).
+
+A place makes transactions for any changefeed. A change that is right in all parts changes its own changefeed's position
+and none of its neighbours'; one that is wrong in a single part raises, or says False, and changes nothing. The
+neighbours are another cluster and another changefeed, standing at the same place in the same epoch, so that a part that
+is missing from a comparison is felt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import pytest
+
+from drainer.sink.base import Identity, Intent
+from drainer.sink.errors import Fenced, PositionMoved
+from drainer.sink.position import DONE, ChunkMark, JobMark, PositionStore, Stored, check_cut, expect
+
+EPOCH = 3
+INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
+OURS, *OTHERS = FEEDS = [
+    Identity(cluster_id, changefeed, "n")
+    for cluster_id, changefeed in ((7, "main"), (8, "main"), (7, "other"), (1 << 63, "main"))
+]
+AS_IT_WAS = Stored(100, 5, EPOCH, "n")
+
+Place = Callable[[Identity], AbstractContextManager[PositionStore]]
+Call = Callable[[PositionStore], object]
+
+
+class Undone(Exception):
+    """A transaction that is to leave nothing behind."""
+
+
+def hold(store: PositionStore) -> object:
+    return store.hold(EPOCH)
+
+
+def take_epoch(store: PositionStore) -> object:
+    return store.take_epoch(EPOCH, "m")
+
+
+def move(store: PositionStore) -> object:
+    return store.move(epoch=EPOCH, after_ts=100, until_ts=200, schema_version=6)
+
+
+def write_intent(store: PositionStore) -> object:
+    return store.write_intent(epoch=EPOCH, intent=INTENT, stage="delete")
+
+
+def clear_intent(store: PositionStore) -> object:
+    return store.clear_intent(epoch=EPOCH, intent=INTENT, schema_version=6)
+
+
+OPEN = replace(AS_IT_WAS, intent=INTENT, stage="direct")
+TAKEN, OLDER = replace(AS_IT_WAS, epoch=4, node_id="m"), replace(AS_IT_WAS, epoch=2)
+MOVED, BEFORE = replace(AS_IT_WAS, commit_ts=101), replace(AS_IT_WAS, commit_ts=99)
+# What each may begin from, and what it then leaves.
+SWAPS: dict[str, tuple[Call, Stored, Stored]] = {
+    "hold": (hold, AS_IT_WAS, AS_IT_WAS),
+    "take_epoch": (take_epoch, AS_IT_WAS, TAKEN),
+    "move": (move, AS_IT_WAS, replace(AS_IT_WAS, commit_ts=200, schema_version=6)),
+    "write_intent": (write_intent, AS_IT_WAS, replace(OPEN, stage="delete")),
+    "write_intent again": (write_intent, OPEN, replace(OPEN, stage="delete")),
+    "clear_intent": (clear_intent, OPEN, replace(AS_IT_WAS, commit_ts=200, schema_version=6)),
+}
+REFUSED = [
+    ("hold", TAKEN, Fenced),
+    ("take_epoch", TAKEN, Fenced),
+    ("take_epoch", OLDER, Fenced),
+    ("move", TAKEN, Fenced),
+    ("move", OLDER, Fenced),
+    ("move", MOVED, PositionMoved),
+    ("move", BEFORE, PositionMoved),
+    ("move", OPEN, PositionMoved),
+    ("write_intent", TAKEN, Fenced),
+    ("write_intent", MOVED, PositionMoved),
+    ("clear_intent", replace(OPEN, epoch=4), Fenced),
+    ("clear_intent", replace(OPEN, commit_ts=101), PositionMoved),
+    ("clear_intent", AS_IT_WAS, PositionMoved),
+]
+
+
+def put(place: Place, identity: Identity, wanted: Stored) -> None:
+    """Make a changefeed stand so, by the store's own means."""
+    begins = wanted.intent.after_ts if wanted.intent is not None else wanted.commit_ts
+    with place(identity) as store:
+        store.create(begins, wanted.schema_version)
+        for epoch in range(wanted.epoch):
+            store.take_epoch(epoch, wanted.node_id)
+        if wanted.intent is not None:
+            store.write_intent(epoch=wanted.epoch, intent=wanted.intent, stage=wanted.stage)
+        if wanted.commit_ts != begins:  # with an open range nothing moves it: as a hand would
+            other = replace(wanted.intent or INTENT, after_ts=begins, until_ts=wanted.commit_ts)
+            store.clear_intent(epoch=wanted.epoch, intent=other, schema_version=wanted.schema_version)
+            moved = replace(wanted.intent or INTENT, after_ts=wanted.commit_ts)
+            store.write_intent(epoch=wanted.epoch, intent=moved, stage=wanted.stage)
+
+
+def all_of(place: Place) -> list[Stored | None]:
+    found = []
+    for identity in FEEDS:
+        with place(identity) as store:
+            found.append(store.read())
+    return found
+
+
+class PositionSuite:
+    """Mixed into a test class that has the fixture `place`, empty for each test."""
+
+    @pytest.mark.parametrize("name", SWAPS)
+    def test_a_swap_changes_its_own_position_alone(self, place: Place, name: str) -> None:
+        call, begin, wanted = SWAPS[name]
+        for identity in FEEDS:
+            put(place, identity, begin)
+        with place(OURS) as store:
+            call(store)
+        assert all_of(place) == [wanted, *[begin] * len(OTHERS)]
+
+    @pytest.mark.parametrize(("name", "wrong", "error"), REFUSED)
+    def test_a_swap_that_is_wrong_in_one_part_changes_nothing(
+        self, place: Place, name: str, wrong: Stored, error: type[Exception]
+    ) -> None:
+        """The neighbours stand as the swap would need its own."""
+        call, begin, _ = SWAPS[name]
+        put(place, OURS, wrong)
+        for identity in OTHERS:
+            put(place, identity, begin)
+        before = all_of(place)
+        with place(OURS) as store, pytest.raises(error, match="'main' of cluster 7"):
+            call(store)
+        assert all_of(place) == before
+
+    @pytest.mark.parametrize("name", SWAPS)
+    def test_a_swap_without_a_position(self, place: Place, name: str) -> None:
+        call, begin, _ = SWAPS[name]
+        for identity in OTHERS:
+            put(place, identity, begin)
+        with place(OURS) as store, pytest.raises((PositionMoved, Fenced), match="'main' of cluster 7"):
+            call(store)
+        assert all_of(place) == [None, *[begin] * len(OTHERS)]
+
+    def test_what_a_transaction_did_is_gone_when_it_raises(self, place: Place) -> None:
+        put(place, OURS, AS_IT_WAS)
+        with pytest.raises(Undone), place(OURS) as store:
+            move(store)
+            store.mark_job(JobMark(9, "running", 150))
+            store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
+            raise Undone
+        with place(OURS) as store:
+            assert store.read() == AS_IT_WAS
+            assert store.job(9) is None
+            assert store.chunk(intent=INTENT, stage="direct", slot=0) is None
+
+    def test_the_schema_version_never_goes_back(self, place: Place) -> None:
+        """D-CP-05: a batch of rows older than the newest DDL carries a lower one."""
+        put(place, OURS, AS_IT_WAS)
+        with place(OURS) as store:
+            store.move(epoch=EPOCH, after_ts=100, until_ts=150, schema_version=4)
+            assert store.read() == replace(AS_IT_WAS, commit_ts=150)
+            later = replace(INTENT, after_ts=150)
+            store.write_intent(epoch=EPOCH, intent=later, stage="direct")
+            store.clear_intent(epoch=EPOCH, intent=later, schema_version=4)
+        with place(OURS) as store:
+            assert store.read() == replace(AS_IT_WAS, commit_ts=200)
+
+    def test_a_node_id_and_a_plan_of_any_text(self, place: Place) -> None:
+        text = "a'b\"c\\d?{e}\nü😀"
+        with place(OURS) as store:
+            store.create(1 << 62)
+            store.take_epoch(0, text)
+            store.mark_job(JobMark(1, "running", 1 << 62, 2, 3, text))
+        with place(OURS) as store:
+            assert store.read() == Stored(1 << 62, 0, 1, text)
+            assert store.job(1) == JobMark(1, "running", 1 << 62, 2, 3, text)
+
+    # DDL jobs
+
+    def test_each_changefeed_has_its_own_jobs(self, place: Place) -> None:
+        with place(OURS) as store:
+            store.mark_job(JobMark(5, "running", 100, 3, 1, "plan"))
+        for identity in FEEDS:
+            with place(identity) as store:
+                found = JobMark(5, "running", 100, 3, 1, "plan") if identity == OURS else None
+                assert (store.job(5), store.open_jobs()) == (found, [found] if found else [])
+                assert store.job(6) is None
+
+    def test_a_job_s_mark_takes_the_place_of_the_former(self, place: Place) -> None:
+        with place(OURS) as store:
+            for mark in (JobMark(6, "rerun", 101), JobMark(5, "running", 100), JobMark(5, DONE, 100, 4, 2)):
+                store.mark_job(mark)
+            assert store.open_jobs() == [JobMark(6, "rerun", 101)]
+        with place(OURS) as store:
+            assert store.job(5) == JobMark(5, DONE, 100, 4, 2)
+
+    def test_only_a_job_that_is_not_done_is_forgotten(self, place: Place) -> None:
+        for identity in FEEDS:
+            with place(identity) as store:
+                store.mark_job(JobMark(5, "running", 100))
+                store.mark_job(JobMark(6, DONE, 100))
+        with place(OURS) as store:
+            store.forget_job(5)
+            store.forget_job(6)
+        for identity in FEEDS:
+            with place(identity) as store:
+                assert (store.job(5) is None, store.job(6) is None) == (identity == OURS, False)
+
+    def test_old_jobs_that_are_done_are_purged(self, place: Place) -> None:
+        for identity in FEEDS:
+            with place(identity) as store:
+                for job_id, state in ((8, DONE), (9, "running"), (10, DONE)):
+                    store.mark_job(JobMark(job_id, state, 100))
+        with place(OURS) as store:
+            store.purge_jobs(10)
+        for identity in FEEDS:
+            with place(identity) as store:
+                there = [job_id for job_id in (8, 9, 10) if store.job(job_id) is not None]
+                assert there == ([9, 10] if identity == OURS else [8, 9, 10])
+
+    # Chunks of slots
+
+    def test_a_chunk_is_counted_once_and_in_turn(self, place: Place) -> None:
+        for identity in FEEDS:
+            with place(identity) as store:
+                store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
+        with place(OURS) as store:
+            assert _step(store, chunk=0)
+            assert not _step(store, chunk=0)
+            assert not _step(store, chunk=2)
+            assert not _step(store, chunk=1, epoch=EPOCH + 1)
+            assert not _step(store, chunk=1, epoch=EPOCH - 1)
+            assert not _step(store, chunk=1, total=4)
+            assert not _step(store, chunk=1, slot=2)
+            assert not _step(store, chunk=1, stage="delete")
+            assert not _step(store, chunk=1, intent=replace(INTENT, until_ts=201))
+            assert store.unfinished(intent=INTENT, stage="direct") == [0]
+            assert _step(store, chunk=1)
+        for identity in FEEDS:
+            with place(identity) as store:
+                mine = ChunkMark(EPOCH, 2, 3) if identity == OURS else ChunkMark(EPOCH, 0, 0)
+                assert store.chunk(intent=INTENT, stage="direct", slot=0) == mine
+                assert store.chunk(intent=INTENT, stage="direct", slot=1) == ChunkMark(EPOCH, 0, 0)
+
+    def test_opening_again_takes_its_own_marks_and_makes_what_is_missing(self, place: Place) -> None:
+        """What was done stays done; other ranges, stages and changefeeds keep their epoch."""
+        later = replace(INTENT, until_ts=201)
+        for identity in FEEDS:
+            with place(identity) as store:
+                for intent, stage in ((INTENT, "direct"), (INTENT, "delete"), (later, "direct")):
+                    store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
+                    assert _step(store, chunk=0, intent=intent, stage=stage)
+        with place(OURS) as store:
+            store.open_chunks(epoch=9, intent=replace(INTENT, slots=3), stage="direct")
+            marks = [store.chunk(intent=INTENT, stage="direct", slot=slot) for slot in range(4)]
+            assert marks == [ChunkMark(9, 1, 3), ChunkMark(9, 0, 0), ChunkMark(9, 0, 0), None]
+            assert not _step(store, chunk=1)
+            assert _step(store, chunk=1, epoch=9)
+            assert store.unfinished(intent=INTENT, stage="delete") == [0]
+        for identity in FEEDS:
+            with place(identity) as store:
+                for intent, stage in ((INTENT, "delete"), (later, "direct")):
+                    assert store.chunk(intent=intent, stage=stage, slot=0) == ChunkMark(EPOCH, 1, 3)
+                if identity != OURS:
+                    assert store.chunk(intent=INTENT, stage="direct", slot=0) == ChunkMark(EPOCH, 1, 3)
+
+    def test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed(self, place: Place) -> None:
+        untils, stages = (199, 200, 201), ("direct", "delete")
+        ranges = [(replace(INTENT, until_ts=until), stage) for until in untils for stage in stages]
+        for identity in FEEDS:
+            with place(identity) as store:
+                for intent, stage in ranges:
+                    store.open_chunks(epoch=EPOCH, intent=intent, stage=stage)
+        with place(OURS) as store:
+            store.purge_chunks(INTENT)
+        for identity in FEEDS:
+            with place(identity) as store:
+                there = [intent.until_ts for intent, stage in ranges if store.chunk(intent=intent, stage=stage, slot=1)]
+                assert there == ([201, 201] if identity == OURS else [199, 199, 200, 200, 201, 201])
+
+    def test_a_slot_s_mark_is_judged(self, place: Place) -> None:
+        with place(OURS) as store:
+            with pytest.raises(Fenced, match="its marks are gone"):
+                expect(None, store.label, epoch=EPOCH, slot=0, intent=INTENT)
+            with pytest.raises(Fenced, match="its epoch is 4"):
+                expect(ChunkMark(4, 0, 0), store.label, epoch=EPOCH, slot=0, intent=INTENT)
+            assert expect(ChunkMark(EPOCH, 1, 3), store.label, epoch=EPOCH, slot=0, intent=INTENT).done == 1
+            with pytest.raises(PositionMoved, match="into 3 chunks before and into 4 now"):
+                check_cut(ChunkMark(EPOCH, 1, 3), 4, store.label, slot=0)
+            check_cut(ChunkMark(EPOCH, 0, 0), 4, store.label, slot=0)
+
+
+def _step(
+    store: PositionStore,
+    *,
+    chunk: int,
+    epoch: int = EPOCH,
+    intent: Intent = INTENT,
+    stage: str = "direct",
+    slot: int = 0,
+    total: int = 3,
+) -> bool:
+    return store.step_chunk(epoch=epoch, intent=intent, stage=stage, slot=slot, chunk=chunk, total=total)

@@ -1,0 +1,194 @@
+"""The positions that need no server: in memory, in a file, in SQLite. The suite is tests/support/position_suite.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+
+from drainer.sink.base import Identity
+from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of
+from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored
+from drainer.sink.sqlite import position
+from tests.support.position_suite import AS_IT_WAS, EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
+
+
+class TestMemory(PositionSuite):
+    @pytest.fixture
+    def place(self) -> Place:
+        documents: dict[Identity, Document] = {}
+
+        @contextlib.contextmanager
+        def transaction(identity: Identity) -> Iterator[PositionStore]:
+            store = DocumentPositionStore(deepcopy(documents.get(identity, Document())), label_of(identity, "memory:"))
+            yield store
+            documents[identity] = store.document
+
+        return transaction
+
+
+class TestSQLite(PositionSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        connection = sqlite3.connect(tmp_path / "x.sqlite", isolation_level=None)
+        position.create_tables(connection)
+
+        @contextlib.contextmanager
+        def transaction(identity: Identity) -> Iterator[PositionStore]:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield position.store(connection, identity)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+        return transaction
+
+
+class TestFile(PositionSuite):
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        @contextlib.contextmanager
+        def transaction(identity: Identity) -> Iterator[PositionStore]:
+            file = PositionFile(tmp_path / f"{identity.cluster_id}-{identity.changefeed}.json", identity)
+            try:
+                with file.transaction() as store:
+                    yield store
+            finally:
+                file.close()
+
+        return transaction
+
+
+# SQLite
+
+
+OLD_TABLES = (
+    f"CREATE TABLE {position.POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "commit_ts INTEGER NOT NULL, schema_version INTEGER NOT NULL, epoch INTEGER NOT NULL, node_id TEXT NOT NULL, "
+    "PRIMARY KEY (cluster_id, changefeed))",
+    f"CREATE TABLE {position.JOBS} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
+    "job_id INTEGER NOT NULL, commit_ts INTEGER NOT NULL, PRIMARY KEY (cluster_id, changefeed, job_id))",
+    f"INSERT INTO {position.POSITION} VALUES (7,'main',100,5,3,'n')",
+    f"INSERT INTO {position.JOBS} VALUES (7,'main',9,90)",
+)
+
+
+def test_a_file_of_an_earlier_version_goes_on() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    for text in OLD_TABLES:
+        connection.execute(text)
+    for _ in range(2):
+        position.create_tables(connection)
+    store = position.store(connection, OURS)
+    assert store.read() == AS_IT_WAS
+    assert store.job(9) == JobMark(9, DONE, 90)
+    store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
+    position.mark_done(store, 9 + position.KEPT_JOBS, 100)
+    assert store.read() == OPEN
+    assert store.job(9) is not None
+    position.mark_done(store, 10 + position.KEPT_JOBS, 100)
+    assert store.job(9) is None
+
+
+# The file
+
+
+def written(path: Path) -> None:
+    file = PositionFile(path, OURS)
+    with file.transaction() as store:
+        store.create(100, 5)
+        for epoch in range(EPOCH):
+            store.take_epoch(epoch, "n")
+        store.mark_job(JobMark(9, DONE, 90))
+        store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
+        store.open_chunks(epoch=EPOCH, intent=INTENT, stage="direct")
+        store.document.notes["x"] = {"length": 1}
+    file.close()
+
+
+def test_all_of_it_is_read_back(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    file = PositionFile(tmp_path / "p", OURS)
+    with file.transaction() as store:
+        assert store.read() == OPEN
+        assert store.job(9) == JobMark(9, DONE, 90)
+        assert store.unfinished(intent=INTENT, stage="direct") == []
+        assert store.document.notes == {"x": {"length": 1}}
+    file.close()
+
+
+def test_a_file_cut_anywhere_is_refused_and_is_no_first_start(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    whole = (tmp_path / "p").read_bytes()
+    file = PositionFile(tmp_path / "p", OURS)
+    for length in range(len(whole) - 1):  # all but the end of the line
+        (tmp_path / "p").write_bytes(whole[:length])
+        with pytest.raises(DestinationRefused, match="'main' of cluster 7"), file.transaction():
+            pass
+    file.close()
+
+
+def test_a_file_with_another_byte_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    whole = (tmp_path / "p").read_text()
+    file = PositionFile(tmp_path / "p", OURS)
+    for old, new in (('"commit_ts": 100', '"commit_ts": 101'), ('"epoch": 3', '"epoch": 2'), ('"crc": ', '"crc": 1')):
+        assert old in whole
+        (tmp_path / "p").write_text(whole.replace(old, new, 1))
+        with pytest.raises(DestinationRefused, match="checksum"), file.transaction():
+            pass
+    file.close()
+
+
+def test_what_a_crash_left_beside_the_file_is_not_looked_at(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    (tmp_path / "p.new").write_text('{"crc"')
+    file = PositionFile(tmp_path / "p", OURS)
+    with file.transaction() as store:
+        assert store.read() == OPEN
+        store.take_epoch(EPOCH, "m")
+    with file.transaction() as store:
+        assert store.read() == Stored(100, 5, 4, "m", INTENT, "direct")
+    file.close()
+
+
+def test_one_drainer_at_a_time(tmp_path: Path) -> None:
+    file = PositionFile(tmp_path / "p", OURS)
+    with pytest.raises(LockHeld, match="another drainer"):
+        PositionFile(tmp_path / "p", OURS)
+    file.close()
+    PositionFile(tmp_path / "p", OURS).close()
+
+
+def test_another_changefeed_s_file_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    file = PositionFile(tmp_path / "p", Identity(7, "other", "n"))
+    with pytest.raises(DestinationRefused, match="is the position of changefeed 'main'"), file.transaction():
+        pass
+    file.close()
+
+
+def test_a_disk_that_refuses_changes_nothing(tmp_path: Path) -> None:
+    written(tmp_path / "p")
+    before = (tmp_path / "p").read_text()
+    (tmp_path / "p.new").mkdir()
+    file = PositionFile(tmp_path / "p", OURS)
+    with pytest.raises(DestinationDown), file.transaction() as store:
+        store.take_epoch(EPOCH, "m")
+    file.close()
+    assert (tmp_path / "p").read_text() == before
+    assert json.loads(before)["body"]["changefeed"] == "main"
+
+
+def test_a_position_is_made_once(tmp_path: Path) -> None:
+    document = Document(Stored(1, 1, 1))
+    with pytest.raises(PositionMoved):
+        DocumentPositionStore(document, "x").create(2)

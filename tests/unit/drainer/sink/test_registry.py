@@ -1,0 +1,153 @@
+"""One table chooses a destination, and nobody else outside a destination's own package knows its name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from binlog.errors import ConfigError
+from pydantic import ValidationError
+
+import drainer
+from drainer.sink import registry
+from drainer.sink.base import Wants
+from drainer.sink.section_union import sections, taken
+from drainer.sink.settings import SyncerSettings, ToSection
+
+ROOT = Path(drainer.__file__).parent
+# The form of rows, which is no destination's name: "carrier" is beside "mysql" there.
+FORMS = ("row", "order", "changes")
+PACKAGES = sorted(path.name for path in (ROOT / "sink").iterdir() if (path / "__init__.py").exists())
+
+
+def modules() -> Iterator[Path]:
+    """Those of the drainer that are no destination's own, and not the table."""
+    for path in sorted(ROOT.rglob("*.py")):
+        place = path.relative_to(ROOT).parts
+        if place[:1] == ("sink",) and (place[1] in PACKAGES or place[1:] in (("registry.py",), ("memory.py",))):
+            continue
+        yield path
+
+
+def compared(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Names of destinations that something is compared with, matched with, or looked up by."""
+    names = {*registry.KINDS, *PACKAGES}
+    for node in ast.walk(tree):
+        asked: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            asked = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchValue):
+            asked = [node.value]
+        elif isinstance(node, ast.Subscript):
+            is_type = isinstance(node.value, ast.Name) and node.value.id == "Literal"
+            asked = [] if is_type else [node.slice]
+        elif isinstance(node, ast.Dict):
+            asked = [key for key in node.keys if key is not None]
+        elif isinstance(node, ast.Call):
+            asked = (
+                node.args if isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "get") else []
+            )
+        for one in asked:
+            for part in ast.walk(one):
+                if isinstance(part, ast.Constant) and str(part.value).rstrip(":/") in names:
+                    yield part.lineno, str(part.value)
+
+
+def test_no_module_asks_for_a_destination_s_name() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name!r}"
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] not in FORMS
+        for line, name in compared(ast.parse(path.read_text()))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if to.db_type == 'sqlite': pass",
+        "if db_type in ('mysql', 'tidb'): pass",
+        "{'mariadb': 1}[kind]",
+        "match kind:\n    case 'tidb': pass",
+        "place.startswith('sqlite:')",
+    ],
+)
+def test_what_the_check_finds(source: str) -> None:
+    assert list(compared(ast.parse(source)))
+
+
+def test_no_module_imports_a_destination_s_package() -> None:
+    own = tuple(f"drainer.sink.{name}" for name in (*PACKAGES, "memory"))
+    found = []
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            named += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found += [f"{path.relative_to(ROOT)}: {name}" for name in named if name.startswith(own)]
+    assert not found
+
+
+@pytest.mark.parametrize("db_type", registry.KINDS)
+def test_every_kind_is_made_without_touching_anything(db_type: str, tmp_path: Path) -> None:
+    to = registry.section(db_type).model_validate({"path": str(tmp_path / "x")} if "path" in keys(db_type) else {})
+    to.check()
+    made = registry.sink(db_type, to, SyncerSettings())
+    assert made.wants in Wants
+    assert made.name
+    assert to.place()
+    assert not list(tmp_path.iterdir())
+    assert registry.sink(db_type, to, SyncerSettings(spread=False)).parallel is None
+
+
+def keys(db_type: str) -> set[str]:
+    return {info.alias or name for name, info in registry.section(db_type).model_fields.items()}
+
+
+def test_a_kind_that_is_not_there_is_named_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"'oracle'.*mysql"):
+        registry.kind("oracle")
+
+
+def test_every_writer_can_be_imported() -> None:
+    for kind in registry.KINDS.values():
+        for name in kind.writer:
+            import_module(name)
+
+
+def test_the_table_imports_no_destination() -> None:
+    """Who reads a configuration for one destination does not load the others' drivers."""
+    code = (
+        "import sys; from drainer.sink import registry; registry.section('sqlite'); "
+        "print([n for n in sys.modules if n.startswith(('pymysql', 'drainer.sink.mysql'))])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_a_key_of_another_kind_is_refused_with_both_names() -> None:
+    with pytest.raises(ValidationError) as refused:
+        taken("mysql", {"host": "h", "path": "x"})
+    (error,) = refused.value.errors()
+    assert error["loc"] == ("path",)
+    assert "db-type mysql has no path" in error["msg"]
+    assert "sqlite" in error["msg"]
+
+
+def test_an_unknown_key_is_refused_as_unknown() -> None:
+    with pytest.raises(ValidationError) as refused:
+        taken("sqlite", {"path": "x", "no-such": 1})
+    assert [error["type"] for error in refused.value.errors()] == ["extra_forbidden"]
+
+
+def test_a_section_is_that_of_its_kind() -> None:
+    assert [names for names in sections() if "mysql" in names] == ["mysql, tidb, mariadb"]
+    for db_type in registry.KINDS:
+        found = taken(db_type, {})
+        assert type(found) is registry.section(db_type)
+        assert isinstance(found, ToSection)

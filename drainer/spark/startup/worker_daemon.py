@@ -29,8 +29,7 @@ import drainer.spark.source.executor
 import drainer.spark.source.planned_reader
 import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
-from drainer.sink.mysql.rows.format import SQL_TEXT
-from drainer.sink.registry import import_writers
+from drainer.sink.registry import formats, import_writers
 
 # What the above only import when they are first used: by a channel, by a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -51,7 +50,8 @@ if __name__ == "__main__":
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    warm_up(SQL_TEXT)
+    for format_ in formats():
+        warm_up(format_)
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`section`: the model of `[syncer.to]`, a ToSection; `make`: a function of that and of SyncerSettings that gives
-    the sink; both as module:name. `writer`: modules that executors write with; `format`: the row.format.Format with which
-    they make rows, as module:name."""
+    the sink; both as module:name. `writer`: modules that executors write with; `format`: with what they make rows
+    (row.format.Format), as module:name."""
 
     section: str
     make: str

@@ -26,6 +26,7 @@ from drainer.order.slot import slot_of
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import SchemaView, Stray
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
@@ -403,6 +404,47 @@ def test_what_is_too_much_for_one_buffer_is_folded_share_by_share(monkeypatch: p
     monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 400)
     assert listed(by_columns(view_of(info, bare), payloads[::-1])) == listed(expected)
     assert merged(merge_slot(cut(view_of(info, bare), [payloads], 1, in_order=False)[0], SQL_TEXT)) == merged(expected)
+
+
+def test_a_value_that_is_replaced_need_not_be_written() -> None:
+    """Only what is there at the end is written, whichever way rows go, and nothing else is looked at."""
+    info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
+    values = [Uint((1 << 64) - 1), Uint(0)]
+    payloads = [
+        transaction([(info, ("insert", {}, {1: 1, 2: value}))], commit_ts=BEGIN_TS + n)
+        for n, value in enumerate(values)
+    ]
+    expected = one_by_one(view_of(info), payloads)
+    assert [row.row for row in expected.folded[0].rows] == [b"(1,'0000-00-00 00:00:00')"]
+    assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+    for way in (one_by_one, by_columns):
+        with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS}\): column d \(id 2\)"):
+            way(view_of(info), payloads[:1])
+
+
+@pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
+def test_rows_for_sqlite_go_either_way(rows_min: int) -> None:
+    """Values, keys that can be written in several ways, deletes."""
+    info = table(
+        [("k", not_null(TEXT)), ("v", FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0))], unique={"PRIMARY": ["k"]}
+    )
+    steps: list[Step] = [
+        ("insert", {}, {1: b"a", 2: Uint(1)}),
+        ("update", {1: b"a", 2: Uint(1)}, {1: b"a ", 2: Uint((1 << 64) - 1)}),
+        ("insert", {}, {1: b"\xff", 2: None}),
+        ("delete", {1: b"c  ", 2: None}, {}),
+    ]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    decoder = SegmentDecoder(view_of(info), SQLITE_VALUES, columns_bytes_min=ALWAYS, columns_rows_min=rows_min)
+    builder = SegmentBuilder(decoder)
+    builder.add_all(payloads)
+    (folded,) = builder.finish(0, 1).folded
+    assert isinstance(folded.rows, NetColumns) == (rows_min == ALWAYS)
+    assert {row.identity: (row.row, row.stale) for row in folded.rows} == {
+        b"a": (("a ", str((1 << 64) - 1)), (("a",),)),
+        b"c": (None, (("c  ",),)),
+        b"\xff": ((b"\xff", None), ()),
+    }
 
 
 def test_warming_up_meets_no_error() -> None:

@@ -59,7 +59,7 @@ class UsualReader:
         nameless = {n for n in key - given if layout.targets[n].default is None}
         carried = [stored for stored in layout.stored if stored.in_insert]
         every = frozenset(range(spare))
-        # The whole number before a row is the column itself, whatever the row says (row format 2.6).
+        # The whole number before a row is the column itself, whatever the row says (D-TR-01).
         asked = every - given if is_number else every
         self._inserted = tuple([_line(s, spare, s.target in asked, s.target in nameless, key) for s in carried])
         self._needs_columns = any(line[4][3] for line in self._inserted)

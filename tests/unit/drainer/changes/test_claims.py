@@ -237,6 +237,16 @@ def test_an_old_value_that_cannot_be_read_beside_a_null(kind: str) -> None:
     refused_alike(info, [*good, transaction([(info, step)], commit_ts=BEGIN_TS + 9)], BEGIN_TS + 9)
 
 
+def test_the_error_of_a_value_comes_before_that_of_a_later_row() -> None:
+    """Which cannot be written, either, and is met by another look at the rows."""
+    info = table([("id", INT), ("at", MOMENT), ("n", INT)], handle="id", unique={"un": ["n", "at"]})
+    steps: list[Step] = [("insert", {}, {1: n, 2: Uint(0), 3: n}) for n in range(9)]
+    steps[3] = ("delete", {1: 50, 2: NEVER, 3: 50}, {})
+    steps[6] = ("insert", {}, {1: 60, 2: NEVER, 3: 60})
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    refused_alike(info, payloads, BEGIN_TS + 3)
+
+
 def refused_alike(info: TableInfo, payloads: list[bytes], commit_ts: int) -> None:
     texts = set()
     for builder in (by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)):

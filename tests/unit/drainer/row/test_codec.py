@@ -64,6 +64,34 @@ def test_rows_of_both_schemas_meet_under_one_key() -> None:
     assert rows_of(view, new, old) == [b"(1,'z',9)"]
 
 
+def test_rows_of_both_schemas_are_each_written_with_their_own_types() -> None:
+    kinds = [FieldType(Tp.DATETIME, 128, 19 + fsp, fsp) for fsp in (0, 3)]
+    old, new = (table([("id", INT), ("at", kind)], handle="id") for kind in kinds)
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n, 2: Uint(0)}))], commit_ts=BEGIN_TS + n, version=version)
+        for n, (info, version) in enumerate([(old, 1), (new, 2), (old, 1)])
+    ]
+    zero = b"0000-00-00 00:00:00"
+    assert rows_of(altered(old, new), *payloads) == [b"(0,'%b')" % zero, b"(1,'%b.000')" % zero, b"(2,'%b')" % zero]
+
+
+@pytest.mark.parametrize("way", ["finish", "slots"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_value_that_cannot_be_written_is_named(way: str, keyed: bool) -> None:
+    """The first of them, of rows that wait to be written together."""
+    columns = [("id", INT), ("at", FieldType(Tp.DATETIME, 128, 19, 0))]
+    info = table(columns, handle="id") if keyed else table(columns)
+    never = Uint((1 << 64) - 1)
+    payloads = [
+        transaction([(info, ("insert", {}, {1: 9 - n, 2: never if n > 2 else Uint(0)}))], commit_ts=BEGIN_TS + n)
+        for n in range(5)
+    ]
+    builder = FoldBuilder(decoder_of(info), SQL_TEXT)
+    builder.add_all(payloads)
+    with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS + 3}\): column at \(id 2\)"):
+        builder.finish(0, 1) if way == "finish" else builder.slots(2)
+
+
 def test_a_column_on_its_way_in_is_read_and_left_out() -> None:
     """A write-only column stands in rows, but the destination has no such column."""
     coming = replace(ADDED, offset=3, state=SchemaState.WRITE_ONLY)

@@ -12,7 +12,7 @@ from binlog.tidb.flatten import flatten
 from binlog.tidb.json import BinaryJSON
 from binlog.tidb.json_encode import encode_json
 from binlog.tidb.row import encode_delete, encode_insert, encode_row, encode_update
-from binlog.tidb.table import TableInfo
+from binlog.tidb.table import ROWID, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -216,3 +216,14 @@ def test_an_old_value_that_nobody_asks_for_need_not_be_there() -> None:
     assert usual(codec, Kind.UPDATE, row) == ([5, None], [5, 7])
     assert usual(codec.asking_for((0, 1)), Kind.UPDATE, row) is None
     assert usual(codec, Kind.UPDATE, encode_row({1: 5, 2: 7}) + encode_row({1: 5})) is None
+
+
+@pytest.mark.parametrize("rowid", [1, 100, 1 << 20, 1 << 62])
+def test_a_rowid_behind_a_row_is_stepped_over(rowid: int) -> None:
+    """Rows without a clustered key end with it, in an update both images."""
+    info = table([("a", INT), ("b", TEXT)])
+    codec = codec_of(info)
+    old: dict[int, Datum] = {1: 5, 2: None, ROWID: rowid}
+    new: dict[int, Datum] = {1: 6, 2: b"x", ROWID: rowid}
+    assert both(codec, Kind.UPDATE, encode_update(info, old, new)) == (([5, None], [6, b"x"]),) * 2
+    assert both(codec, Kind.DELETE, encode_delete(info, old)) == ([5, None],) * 2

@@ -85,9 +85,7 @@ def compared_differ(form: Form, old: Any, new: Any, same: Same | None) -> Mask:
 
 
 def differ(old: Any, new: Any) -> Mask:
-    """Where two columns differ: NULL is NULL, and -0.0 is not 0.0."""
-    if old.type == pa.float64():
-        old, new = old.view(pa.int64()), new.view(pa.int64())
+    """Where two columns differ; NULL is NULL. (A row holds no NaN, and of -0.0 it holds 0.0.)"""
     found = pc.not_equal(old, new)
     if found.null_count:
         found = pc.coalesce(found, pc.xor(old.is_null(), new.is_null()))

@@ -3,6 +3,7 @@ batch is cut and whichever way its parts went (rule 21)."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -10,13 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
-from binlog.tidb.datum import Uint
+from binlog.tidb.datum import Datum, Uint
 from binlog.tidb.table import TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
+from drainer.changes.claims import concat_claims
 from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import merge_slot
@@ -28,7 +30,7 @@ from drainer.row.claimed import coarse
 from drainer.schema.view import SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
-from tests.unit.drainer.changes.cases import BYTES
+from tests.unit.drainer.changes.cases import BYTES, Values
 from tests.unit.drainer.changes.keyed import (
     asked,
     by_columns,
@@ -101,9 +103,9 @@ def test_parts_leave_the_same_questions_open(
 
 
 claimed = st.lists(
-    st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 2), st.integers(1, 3), st.booleans()),
+    st.tuples(st.integers(0, 1), st.integers(1, 3), st.integers(0, 2), st.integers(1, 2), st.booleans()),
     min_size=1,
-    max_size=14,
+    max_size=12,
 )
 
 
@@ -133,6 +135,42 @@ def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int
 def test_texts_are_compared_as_coarsely_as_one_by_one(texts: list[bytes]) -> None:
     expected = [str(coarse(text)).encode() for text in texts]
     assert coarse_texts(pa.array(texts, pa.binary())).to_pylist() == expected
+
+
+# (key, whether it has the value) of each claim on one value, transaction by transaction: two holders, came and went,
+# the first holder.
+CLAIMED = [
+    pytest.param([[(1, True)], [(2, True)], [(1, False)]], True, False, 1, id="two at once"),
+    pytest.param([[(1, True)], [(2, False)]], True, False, 1, id="lost by another after it was taken"),
+    pytest.param([[(1, True)], [(2, True), (1, False)]], False, False, 1, id="given on, the gain first"),
+    pytest.param([[(2, False), (1, False)]], False, False, 2, id="lost by two that never had it"),
+    pytest.param([[(1, True)], [(2, False), (1, False)]], True, False, 1, id="lost by another before its holder"),
+    pytest.param([[(1, True)], [(1, False), (2, False)]], False, True, 1, id="lost by another behind its holder"),
+    pytest.param([[(1, True)], [(1, False)]], False, True, 1, id="comes and goes"),
+    pytest.param([[(3, True), (3, False)], [(1, True)], [(1, False)]], False, True, 3, id="behind a moment"),
+    pytest.param([[(1, True), (1, False)]], False, False, 1, id="a moment"),
+    pytest.param([[(1, False)], [(2, True)], [(2, False)]], False, False, 1, id="was there before"),
+    pytest.param([[(2, True), (1, False)], [(2, False)]], False, False, 1, id="was there before, the gain first"),
+    pytest.param([[(1, True)], [(1, False)], [(2, True)]], False, False, 1, id="stays with another"),
+    pytest.param([[(1, False), (2, True), (2, False)]], False, False, 1, id="given on and lost"),
+    pytest.param([[(1, True), (2, True), (2, False), (1, False)]], False, False, 2, id="lost for good first"),
+    pytest.param([[(1, False), (1, True), (2, True), (2, False)]], False, False, 1, id="lent and taken back"),
+]
+
+
+@pytest.mark.parametrize(("transactions", "two", "meanwhile", "holder"), CLAIMED)
+def test_who_holds_a_value(transactions: list[list[tuple[int, bool]]], two: bool, meanwhile: bool, holder: int) -> None:
+    claims: list[one_by_one.Claim] = [
+        (ts, place, key, has, None) for ts, some in enumerate(transactions) for place, (key, has) in enumerate(some)
+    ]
+    assert one_by_one.two_holders(claims) == two
+    assert one_by_one.held_meanwhile(claims) == meanwhile or two
+    assert one_by_one.first_holder(claims) == holder
+    commit_ts, sequence, key, has = (np.array(some) for some in list(zip(*claims, strict=True))[:4])
+    found = turns(np.zeros(len(claims), np.int64), key, commit_ts.astype(np.uint64), has, (has, sequence))
+    assert two_holders(found).any() == two
+    assert held_meanwhile(found) == meanwhile or two
+    assert key[found.at[first_holders(found)]].tolist() == [holder]
 
 
 SHOP = table([("id", INT), ("u", INT), ("v", INT)], handle="id", unique={"uu": ["u"]})
@@ -165,6 +203,57 @@ def test_a_conflict_among_many_rows_that_have_none() -> None:
         assert builder.hides_conflict() == hides
 
 
+def test_transactions_of_one_commit_ts_are_in_order_of_their_start() -> None:
+    """And not of the places in them."""
+    first, second = [put(8, 8), put(1, 5)], [gone(1, 5)]
+    for starts, hides in (((1, 2), False), ((2, 1), True)):
+        payloads = [
+            transaction([(SHOP, step) for step in steps], commit_ts=BEGIN_TS, start_ts=BEGIN_TS - 9 + start)
+            for steps, start in zip((first, second), starts, strict=True)
+        ]
+        payloads.append(transaction([(SHOP, put(2, 5))], commit_ts=BEGIN_TS + 1))
+        for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads)):
+            builder.finish(0, 1)
+            assert builder.hides_conflict() == hides
+        noted, found = (
+            builder.parts(1, goes_ahead=nothing).claims.values()
+            for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads))
+        )
+        assert asked([merge_claims(found, SQL_TEXT)]) == asked(
+            [merge_noted(noted)]
+        )  # in order of the places, so both conflict
+
+
+def test_a_value_is_asked_for_in_all_its_spellings() -> None:
+    """As rows have them, and not as they are compared here."""
+    info = table([("id", INT), ("u", LOOSE)], handle="id", unique={"uu": ["u"]})
+    steps: list[Step] = [
+        ("insert", {}, {1: 1, 2: "Ré ".encode()}),
+        ("update", {1: 1, 2: "Ré ".encode()}, {1: 1, 2: b"RE"}),
+        ("insert", {}, {1: 2, 2: b"it's"}),
+        ("delete", {1: 3, 2: b"gone"}, {}),
+    ]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    blobs = by_columns(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    probes = merge_claims(blobs, SQL_TEXT).probes
+    assert {(frozenset(probe.values), probe.key) for probe in probes} == {
+        (frozenset(["('Ré ')".encode(), b"('RE')"]), b"(1)"),
+        (frozenset([b"('it\\'s')"]), b"(2)"),
+    }
+    noted = by_rows(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
+    assert asked([merge_claims(blobs, SQL_TEXT)]) == asked([merge_noted(noted)])
+
+
+def test_transactions_of_one_commit_ts_alone_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applied by themselves they would be one as well; also where each is in a share of its own."""
+    payloads = [transaction([(SHOP, put(key, 5))], commit_ts=BEGIN_TS, start_ts=BEGIN_TS - 9 + key) for key in (1, 2)]
+    for share in (1, 64 << 20):
+        monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", share)
+        for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads)):
+            assert builder.finish(0, 1).commits == 1
+            assert not builder.hides_conflict()
+
+
 def test_values_that_are_too_much_for_one_array_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked then, and the batch goes one transaction after another."""
 
@@ -190,6 +279,50 @@ def test_the_claims_of_several_shares_are_looked_at_together(monkeypatch: pytest
             builder = by_columns(view_of(SHOP), [payloads[at] for at in order])
             builder.finish(0, 1)
             assert builder.hides_conflict() == hides
+
+
+LOOSE = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_general_ci")
+PADDED = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_bin")
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "count"),
+    [
+        pytest.param(LOOSE, b"Re", b"re ", 3, id="another spelling of what is compared more coarsely"),
+        pytest.param(LOOSE, b"re", b"re", 2, id="the same text"),
+        pytest.param(PADDED, b"re", b"re  ", 2, id="another spelling of what is the same upstream"),
+        pytest.param(INT, 5, None, 2, id="NULL comes"),
+        pytest.param(INT, None, 5, 1, id="NULL goes"),
+        pytest.param(INT, None, None, 0, id="NULL stays"),
+    ],
+)
+def test_what_an_update_loses(kind: FieldType, old: Datum, new: Datum, count: int) -> None:
+    info = table([("id", INT), ("u", kind), ("v", INT)], handle="id", unique={"uu": ["u"]})
+    steps: list[Step] = [
+        ("insert", {}, {1: 1, 2: old, 3: 0}),
+        ("update", {1: 1, 2: old, 3: 0}, {1: 1, 2: new, 3: 1}),
+    ]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    rows, columns = by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)
+    assert listed(columns.finish(0, 1)) == listed(rows.finish(0, 1))
+    noted = noted_by_columns(columns)
+    assert noted == noted_by_rows(rows)
+    assert sum(map(len, noted.values())) == count
+    assert columns.hides_conflict() == rows.hides_conflict()
+
+
+def test_what_an_update_loses_of_two_columns_of_which_one_is_compared_more_coarsely() -> None:
+    """Its value counts as another one as soon as either is spelt otherwise."""
+    info = table([("id", INT), ("u", LOOSE), ("w", PADDED)], handle="id", unique={"uw": ["u", "w"]})
+    rows: list[Values] = [{1: 1, 2: b"Re", 3: text} for text in (b"x", b"x ", b"x ")]
+    steps: list[Step] = [("update", old, new) for old, new in itertools.pairwise(rows)]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    by_row, columns = by_rows(view_of(info), payloads), by_columns(view_of(info), payloads)
+    by_row.finish(0, 1)
+    columns.finish(0, 1)
+    noted = noted_by_columns(columns)
+    assert noted == noted_by_rows(by_row)
+    assert len(noted[1, 2]) == 3
 
 
 MOMENT = FieldType(Tp.DATETIME, 128, 19, 0)
@@ -331,10 +464,15 @@ def test_keys_that_cannot_be_followed_are_not() -> None:
 
 def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An array has no more than 2 GiB."""
-    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
     payloads = shop([[put(n, n)] for n in range(9)] + [[gone(3, 3)], [put(8, 9), gone(4, 4)], [put(4, 3)]])
     expected = asked([merge_noted(by_rows(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims.values())])
     assert len(expected[1]) == 10
+    whole = by_columns(view_of(SHOP), payloads)
+    whole.finish(0, 1)
+    ((_, blocks),) = (one for table_ in whole._tables.values() for one in table_.claimed())
+    assert [len(one) for one in concat_claims(blocks)] == [sum(map(len, blocks))]
+    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
+    assert len(concat_claims(blocks)) == len(blocks) > 1
     found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
     assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found], SQL_TEXT)]) == expected
 

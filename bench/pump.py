@@ -1,6 +1,7 @@
-"""Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump.
+"""Binlogs a second into one pump, one call each and many per message, against raw appends and the Go pump; and what a
+pull of many of them costs.
 
-    python -m bench.pump [--txns 50000] [-c 256]
+    python -m bench.pump [--txns 50000] [--single 10000] [--pull 500000] [-c 256]
 
 The ceiling is a loop that appends the same bytes in groups of the same size with one fdatasync each. Single writes need
 pumpload; the Go pump needs pd-server and pump beside it in PEER_BIN.
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from bench.drainer import own_cluster_id
 from bench.fill import Pair, fill_batched, fill_with_pumpload, transactions
+from bench.pull import cpu_s, measure_pull
 from bench.report import Report
 from bench.stack import Stack, peer_binary, running_stack
 from tests.support.servers import Server, answers, free_port, wait_until
@@ -47,13 +49,6 @@ def writes_a_second(line: str) -> float:
     if not found:
         raise SystemExit(f"pumpload printed no writes/s: {line}")
     return float(found.group(1))
-
-
-def cpu_s(server: Server) -> float:
-    """CPU that a process has used."""
-    assert server.process is not None
-    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_single(name: str, stack: Stack, port: int, cluster: int, args: argparse.Namespace, report: Report) -> str:
@@ -96,6 +91,8 @@ def measure_ours(args: argparse.Namespace, report: Report) -> None:
         report.ratio("this pump, many per message", "raw append + fdatasync, groups of 1000")
         if peer_binary("pumpload"):
             measure_single("this pump", stack, port, cluster, args, report)
+        if args.pull:
+            measure_pull(stack.servers[0], port, cluster, args.pull, report)
 
 
 def measure_go(args: argparse.Namespace, report: Report) -> None:
@@ -117,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.pump", description=__doc__)
     parser.add_argument("--txns", type=int, default=50_000, help="transactions in batched writes (two binlogs each)")
     parser.add_argument("--single", type=int, default=10_000, help="transactions of pumpload")
+    parser.add_argument("--pull", type=int, default=500_000, help="transactions that are pulled; 0: none")
     parser.add_argument("-c", "--concurrency", type=int, default=256)
     args = parser.parse_args()
     report = Report("binlogs into one pump")

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from pump.errors import Overloaded
-from pump.gauges import IN_FLIGHT_BYTES, OVERLOADED
+from pump.gauges import OVERLOADED
 
 SMALL_BYTES_MAX = 64 << 10
 BYTES_MAX = 2 << 30
@@ -107,4 +107,3 @@ class InFlight:
 
     def _add(self, size: int) -> None:
         self.bytes += size
-        IN_FLIGHT_BYTES.set(self.bytes)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from binlog import errors
 from binlog.errors import BinlogError, ConfigError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received
+from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received, Sink
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
@@ -80,9 +80,11 @@ def code_number(error: BinlogError) -> int:
 @dataclass(frozen=True, slots=True)
 class Service:
     """A gRPC service: methods by kind. `upstream`: errors are UNKNOWN with a text, as upstream's clients expect.
-    `writes`: methods whose messages hold binlogs; they are counted in flight, and may be large.
+    `writes`: methods whose messages hold binlogs; they are counted in flight, and may be large. `sinks`: a second
+    handler of unary methods (see Method).
 
-    Calls and pulls are timed here under their names; a bidi handler takes the time of each message itself."""
+    Calls and pulls are timed here under their names; a bidi handler takes the time of each message itself, and a method
+    with a sink that of each call."""
 
     name: str
     unary: dict[str, Unary]
@@ -90,6 +92,7 @@ class Service:
     bidi: dict[str, Bidi]
     upstream: bool = False
     writes: frozenset[str] = frozenset()
+    sinks: Mapping[str, Sink] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,9 @@ def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:
 
     found: dict[str, Method] = {}
     for name, unary in service.unary.items():
-        found[name] = method(name, limits.single, unary=_timed_unary(name, unary))
+        sink = service.sinks.get(name)
+        handler = unary if sink is not None else _timed_unary(name, unary)
+        found[name] = method(name, limits.single, unary=handler, sink=sink)
     for name, streaming in service.streaming.items():
         found[name] = method(name, limits.single, streaming=_timed(name, streaming))
     for name, bidi in service.bidi.items():

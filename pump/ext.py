@@ -18,10 +18,10 @@ from google.protobuf.message import DecodeError as ProtobufError
 from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service, code_number
-from pump.messages import parse_batch
+from pump.messages import Pulled, parse_batch, pulled, pulled_part
 from pump.parts import Part
 from pump.plan import Limits
-from pump.pull import Served, pull_bytes
+from pump.pull import Chunk, pull_bytes
 from pump.service import Gate
 from pump.store import Store
 
@@ -40,12 +40,12 @@ def _parse(kind: Callable[[bytes], _M], what: str, data: Buffer) -> _M:
         raise DecodeError(what, offset=0, detail=str(error)) from error
 
 
-def _message(chunk: Sequence[Served] | Part) -> Any:
-    if isinstance(chunk, Part):
-        return pb.PullRangeResp(
-            payloads=[chunk.data], last_ts=chunk.commit_ts, whole_bytes=chunk.whole_bytes, part_offset=chunk.offset
-        )
-    return pb.PullRangeResp(payloads=[served.payload for served in chunk], last_ts=chunk[-1].commit_ts)
+def _whole(chunk: Chunk | Part) -> Pulled | Part:
+    return chunk if isinstance(chunk, Part) else pulled(chunk.payloads, chunk.last_ts)
+
+
+def _in_parts(chunk: Chunk | Part) -> Pulled | Part:
+    return pulled_part(chunk) if isinstance(chunk, Part) else pulled(chunk.payloads, chunk.last_ts)
 
 
 def _answer(batch_id: int, results: Sequence[BinlogError | None]) -> bytes:
@@ -146,30 +146,36 @@ class ExtService:
         end = pb.PullEnd()
         with metering.pulling("PullRange"), self._in_flight.pull(pull_bytes(max(bytes_max, part_bytes_max))):
             async for message in self._messages(request.after_ts, request.until_ts, bytes_max, part_bytes_max):
-                count = 0 if message.part_offset else len(message.payloads)
-                size = sum(map(len, message.payloads))
-                end.count += count
-                end.bytes += size
-                metering.read("PullRange", count=count, size=size)
-                encoded: bytes = message.SerializeToString()
-                yield encoded
+                end.count += message.binlogs
+                end.bytes += message.size
+                metering.read("PullRange", count=message.binlogs, size=message.size)
+                yield message.data
+                del message
         yield pb.PullRangeResp(end=end).SerializeToString()
 
-    async def _messages(self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int) -> AsyncIterator[Any]:
+    async def _messages(
+        self, after_ts: int, until_ts: int, bytes_max: int, part_bytes_max: int
+    ) -> AsyncIterator[Pulled]:
         """A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
-            async for chunk in self._store.pull(
-                after_ts, until_ts, bytes_max=bytes_max, part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP
+            async for found in self._store.pull_as(
+                _in_parts if part_bytes_max else _whole,
+                after_ts,
+                until_ts,
+                bytes_max=bytes_max,
+                fakes=False,
+                part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP,
             ):
-                if part_bytes_max or not isinstance(chunk, Part):
-                    yield _message(chunk)
+                if isinstance(found, Pulled):
+                    yield found
+                    del found
                     continue
                 if not large:
-                    await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))
-                large.append(chunk.data)
-                if chunk.offset + len(chunk.data) == chunk.whole_bytes:
-                    message = pb.PullRangeResp(payloads=[b"".join(large)], last_ts=chunk.commit_ts)
+                    await held.enter_async_context(self._in_flight.answer(found.whole_bytes))
+                large.append(found.data)
+                if found.offset + len(found.data) == found.whole_bytes:
+                    message = pulled([b"".join(large)], found.commit_ts)
                     large.clear()
                     yield message
                     del message

@@ -33,6 +33,7 @@ _BE = Struct(">Q")
 _BE_FID = Struct(">I")
 _LE = Struct("<Q")
 _COMPLETE = Struct("<qIqIIqqB")
+_PLACE = Struct("<8xIqII16xB")
 _OWN_HEAD = Struct("<qq")
 COMPLETE_BYTES = _COMPLETE.size
 
@@ -110,7 +111,14 @@ def decode_complete(value: bytes) -> Complete:
     return Complete._make((*_COMPLETE.unpack_from(value), value[COMPLETE_BYTES:]))
 
 
-unpack_complete = _COMPLETE.unpack_from  # for loops that count in nanoseconds
+def decode_start_ts(value: bytes) -> int:
+    """Of a `cm:` value."""
+    return int.from_bytes(value[:8], "little", signed=True)
+
+
+# For loops that count in nanoseconds.
+unpack_complete = _COMPLETE.unpack_from
+unpack_place = _PLACE.unpack_from  # (fid, offset, length, tail_at, flags)
 
 
 def encode_head(head: Head) -> bytes:

@@ -16,10 +16,14 @@ from binlog.rpc.messages import Buffer
 from binlog.wire import signed, skip, tag, varint, within
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump.parts import Part
+
 LARGE_BYTES_MIN = 4 << 20
 
 _CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
 _TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
+_PAYLOADS, _LAST_TS, _WHOLE_BYTES, _PART_OFFSET = b"\x0a", b"\x10", b"\x40", b"\x48"  # tags of a PullRangeResp
+PREFIXES_KEPT = 1 << 14
 
 
 def parse_write(data: Buffer) -> tuple[int, bytes]:
@@ -89,6 +93,48 @@ def head_of_write(head: bytes) -> WriteHead | None:
         return WriteHead(signed(varint(head, at + 3)[0]), size)
     except (DecodeError, IndexError):
         return None
+
+
+class _Prefixes(dict[int, bytes]):
+    """By the length of a payload: what stands before it in a PullRangeResp. Those of usual lengths are kept."""
+
+    def __missing__(self, size: int) -> bytes:
+        prefix = _PAYLOADS + encode_varint(size)
+        if size < PREFIXES_KEPT:
+            self[size] = prefix
+        return prefix
+
+
+_prefixes = _Prefixes()
+
+
+class Pulled(NamedTuple):
+    """A PullRangeResp: its bytes, how many binlogs it holds, and their bytes. A binlog in parts counts with its
+    first."""
+
+    data: bytes
+    binlogs: int
+    size: int
+
+
+def pulled(payloads: Sequence[bytes], last_ts: int) -> Pulled:
+    """Whole binlogs."""
+    pieces = [b""] * (2 * len(payloads) + 1)
+    sizes = list(map(len, payloads))
+    pieces[:-1:2] = map(_prefixes.__getitem__, sizes)
+    pieces[1::2] = payloads
+    pieces[-1] = _LAST_TS + encode_varint(last_ts)
+    return Pulled(b"".join(pieces), len(payloads), sum(sizes))
+
+
+def pulled_part(part: Part) -> Pulled:
+    """One part of a large binlog."""
+    size = len(part.data)
+    pieces = [_prefixes[size], part.data, _LAST_TS + encode_varint(part.commit_ts)]
+    pieces.append(_WHOLE_BYTES + encode_varint(part.whole_bytes))
+    if part.offset:
+        pieces.append(_PART_OFFSET + encode_varint(part.offset))
+    return Pulled(b"".join(pieces), 0 if part.offset else 1, size)
 
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:

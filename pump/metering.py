@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 from binlog.errors import BinlogError
 from binlog.runtime.metrics import counter, exponential, gauge, histogram
@@ -23,6 +24,12 @@ _READ_BYTES = counter("pump_read_bytes_total", "Bytes of them", ["method"])
 _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 
+# `labels` makes strings of them and takes a lock, for each call.
+_rpc_seconds = cache(RPC_SECONDS.labels)
+_read = cache(_READ.labels)
+_read_bytes = cache(_READ_BYTES.labels)
+
+
 @contextmanager
 def timed(method: str) -> Iterator[None]:
     """Take the time of a call: `fail` when it raises, a cancelled one and one whose caller went away too."""
@@ -36,7 +43,7 @@ def timed(method: str) -> Iterator[None]:
 
 def observe(method: str, label: str, seconds: float) -> None:
     """`label`: succ or fail, as upstream has them."""
-    RPC_SECONDS.labels(method, label).observe(seconds)
+    _rpc_seconds(method, label).observe(seconds)
 
 
 @contextmanager
@@ -48,8 +55,8 @@ def pulling(method: str) -> Iterator[None]:
 
 def read(method: str, *, count: int, size: int) -> None:
     """A message of a pull is on its way."""
-    _READ.labels(method).inc(count)
-    _READ_BYTES.labels(method).inc(size)
+    _read(method).inc(count)
+    _read_bytes(method).inc(size)
 
 
 def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None]) -> None:

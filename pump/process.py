@@ -38,7 +38,7 @@ from pump.errors import NotifyFailed
 from pump.expired import ExpiredWriters
 from pump.ext import ExtService
 from pump.fake import write_fakes
-from pump.gauges import expose, withdraw
+from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
 from pump.node import Node
@@ -156,6 +156,7 @@ class Pump:
     async def _listen(self, etcd: Etcd, *, own_timestamps: bool) -> None:
         config = self._config
         in_flight = InFlight(config.in_flight_bytes_max)
+        IN_FLIGHT_BYTES.set_function(lambda: in_flight.bytes)
         self.pump_service = PumpService(
             self.store, self.gate, in_flight, slow_write_s=config.storage.slow_write_threshold
         )

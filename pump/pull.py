@@ -5,27 +5,23 @@ A damaged record ends a pull with DamagedRecord, never with silence; a purged po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from struct import Struct
 from typing import NamedTuple
 
 from binlog.envelope import merge
 from binlog.errors import PurgedPosition
-from google_crc32c import value as crc32c
 
 from pump.errors import DamagedRecord
 from pump.index import Index
-from pump.keys import FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, key_ts
+from pump.keys import FLAG_DAMAGED, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, decode_start_ts, key_ts
 from pump.log import ValueLog
 from pump.parts import Part, is_large, parts_of
-from pump.record import HEADER_BYTES, RECORD_MAGIC, Pointer, check_record
+from pump.plain import WINDOW_BYTES_MAX, Entries, Entry, chunks_of, plain_payloads, windows
+from pump.record import HEADER_BYTES, Pointer, check_record
 
-WINDOW_GAP_BYTES_MAX = 64 << 10
-WINDOW_BYTES_MAX = 8 << 20
 ENTRIES_MAX = 8192
-
-_HEADER = Struct("<IQI")
 
 
 def pull_bytes(bytes_max: int) -> int:
@@ -39,6 +35,26 @@ class Served(NamedTuple):
     commit_ts: int
     start_ts: int
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Binlogs as a puller gets them, ascending, at least one. `pairs`: their index, parallel to `payloads`."""
+
+    payloads: list[bytes]
+    pairs: Sequence[Entry]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Served]:
+        for payload, (key, value) in zip(self.payloads, self.pairs, strict=True):
+            yield Served(key_ts(key), decode_start_ts(value), payload)
+
+    @property
+    def last_ts(self) -> int:
+        """The commit_ts of the last one."""
+        return key_ts(self.pairs[-1][0])
 
 
 class Reader:
@@ -58,23 +74,37 @@ class Reader:
 
     def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool, part_bytes_max: int = 0
-    ) -> Iterator[list[Served] | Part]:
+    ) -> Iterator[Chunk | Part]:
         """Chunks of about `bytes_max` bytes, ascending. `until_ts` must have been resolved before the first step.
 
         `part_bytes_max`: a larger binlog is given in parts of so many bytes; 0: whole, in a chunk like any other."""
         entries = self._index.completes(after_ts, until_ts)
         # After the iterator was made, which sees what was there then: the purge point is stored before anything goes.
         self.check_position(after_ts)
-        for chunk in _chunks(entries, bytes_max=bytes_max, entries_max=self._entries_max, fakes=fakes):
+        for chunk in chunks_of(entries, bytes_max=bytes_max, entries_max=self._entries_max, fakes=fakes):
             try:
-                for run in _runs(chunk, part_bytes_max):
-                    if is_large(run[0][1], part_bytes_max):
-                        yield from self._parts(*run[0], part_bytes_max)
+                payloads = self._plain(chunk, part_bytes_max)
+                if payloads is not None:
+                    yield Chunk(payloads, chunk.pairs)
+                    continue
+                for run in _runs(chunk.pairs, part_bytes_max):
+                    commit_ts, complete = _decode(run[0])
+                    if is_large(complete, part_bytes_max):
+                        yield from self._parts(commit_ts, complete, part_bytes_max)
                     else:
-                        yield self._read(run)
+                        yield Chunk(self._read(run), run)
             except DamagedRecord:
                 self.check_position(after_ts)  # removed meanwhile, which is not damage
                 raise
+
+    def _plain(self, chunk: Entries, part_bytes_max: int) -> list[bytes] | None:
+        """Payloads the short way; None where that is not open: then the careful one finds out why."""
+        if not chunk.plain or 0 < part_bytes_max < chunk.largest:
+            return None
+        payloads = plain_payloads(self._log, chunk)
+        if payloads is not None and 0 < part_bytes_max < max(map(len, payloads)):
+            return None  # a large head
+        return payloads
 
     def _parts(self, commit_ts: int, complete: Complete, part_bytes_max: int) -> Iterator[Part]:
         try:
@@ -82,11 +112,14 @@ class Reader:
         except DamagedRecord as error:
             raise error.of_binlog(commit_ts) from error
 
-    def _read(self, chunk: list[tuple[int, Complete]]) -> list[Served]:
-        payloads = {commit_ts: complete.head for commit_ts, complete in chunk if complete[7] & FLAG_PASSED}
-        for window in _windows(chunk if not payloads else [item for item in chunk if item[0] not in payloads]):
-            self._read_window(window, payloads)
-        return [Served(commit_ts, complete[0], payloads[commit_ts]) for commit_ts, complete in chunk]
+    def _read(self, pairs: Sequence[Entry]) -> list[bytes]:
+        """The careful way: whatever a binlog is made of, and a word on what is wrong with it."""
+        binlogs = [_decode(pair) for pair in pairs]
+        payloads = {commit_ts: complete.head for commit_ts, complete in binlogs if complete.flags & FLAG_PASSED}
+        stored = [binlog for binlog in binlogs if binlog[0] not in payloads]
+        for window in windows([(c.fid, c.offset, c.length, c.tail_at, c.flags) for _, c in stored]):
+            self._read_window([stored[number] for number in window], payloads)
+        return [payloads[commit_ts] for commit_ts, _ in binlogs]
 
     def _read_window(self, window: Sequence[tuple[int, Complete]], out: dict[int, bytes]) -> None:
         """One read; every record in it is checked."""
@@ -96,69 +129,28 @@ class Reader:
         file = self._log.file(first.fid)
         data = file.read(begin, last.offset - begin + HEADER_BYTES + last.length)
         for commit_ts, complete in window:
-            start_ts, _, offset, length, tail_at, _, _, flags, head = complete
             try:
-                if flags & FLAG_DAMAGED:
-                    raise DamagedRecord(str(file.path), offset, f"the prewrite of start_ts {start_ts} is lost in it")
-                at = offset - begin
-                payload = data[at + HEADER_BYTES : at + HEADER_BYTES + length]
-                if len(payload) != length or _HEADER.unpack_from(data, at) != (RECORD_MAGIC, length, crc32c(payload)):
-                    check_record(data, at, length=length, place=str(file.path), offset=offset)
-                if flags & FLAG_GENERAL:
-                    out[commit_ts] = merge(payload, self._log.read(Pointer.decode(head)))
+                if complete.flags & FLAG_DAMAGED:
+                    lost = f"the prewrite of start_ts {complete.start_ts} is lost in it"
+                    raise DamagedRecord(str(file.path), complete.offset, lost)
+                at, length = complete.offset - begin, complete.length
+                payload = check_record(data, at, length=length, place=str(file.path), offset=complete.offset)
+                if complete.flags & FLAG_GENERAL:
+                    out[commit_ts] = merge(payload, self._log.read(Pointer.decode(complete.head)))
                 else:
-                    out[commit_ts] = head + payload[tail_at:] if tail_at else payload
+                    out[commit_ts] = complete.head + payload[complete.tail_at :] if complete.tail_at else payload
             except DamagedRecord as error:
                 raise error.of_binlog(commit_ts) from error
 
 
-def _chunks(
-    entries: Iterable[tuple[bytes, bytes]], *, bytes_max: int, entries_max: int, fakes: bool
-) -> Iterator[list[tuple[int, Complete]]]:
-    """All entries, decoded, in chunks worth `bytes_max` of at least one and at most `entries_max`. However many fakes
-    are left out in a row, there is no empty chunk, and the end is the end of the entries alone."""
-    chunk: list[tuple[int, Complete]] = []
-    size = 0
-    for key, value in entries:
-        complete = decode_complete(value)
-        if complete.flags & FLAG_FAKE and not fakes:
-            continue
-        chunk.append((key_ts(key), complete))
-        size += complete.length
-        if size >= bytes_max or len(chunk) >= entries_max:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+def _decode(pair: Entry) -> tuple[int, Complete]:
+    return key_ts(pair[0]), decode_complete(pair[1])
 
 
-def _runs(chunk: list[tuple[int, Complete]], part_bytes_max: int) -> Iterator[list[tuple[int, Complete]]]:
+def _runs(pairs: Sequence[Entry], part_bytes_max: int) -> Iterator[Sequence[Entry]]:
     """The chunk cut so that a large binlog stands alone."""
-    for large, run in groupby(chunk, lambda item: is_large(item[1], part_bytes_max)):
+    for large, run in groupby(pairs, lambda pair: is_large(decode_complete(pair[1]), part_bytes_max)):
         if large:
-            yield from ([item] for item in run)
+            yield from ([pair] for pair in run)
         else:
             yield list(run)
-
-
-def _windows(chunk: list[tuple[int, Complete]]) -> Iterator[list[tuple[int, Complete]]]:
-    """Neighbours in the log that are worth one read together."""
-    window: list[tuple[int, Complete]] = []
-    fid = begin = end = -1
-    for item in sorted(chunk, key=_place):
-        complete = item[1]
-        offset = complete[2]
-        past = offset + HEADER_BYTES + complete[3]
-        if complete[1] != fid or offset - end > WINDOW_GAP_BYTES_MAX or past - begin > WINDOW_BYTES_MAX:
-            if window:
-                yield window
-            window, fid, begin = [], complete[1], offset
-        window.append(item)
-        end = past
-    if window:
-        yield window
-
-
-def _place(item: tuple[int, Complete]) -> tuple[int, int]:
-    complete = item[1]
-    return complete[1], complete[2]

@@ -24,6 +24,8 @@ _HEADER = Struct("<IQI")
 _FOOTER = Struct("<qI")
 _POINTER = Struct("<Iq")
 
+unpack_header = _HEADER.unpack_from  # (magic, length, crc), for loops that count in nanoseconds
+
 
 class Pointer(NamedTuple):
     """Where a record begins (`P-ST-06`). Ordered as the log is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.pb import pump_pb2
 from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Answer
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from google.protobuf.message import DecodeError as ProtobufError
@@ -82,6 +84,7 @@ class PumpService:
         return Service(
             "binlog.Pump",
             unary={"WriteBinlog": self.write_binlog},
+            sinks={"WriteBinlog": self.take_binlog},
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
@@ -89,21 +92,47 @@ class PumpService:
         )
 
     async def write_binlog(self, data: Buffer) -> bytes:
-        """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07)."""
-        cluster_id, payload = parse_write(data)
+        """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). Who is cancelled does not wait any
+        more; his binlog is written."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def answered(found: bytes | BaseException) -> bool:
+            if answer.done():
+                return False
+            if isinstance(found, bytes):
+                answer.set_result(found)
+            else:
+                answer.set_exception(found)
+            return True
+
+        self.take_binlog(data, answered)
+        return await answer
+
+    def take_binlog(self, data: Buffer, answer: Answer) -> None:
+        """As `write_binlog`, for a caller that is told instead of waiting."""
         began_s = time.monotonic()
-        if cluster_id != self._gate.cluster_id:
-            metering.lost([payload])
-            self._gate.check(cluster_id)
-        refused = await self._turn.write(payload)
-        took_s = time.monotonic() - began_s
-        if refused is not None:
-            self._refusing.failed(error=refused, bytes=len(payload))
-            raise refused
-        self._refusing.over()
-        if took_s >= self._slow_write_s:
-            _log.warning("slow write", seconds=round(took_s, 3), bytes=len(payload))
-        return b""
+        try:
+            cluster_id, payload = parse_write(data)
+            if cluster_id != self._gate.cluster_id:
+                metering.lost([payload])
+                self._gate.check(cluster_id)
+        except BinlogError:
+            metering.observe("WriteBinlog", "fail", time.monotonic() - began_s)
+            raise
+        size = len(payload)
+
+        def answered(error: BaseException | None) -> None:
+            took_s = time.monotonic() - began_s
+            waited = answer(b"" if error is None else error)
+            metering.observe("WriteBinlog", "succ" if waited and error is None else "fail", took_s)
+            if error is None:
+                self._refusing.over()
+                if took_s >= self._slow_write_s:
+                    _log.warning("slow write", seconds=round(took_s, 3), bytes=size)
+            elif isinstance(error, BinlogError):
+                self._refusing.failed(error=error, bytes=size)
+
+        self._turn.take(payload, answered)
 
     async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
         return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)

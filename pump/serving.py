@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import chain, islice
+from typing import TypeVar
 
 from pump.errors import NotResolved
 from pump.index import Index
@@ -14,10 +15,12 @@ from pump.parts import Part
 from pump.passing import Passed, pass_over
 from pump.pending import Resolved
 from pump.plan import BatchPlan, Limits, plan_batch
-from pump.pull import Reader, Served
+from pump.pull import Chunk, Reader
 from pump.record import Pointer
 
 PLAN_INLINE_ENTRIES = 512  # a batch so small is planned without a thread
+
+_T = TypeVar("_T")
 
 
 class Serving:
@@ -48,23 +51,38 @@ class Serving:
         self.reader.check_position(after_ts)  # after the index was read, as in a pull
         return plan
 
-    async def pull(
+    def pull(
         self, after_ts: int, until_ts: int, *, bytes_max: int, fakes: bool = False, part_bytes_max: int = 0
-    ) -> AsyncIterator[list[Served] | Part]:
+    ) -> AsyncIterator[Chunk | Part]:
         """All complete binlogs in (after_ts, until_ts], in chunks; large ones in parts where `part_bytes_max` says so.
-        NotResolved, PurgedPosition, DamagedRecord.
+        NotResolved, PurgedPosition, DamagedRecord."""
+        return self.pull_as(
+            lambda chunk: chunk, after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max
+        )
 
-        The next chunk is read while the caller sends this one.
-        """
+    async def pull_as(
+        self,
+        shape: Callable[[Chunk | Part], _T],
+        after_ts: int,
+        until_ts: int,
+        *,
+        bytes_max: int,
+        fakes: bool,
+        part_bytes_max: int,
+    ) -> AsyncIterator[_T]:
+        """As `pull`, each chunk as `shape` makes it, which is called in a thread.
+
+        The next chunk is read while the caller sends this one."""
         if until_ts > self._resolved.ts:
             raise NotResolved(until_ts, self._resolved.ts)
         chunks = self.reader.pull(after_ts, until_ts, bytes_max=bytes_max, fakes=fakes, part_bytes_max=part_bytes_max)
-        step: Callable[[], list[Served] | Part | None] = lambda: next(chunks, None)  # noqa: E731
+        shaped = map(shape, chunks)
+        step: Callable[[], _T | None] = lambda: next(shaped, None)  # noqa: E731
         ahead = asyncio.ensure_future(asyncio.to_thread(step))
         try:
-            while (chunk := await ahead) is not None:
+            while (found := await ahead) is not None:
                 ahead = asyncio.ensure_future(asyncio.to_thread(step))
-                yield chunk
+                yield found
         finally:
             ahead.cancel()
 

@@ -10,11 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from binlog.errors import BinlogError
+from binlog.runtime.log import get_logger
 
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
 GROUPED_BYTES_MAX = 64 << 10  # a larger payload goes alone
 
 Answers = Sequence[BinlogError | None]
+Answered = Callable[[BaseException | None], object]
+
+_log = get_logger("pump.turn")
 
 
 class TurnWriter:
@@ -23,46 +27,49 @@ class TurnWriter:
 
     def __init__(self, write: Callable[[Sequence[bytes], list[int] | None], Awaitable[Answers]]) -> None:
         self._write = write
-        self._waiting: list[tuple[bytes, asyncio.Future[BinlogError | None]]] = []
+        self._waiting: list[tuple[bytes, Answered]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def write(self, payload: bytes) -> BinlogError | None:
-        """None once durable, else why not. Who is cancelled does not wait any more; his binlog is written."""
+    def take(self, payload: bytes, answered: Answered) -> None:
+        """`answered` is called once, later, on the loop: with None once the binlog is durable, else with why not."""
         if len(payload) > GROUPED_BYTES_MAX:
-            return (await self._write([payload], None))[0]
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[BinlogError | None] = loop.create_future()
+            self._start([(payload, answered)])
+            return
         if not self._waiting:
-            loop.call_soon(self._begin)
-        self._waiting.append((payload, answer))
-        return await answer
+            asyncio.get_running_loop().call_soon(self._begin)
+        self._waiting.append((payload, answered))
 
     def _begin(self) -> None:
         waiting, self._waiting = self._waiting, []
         for at in range(0, len(waiting), GROUP_MAX):
-            task = asyncio.create_task(self._group(waiting[at : at + GROUP_MAX]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(waiting[at : at + GROUP_MAX])
 
-    async def _group(self, group: Sequence[tuple[bytes, asyncio.Future[BinlogError | None]]]) -> None:
+    def _start(self, group: Sequence[tuple[bytes, Answered]]) -> None:
+        task = asyncio.create_task(self._group(group))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _group(self, group: Sequence[tuple[bytes, Answered]]) -> None:
         alone: list[int] | None = None if len(group) == 1 else []
-        answers: Answers
+        answers: Sequence[BaseException | None]
         try:
             answers = await self._write([payload for payload, _ in group], alone)
-        except BinlogError as error:
-            answers = [error] * len(group)
+        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+            answers, alone = [error] * len(group), None
         except BaseException as error:
-            for _, answer in group:
-                if not answer.done():
-                    answer.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
+            for _, answered in group:
+                _tell(answered, error)
+            raise
         left = set(alone or ())
-        for place, (payload, answer) in enumerate(group):
+        for place, (payload, answered) in enumerate(group):
             if place in left:
-                task = asyncio.create_task(self._group([(payload, answer)]))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            elif not answer.done():
-                answer.set_result(answers[place])
+                self._start([(payload, answered)])
+            else:
+                _tell(answered, answers[place])
+
+
+def _tell(answered: Answered, error: BaseException | None) -> None:
+    try:
+        answered(error)
+    except Exception:  # noqa: BLE001  the others of the group wait for theirs
+        _log.exception("an answer failed")

@@ -11,6 +11,7 @@ from binlog.cluster.node import Event, State, next_state
 from binlog.runtime import metrics
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
 
+import drainer.sink.retry  # noqa: F401  its metrics are there from the start
 from drainer.failures import TROUBLES, Troubles
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import PumpView

@@ -19,8 +19,8 @@ from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
 from drainer.sink.mysql.position import Feed
-from drainer.sink.mysql.retry import Patience
 from drainer.sink.position import PositionStore, Stored
+from drainer.sink.retry import Patience
 
 # The driver may wait long between two batches; the lock must not be lost by idleness.
 _IDLE_S: Final = 7 * 24 * 3600

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import IntEnum, auto
 
 LATE_FRAME_BYTES_MIN = 1024  # so much a late frame counts at least
 
 
-class State(Enum):
+class State(IntEnum):
     """RFC 9113, section 5.1, as far as a server without push goes; an idle stream has no object."""
 
     OPEN = auto()
@@ -18,7 +18,7 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Step(Enum):
+class Step(IntEnum):
     RECEIVED_END = auto()
     SENT_END = auto()
     RESET = auto()
@@ -34,6 +34,10 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
     State.HALF_CLOSED_LOCAL: {Step.RECEIVED_END: State.CLOSED, Step.RESET: State.CLOSED},
     State.CLOSED: {},
 }
+
+
+# A member costs more each time it is named by its class, and these are looked at for each frame.
+_OPEN, _HALF_CLOSED_REMOTE, _HALF_CLOSED_LOCAL = State.OPEN, State.HALF_CLOSED_REMOTE, State.HALF_CLOSED_LOCAL
 
 
 @dataclass(slots=True, eq=False)
@@ -61,12 +65,12 @@ class Stream:
 
     @property
     def may_receive(self) -> bool:
-        return self.state is State.OPEN or self.state is State.HALF_CLOSED_LOCAL
+        return self.state is _OPEN or self.state is _HALF_CLOSED_LOCAL
 
     @property
     def may_send(self) -> bool:
         """Whether more can be sent after what waits."""
-        return self.last is None and (self.state is State.OPEN or self.state is State.HALF_CLOSED_REMOTE)
+        return self.last is None and (self.state is _OPEN or self.state is _HALF_CLOSED_REMOTE)
 
 
 class Closed:

@@ -47,8 +47,9 @@ class Call:
         self._gzip = gzip
         self._collector = Collector(method.request_bytes_max, self._announced)
         self._task: asyncio.Task[None] | None = None
+        self._is_taken = False  # by a sink that has not answered
         self._head_sent = False
-        self._sent = asyncio.Event()
+        self._sent: asyncio.Event | None = None  # made when its reader is behind
         self.over = False
         self.deadline_s: float | None = None
         self.received_s = 0.0  # when its last bytes came
@@ -67,13 +68,15 @@ class Call:
 
     def on_sent(self) -> None:
         """Data went out."""
-        self._sent.set()
+        if self._sent is not None:
+            self._sent.set()
 
     def cancel(self) -> None:
         """Nobody waits for an answer any more."""
         self.over = True
         if self._task is None:
-            self._close()
+            if not self._is_taken:
+                self._close()
         elif not self._task.cancelling():  # once: its handler may be putting things in order
             self._task.cancel()
 
@@ -143,6 +146,8 @@ class Call:
         link.send_message(self.stream_id, message)
         del message
         while link.waiting_bytes(self.stream_id) > SEND_AHEAD_BYTES and not self.over:
+            if self._sent is None:
+                self._sent = asyncio.Event()
             self._sent.clear()
             link.tell_sent(self)
             await self._sent.wait()
@@ -174,7 +179,7 @@ class SingleCall(Call):
 
     @property
     def is_stalled(self) -> bool:
-        return self._task is None
+        return self._task is None and not self._is_taken
 
     def _announced(self, size: int) -> None:
         if self._request is not None:
@@ -194,6 +199,15 @@ class SingleCall(Call):
         request, self._request = self._request, None
         if request is None or not self._collector.is_between:
             raise RpcError(Status.INTERNAL, "the request ended without a whole message")
+        sink = self._method.sink
+        if sink is not None and not request.compressed:
+            self._is_taken = True
+            try:
+                sink(request.data, self._answered)
+            except BaseException:
+                self._is_taken = False
+                raise
+            return
         self._start(self._answer(request) if self._method.unary is not None else self._stream(request))
 
     def _close(self) -> None:
@@ -202,6 +216,21 @@ class SingleCall(Call):
             self._link.room.give(self._held)
             self._held = 0
         super()._close()
+
+    def _answered(self, found: bytes | BaseException) -> bool:
+        """What a sink answers. False: nobody waits any more."""
+        waited = self._is_taken and not self.over
+        if waited:
+            if isinstance(found, bytes):
+                self._link.send_answer(self.stream_id, found)
+                self.over = True
+            else:
+                cancelled = RpcError(Status.CANCELLED, "the call was cancelled")
+                self._refuse(found if isinstance(found, Exception) else cancelled)
+        if self._is_taken:
+            self._is_taken = False
+            self._close()
+        return waited
 
     async def _plain(self, message: Message) -> Buffer:
         if not message.compressed:

@@ -64,6 +64,8 @@ class Received:
 
 
 Unary = Callable[[Buffer], Awaitable[bytes]]
+Answer = Callable[[bytes | BaseException], bool]
+Sink = Callable[[Buffer, Answer], None]
 Streaming = Callable[[Buffer], AsyncIterator[bytes]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
@@ -82,12 +84,17 @@ def _too_long(size: int, _head: bytes, limit: int) -> Exception:
 class Method:
     """One of `unary`, `streaming`, `bidi` is its handler.
 
+    `sink` may stand beside `unary` for a method of very many small calls, which then need no task: it gets the request,
+    and what to call with the answer or an error, once, on the loop; that tells whether somebody still waited. It may
+    raise instead, and must not wait. The request's bytes count until it has answered.
+
     `translate` makes a status of an error that a handler raised, or None of one it does not know. `counted`: its
     messages ask for room. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`, of which
     it gets the first bytes too.
     """
 
     unary: Unary | None = None
+    sink: Sink | None = None
     streaming: Streaming | None = None
     bidi: Bidi | None = None
     translate: Callable[[Exception], RpcError | None] = _no_such_error

@@ -19,7 +19,7 @@ import pytest
 from binlog.errors import BinlogError
 from binlog.http2.frames import PREFACE
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Method, Received
+from binlog.rpc.method import Answer, Method, Received
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings, Timing
 from binlog.rpc.status import RpcError, Status
@@ -42,6 +42,7 @@ class Handlers:
         self.ended = asyncio.Event()
         self.go_on = asyncio.Event()
         self.yielded = 0
+        self.taken: list[tuple[bytes, Answer]] = []
 
     async def echo(self, request: Buffer) -> bytes:
         return bytes(request)
@@ -58,6 +59,13 @@ class Handlers:
         finally:
             self.ended.set()
         return bytes(request[:10])
+
+    def later(self, request: Buffer, answer: Answer) -> None:
+        """A sink: what it has taken is answered by the test."""
+        if request == b"refused":
+            raise BinlogError("refused at once")
+        self.taken.append((bytes(request), answer))
+        self.begun.set()
 
     async def many(self, request: Buffer) -> AsyncIterator[bytes]:
         count, size = map(int, bytes(request).split())
@@ -94,6 +102,7 @@ class Handlers:
             b"/t/Echo": method(unary=self.echo),
             b"/t/Fail": method(unary=self.fail),
             b"/t/Wait": method(unary=self.wait),
+            b"/t/Later": method(unary=self.echo, sink=self.later),
             b"/t/Many": method(streaming=self.many),
             b"/t/Each": method(bidi=self.each),
             b"/t/None": method(bidi=self.none),

@@ -188,6 +188,7 @@ async def test_only_those_wake_whose_answers_went_out(monkeypatch: pytest.Monkey
 
         def on_sent(call: Call) -> None:
             woken.append(call.stream_id)
+            assert call._sent is not None
             call._sent.set()
 
         monkeypatch.setattr(Call, "on_sent", on_sent)

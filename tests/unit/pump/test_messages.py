@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from pump.edge import MessageLimits
 from pump.errors import MessageTooLarge, TooLarge
-from pump.messages import LARGE_BYTES_MIN, head_of_write, parse_batch
+from pump.messages import (
+    LARGE_BYTES_MIN,
+    PREFIXES_KEPT,
+    _prefixes,
+    head_of_write,
+    parse_batch,
+    pulled,
+    pulled_part,
+)
+from pump.parts import Part
 from tests.unit.pump.build import prewrite
 
 LARGE = bytes(LARGE_BYTES_MIN + 1)
@@ -91,3 +100,24 @@ def test_what_is_kept_of_a_large_binlog_is_no_view_of_it() -> None:
     payload = memoryview(prewrite(10, writer=bytes(range(WRITER_BYTES))))
     found = writer_of(payload, scan(payload))  # type: ignore[arg-type]
     assert type(found) is bytes and found == bytes(range(WRITER_BYTES))
+
+
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=300), st.sampled_from([b"", bytes(127), bytes(128), bytes(20_000)])), max_size=9
+    ),
+    st.integers(1, 2**63 - 1),
+)
+def test_a_message_of_a_pull_is_what_protobuf_makes_of_it(payloads: list[bytes], last_ts: int) -> None:
+    found = pulled(payloads, last_ts)
+    assert found.data == pump_ext_pb2.PullRangeResp(payloads=payloads, last_ts=last_ts).SerializeToString()
+    assert (found.binlogs, found.size) == (len(payloads), sum(map(len, payloads)))
+    assert all(size < PREFIXES_KEPT for size in _prefixes), "only those of usual lengths are kept"
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(1, 2**63 - 1), st.integers(0, 2**40), st.integers(1, 2**40))
+def test_a_part_is_what_protobuf_makes_of_it(data: bytes, commit_ts: int, offset: int, whole: int) -> None:
+    found = pulled_part(Part(commit_ts, 1, data, offset, whole))
+    wanted = pump_ext_pb2.PullRangeResp(payloads=[data], last_ts=commit_ts, whole_bytes=whole, part_offset=offset)
+    assert found.data == wanted.SerializeToString()
+    assert (found.binlogs, found.size) == (int(offset == 0), len(data))

@@ -36,26 +36,36 @@ class Recorder:
         return [InvalidBinlog(payload.decode()) if payload[:3] == b"bad" else None for payload in payloads]
 
 
+async def write(turn: TurnWriter, payload: bytes) -> BaseException | None:
+    """Waits for the answer; a mistake is raised."""
+    found: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    turn.take(payload, lambda error: found.done() or found.set_result(error))
+    error = await found
+    if error is not None and not isinstance(error, BinlogError):
+        raise error
+    return error
+
+
 async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
     store = Recorder()
     turn = TurnWriter(store.write)
     payloads = [b"%d" % number for number in range(GROUP_MAX + 10)]
     payloads[5], payloads[GROUP_MAX] = b"bad 1", b"bad 2"
-    answers = await asyncio.gather(*(turn.write(payload) for payload in payloads))
+    answers = await asyncio.gather(*(write(turn, payload) for payload in payloads))
     assert store.groups == [payloads[:GROUP_MAX], payloads[GROUP_MAX:]]
     assert [(place, str(error)) for place, error in enumerate(answers) if error is not None] == [
         (5, "bad 1"),
         (GROUP_MAX, "bad 2"),
     ]
-    assert await turn.write(b"alone") is None and store.groups[-1] == [b"alone"]
+    assert await write(turn, b"alone") is None and store.groups[-1] == [b"alone"]
 
 
 async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
     store = Recorder()
     store.go_on.clear()
     turn = TurnWriter(store.write)
-    far = asyncio.create_task(turn.write(b"far"))
-    assert await asyncio.wait_for(asyncio.gather(turn.write(b"a"), turn.write(b"b")), 10) == [None, None]
+    far = asyncio.create_task(write(turn, b"far"))
+    assert await asyncio.wait_for(asyncio.gather(write(turn, b"a"), write(turn, b"b")), 10) == [None, None]
     assert not far.done() and store.groups == [[b"far", b"a", b"b"], [b"far"]]
     store.go_on.set()
     assert await asyncio.wait_for(far, 10) is None
@@ -65,14 +75,14 @@ async def test_a_large_one_goes_alone() -> None:
     store = Recorder()
     turn = TurnWriter(store.write)
     large = bytes(GROUPED_BYTES_MAX + 1)
-    await asyncio.gather(turn.write(b"a"), turn.write(large), turn.write(b"b"))
+    await asyncio.gather(write(turn, b"a"), write(turn, large), write(turn, b"b"))
     assert store.groups == [[large], [b"a", b"b"]]
 
 
 async def test_a_named_error_is_everybodys_answer() -> None:
     store = Recorder()
     store.error = Stopping("the pump is stopping")
-    answers = await asyncio.gather(*(TurnWriter(store.write).write(b"a") for _ in range(3)))
+    answers = await asyncio.gather(*(write(TurnWriter(store.write), b"a") for _ in range(3)))
     assert [str(answer) for answer in answers] == ["the pump is stopping"] * 3
 
 
@@ -82,7 +92,7 @@ async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
     store.error = ValueError("a mistake")
     turn = TurnWriter(store.write)
     answers = await asyncio.wait_for(
-        asyncio.gather(*(turn.write(b"a") for _ in range(count)), return_exceptions=True), 10
+        asyncio.gather(*(write(turn, b"a") for _ in range(count)), return_exceptions=True), 10
     )
     assert all(isinstance(answer, ValueError) for answer in answers)
 
@@ -90,11 +100,36 @@ async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
 async def test_who_is_cancelled_takes_nobody_along() -> None:
     store = Recorder()
     turn = TurnWriter(store.write)
-    tasks = [asyncio.create_task(turn.write(payload)) for payload in (b"a", b"b")]
+    tasks = [asyncio.create_task(write(turn, payload)) for payload in (b"a", b"b")]
     await asyncio.sleep(0)
     tasks[0].cancel()
     assert await asyncio.wait_for(tasks[1], 10) is None
     assert store.groups == [[b"a", b"b"]] and tasks[0].cancelled()
+
+
+async def test_whose_answer_fails_takes_nobody_along() -> None:
+    def broken(_error: BaseException | None) -> None:
+        raise ValueError("a mistake")
+
+    store = Recorder()
+    turn = TurnWriter(store.write)
+    told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    turn.take(b"a", broken)
+    turn.take(b"b", told.set_result)
+    assert await asyncio.wait_for(told, 60) is None and store.groups == [[b"a", b"b"]]
+
+
+async def test_a_loop_that_ends_tells_everybody() -> None:
+    store = Recorder()
+    store.go_on.clear()
+    turn = TurnWriter(store.write)
+    waiting = asyncio.create_task(write(turn, b"far"))
+    other = asyncio.create_task(write(turn, b"a"))
+    assert await asyncio.wait_for(other, 60) is None
+    for task in turn._tasks:
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_through_a_store(tmp_path: Path) -> None:
@@ -105,7 +140,7 @@ async def test_through_a_store(tmp_path: Path) -> None:
         clock.down = True
         written = asyncio.gather(
             *(
-                turn.write(p)
+                write(turn, p)
                 for p in (prewrite(10), commit(10, 11), b"", prewrite(FAR_TS), commit(20, 19), prewrite(30))
             )
         )

@@ -12,9 +12,9 @@ from drainer.batch.work import Probe
 from drainer.sink.mysql import connection_pool
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
-from drainer.sink.mysql.retry import Patience
 from drainer.sink.mysql.rows.statements import qualified, quote
 from drainer.sink.mysql.rows.unique_keys import UniqueKey, read
+from drainer.sink.retry import Patience
 
 _IDLE_S: Final = 120
 _VALUES_MAX: Final = 200

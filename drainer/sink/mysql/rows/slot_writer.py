@@ -17,12 +17,12 @@ from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed, store
-from drainer.sink.mysql.retry import Patience
 from drainer.sink.mysql.rows.chunks import Chunk, cut
 from drainer.sink.mysql.rows.refused_row import blame
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
+from drainer.sink.retry import Patience
 
 # A task never pauses between statements; a stopped one must not keep its locks much longer than that.
 _IDLE_S: Final = 120

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from drainer.sink.errors import DestinationDown, DestinationError
-from drainer.sink.mysql.retry import Patience
+from drainer.sink.retry import Patience
 
 
 def test_time_runs_from_the_first_failure() -> None:

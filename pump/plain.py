@@ -1,0 +1,124 @@
+"""The short way from the index to the payloads of a chunk, for binlogs that are plain: a head of the index, the rest of
+one record, nothing to merge and nothing damaged. Whatever else there is goes the careful way (pump.pull).
+
+Records of a chunk lie close together, in about the order of their commits: mostly one read brings them all. Each
+record's magic, length and checksum are compared as on the careful way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from pump.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_FAKE, FLAG_GENERAL, FLAG_PASSED, unpack_place
+from pump.log import ValueLog
+from pump.record import HEADER_BYTES, RECORD_MAGIC, unpack_header
+
+WINDOW_GAP_BYTES_MAX = 64 << 10
+WINDOW_BYTES_MAX = 8 << 20
+SPREAD_MAX = 4  # bytes read in one piece, in proportion to those that are wanted
+
+NOT_PLAIN = FLAG_DAMAGED | FLAG_GENERAL | FLAG_PASSED
+
+Entry = tuple[bytes, bytes]  # a `cm:` key and its value
+Place = tuple[int, int, int, int, int]  # fid, offset, length, tail_at, flags
+
+
+class Entries(NamedTuple):
+    """The index of one chunk. `places` is parallel to `pairs`; `size`: bytes of their records' payloads, the largest of
+    which has `largest`."""
+
+    pairs: Sequence[Entry]
+    places: Sequence[Place]
+    size: int
+    largest: int
+    plain: bool
+
+
+def chunks_of(entries: Iterable[Entry], *, bytes_max: int, entries_max: int, fakes: bool) -> Iterator[Entries]:
+    """All entries in chunks worth `bytes_max` of at least one and at most `entries_max`. However many fakes are left
+    out in a row, there is no empty chunk, and the end is the end of the entries alone."""
+    unpack = unpack_place
+    left_out = 0 if fakes else FLAG_FAKE
+    looked_at = left_out | NOT_PLAIN
+    pairs: list[Entry] = []
+    places: list[Place] = []
+    size, largest, plain = 0, 0, True
+    for pair in entries:
+        place = unpack(pair[1])
+        if place[4] & looked_at:
+            if place[4] & left_out:
+                continue
+            plain = False
+        pairs.append(pair)
+        places.append(place)
+        length = place[2]
+        size += length
+        if length > largest:
+            largest = length
+        if size >= bytes_max or len(pairs) >= entries_max:
+            yield Entries(pairs, places, size, largest, plain)
+            pairs, places, size, largest, plain = [], [], 0, 0, True
+    if pairs:
+        yield Entries(pairs, places, size, largest, plain)
+
+
+def plain_payloads(log: ValueLog, entries: Entries) -> list[bytes] | None:
+    """What is served for each entry; None where that needs a closer look."""
+    pairs, places = entries.pairs, entries.places
+    first, last = min(places), max(places)
+    span = last[1] - first[1] + HEADER_BYTES + last[2]
+    wanted = entries.size + HEADER_BYTES * len(pairs)
+    if first[0] == last[0] and span <= min(WINDOW_BYTES_MAX, max(SPREAD_MAX * wanted, WINDOW_GAP_BYTES_MAX)):
+        return _payloads(log, pairs, places, first, last)
+    payloads = [b""] * len(pairs)
+    for window in windows(places):
+        chosen = [places[number] for number in window]
+        found = _payloads(log, [pairs[number] for number in window], chosen, chosen[0], chosen[-1])
+        if found is None:
+            return None
+        for number, payload in zip(window, found, strict=True):
+            payloads[number] = payload
+    return payloads
+
+
+def _payloads(
+    log: ValueLog, pairs: Sequence[Entry], places: Sequence[Place], first: Place, last: Place
+) -> list[bytes] | None:
+    """Of records in one file, by one read of everything from `first` to `last`."""
+    if not log.has(first[0]):
+        return None
+    begin = first[1]
+    data = log.file(first[0]).read(begin, last[1] - begin + HEADER_BYTES + last[2])
+    size = len(data)
+    before = begin - HEADER_BYTES
+    header = unpack_header
+    payloads: list[bytes] = []
+    add = payloads.append
+    for (_, value), (_, offset, length, tail_at, _) in zip(pairs, places, strict=True):
+        at = offset - before
+        end = at + length
+        if end > size or header(data, at - HEADER_BYTES) != (RECORD_MAGIC, length, crc32c(data[at:end])):
+            return None
+        add(value[COMPLETE_BYTES:] + data[at + tail_at : end] if tail_at else data[at:end])
+    return payloads
+
+
+def windows(places: Sequence[Place]) -> Iterator[list[int]]:
+    """Neighbours in the log that are worth one read together, by their numbers, in the order of the log."""
+    window: list[int] = []
+    fid = begin = end = -1
+    for number in sorted(range(len(places)), key=lambda number: places[number][:2]):
+        place = places[number]
+        offset = place[1]
+        past = offset + HEADER_BYTES + place[2]
+        if place[0] != fid or offset - end > WINDOW_GAP_BYTES_MAX or past - begin > WINDOW_BYTES_MAX:
+            if window:
+                yield window
+            window, fid, begin = [], place[0], offset
+        window.append(number)
+        end = past
+    if window:
+        yield window

@@ -1,0 +1,143 @@
+"""Methods that answer without a task for each call: every way such a call can end."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from binlog.errors import BinlogError
+from binlog.rpc.session import Timing
+from grpc import Compression, StatusCode, aio
+
+from tests.integration.binlog.test_rpc import WAIT_S, Running, path, raw, refused, running, until
+from tests.unit.http2.peer import GREETING, data, headers
+
+
+async def taken(server: Running, count: int) -> None:
+    await until(lambda: len(server.handlers.taken) == count)
+
+
+async def test_answers_in_any_order() -> None:
+    """Each gets its own; errors have their status; what a request holds is held until it is answered."""
+    async with running() as server:
+        calls = [server.unary("Later")(b"%d" % number) for number in range(3)]
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await taken(server, 3)
+        assert server.room.bytes == 3
+        by_request = dict(server.handlers.taken)
+        assert by_request[b"2"](b"two") and by_request[b"1"](BinlogError("no")) and by_request[b"0"](ValueError("oh"))
+        found: list[Any] = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), WAIT_S)
+        assert found[2] == b"two"
+        assert [(error.code(), error.details()) for error in found[:2]] == [
+            (StatusCode.UNKNOWN, "unexpected ValueError; the log of the server says more"),
+            (StatusCode.ABORTED, "no"),
+        ]
+        assert server.room.bytes == 0
+        assert not by_request[b"2"](b"again"), "only once"
+
+
+async def test_a_refusal_at_once() -> None:
+    async with running() as server:
+        assert await refused(server.unary("Later")(b"refused")) == (StatusCode.ABORTED, "refused at once")
+        await until(lambda: server.room.bytes == 0)
+
+
+async def test_a_loop_that_cancels_what_it_has_taken() -> None:
+    async with running() as server:
+        call = asyncio.ensure_future(server.unary("Later")(b"a"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](asyncio.CancelledError())
+        assert await refused(call) == (StatusCode.CANCELLED, "the call was cancelled")
+
+
+async def test_a_compressed_request_goes_the_other_way() -> None:
+    async with running() as server:
+        call = server.unary("Later")(b"x" * 1000, compression=Compression.Gzip)
+        assert await asyncio.wait_for(call, WAIT_S) == b"x" * 1000
+        assert server.handlers.taken == []
+
+
+def cancel(call: Any, _server: Running) -> None:
+    call.cancel()
+
+
+def part(_call: Any, server: Running) -> None:
+    (session,) = server.server._sessions
+    assert session.transport is not None
+    session.transport.abort()
+
+
+@pytest.mark.parametrize("leave", [cancel, part])
+@pytest.mark.parametrize("found", [b"answer", BinlogError("no")])
+async def test_who_does_not_wait_any_more(leave: Callable[[Any, Running], None], found: bytes | BinlogError) -> None:
+    """His request is held until the sink has done with it; then all of it is given back, and nothing is sent."""
+    async with running() as server:
+        call = server.unary("Later")(bytes(1000))
+        await taken(server, 1)
+        (session,) = server.server._sessions
+        leave(call, server)
+        await until(lambda: all(each.over for each in session._calls.values()))
+        assert server.room.bytes == 1000 and not session.is_idle
+        assert not server.handlers.taken[0][1](found)
+        assert server.room.bytes == 0 and session.is_idle
+        with pytest.raises((asyncio.CancelledError, aio.AioRpcError)):
+            await call
+
+
+async def test_a_deadline() -> None:
+    async with running() as server:
+        call = asyncio.ensure_future(server.unary("Later")(b"abc", timeout=WAIT_S))
+        await taken(server, 1)
+        (session,) = server.server._sessions
+        session.tick(time.monotonic() + WAIT_S)
+        assert (await refused(call))[0] is StatusCode.DEADLINE_EXCEEDED
+        assert server.room.bytes == 3 and not session.is_idle
+        assert not server.handlers.taken[0][1](b"too late")
+        assert server.room.bytes == 0 and session.is_idle
+
+
+async def test_a_sink_takes_its_time() -> None:
+    """A peer that has sent all owes nothing: the call is not ended as one that stalls."""
+    async with running(timing=Timing(stall_s=1.0)) as server:
+        call = asyncio.ensure_future(server.unary("Later")(b"a"))
+        await taken(server, 1)
+        (session,) = server.server._sessions
+        session.tick(time.monotonic() + 10)
+        assert server.handlers.taken[0][1](b"b")
+        assert await asyncio.wait_for(call, WAIT_S) == b"b"
+
+
+async def test_a_request_that_is_none() -> None:
+    """A second message, a torn one: the sink never sees them."""
+    message = struct.pack(">BI", 0, 3) + b"abc"
+    for body in (message + message, message[:-1], gzip.compress(b"")):
+        async with running() as server, raw(server.port) as (reader, writer):
+            writer.write(GREETING + headers(1, path("Later")) + data(1, body, end=True))
+            await asyncio.wait_for(reader.readuntil(b"grpc-status"), WAIT_S)
+            assert server.handlers.taken == [] and server.room.bytes == 0
+
+
+async def test_a_server_that_stops_waits_for_what_was_taken() -> None:
+    async with running() as server:
+        call = asyncio.ensure_future(server.unary("Later")(b"a"))
+        await taken(server, 1)
+        stopping = asyncio.create_task(server.server.stop(WAIT_S))
+        await asyncio.sleep(0)
+        assert server.handlers.taken[0][1](b"b")
+        assert await asyncio.wait_for(call, WAIT_S) == b"b"
+        await asyncio.wait_for(stopping, WAIT_S)
+
+
+async def test_a_server_that_stops_at_once() -> None:
+    async with running() as server:
+        call = asyncio.ensure_future(server.unary("Later")(b"a"))
+        await taken(server, 1)
+        await server.server.stop(0)
+        assert (await refused(call))[0] is StatusCode.UNAVAILABLE
+        assert not server.handlers.taken[0][1](b"b")
+        assert server.room.bytes == 0

@@ -27,7 +27,9 @@ from drainer.changes.vector import Ints, Mask, Words
 from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
+from drainer.row.family import Family
 from drainer.row.form import Form
+from drainer.row.text import shown_as
 from drainer.row.usual import Cells
 from drainer.schema.view import SchemaView, TableVersions
 
@@ -150,14 +152,14 @@ class ColumnDecoder:
                 continue
             reader = self._reader(codec) if len(rows) >= self._vector_rows_min else None
             if reader is None:
-                yield _one_by_one(codec, kind, rows, wanted_old)
+                yield _one_by_one(codec, kind, rows, wanted_old, whole=whole)
                 continue
             good, old, new = _in_step(reader, kind, rows, wanted_old, every)
             if good.all():
                 yield _changes(codec, kind, rows, old, new)
                 continue
             yield _changes(codec, kind, rows.take(good), old, new)
-            yield _one_by_one(codec, kind, rows.take(~good), wanted_old)
+            yield _one_by_one(codec, kind, rows.take(~good), wanted_old, whole=whole)
 
     def _reader(self, codec: Codec) -> RowReader | None:
         found = self._readers.get(id(codec))
@@ -192,8 +194,9 @@ def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Col
     return Changes(codec, kind, rows.commit_ts, rows.start_ts, rows.sequence, rows.order, old, new)
 
 
-def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int]) -> Changes:
-    """In the rows' own order, so that its error is that of the first of them."""
+def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int], *, whole: bool) -> Changes:
+    """In the rows' own order, so that its error is that of the first of them. `whole`: every change is wanted, so a
+    number that is none of its SET or BIT is refused here; else it is where it is written."""
     codec = codec.asking_for(wanted_old)
     olds: list[Cells] = [()] * len(rows)
     news: list[Cells] = [()] * len(rows)
@@ -203,7 +206,7 @@ def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int])
     forms = codec.forms
 
     def columns(images: list[Cells], wanted: Sequence[int]) -> Columns:
-        arrays = [_array(codec, forms[at], [one[at] for one in images], rows) for at in wanted]
+        arrays = [_array(codec, forms[at], [one[at] for one in images], rows, whole) for at in wanted]
         return _spread(arrays, wanted, len(forms))
 
     old_columns = None if kind is Kind.INSERT else columns(olds, wanted_old)
@@ -211,8 +214,11 @@ def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int])
     return _changes(codec, kind, rows, old_columns, new_columns)
 
 
-def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> Any:
-    """DecodeError, naming table and commit_ts, of a number beyond the column's type, which a column cannot hold."""
+def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows, is_checked: bool) -> Any:
+    """DecodeError, naming table and commit_ts, of a number beyond the column's type, which a column cannot hold, and
+    where `is_checked` of one beyond a SET or BIT."""
+    if is_checked and form.family in (Family.SET, Family.BIT):
+        _check(codec, form, values, rows)
     try:
         return pa.array(values, form.carrier_type)
     except (OverflowError, pa.ArrowInvalid):
@@ -223,3 +229,13 @@ def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> Any:
                 detail = f"{value!r:.100} does not fit"
                 codec.fail(DecodeError(f"{form.kind.mysql_name} value", offset=0, detail=detail), commit_ts)
         raise
+
+
+def _check(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> None:
+    show = shown_as(form)
+    for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
+        try:
+            if value is not None:
+                show(value)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)

@@ -128,7 +128,7 @@ class StandingPipeline:
     position_ts: int = BEGIN_TS
     schema_version: int = 1
     open_intent: None = None
-    loose_from: None = None
+    inline_from: None = None
 
     def fold_order(self, _plan: Plan) -> None:
         return None
@@ -183,7 +183,7 @@ async def planned(endpoint: str, hosts: Sequence[str], rounds: int) -> tuple[Cos
     pipeline = cast(Pipeline, StandingPipeline())
     sizes = Sizes(spread_bytes_max=BATCH_BYTES, parallelism=PARALLELISM)
     scheduler = Scheduler(pumps, pipeline, sizes, loop=asyncio.get_running_loop())
-    scheduler.outlook.pumps = len(hosts)
+    scheduler.watermark_state.pumps = len(hosts)
     try:
         cost = await cost_of(rounds, scheduler._look)
         return cost, await scheduler._look()

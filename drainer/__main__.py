@@ -37,7 +37,7 @@ def main() -> int:
             sys.stderr.write(f"drainer: {error}\n")
         return 1 if isinstance(error, ConfigError) else 2
     except Exception as error:  # noqa: BLE001  the one place that must turn whatever it is into an exit code
-        _log.exception("drainer failed in a way nobody foresaw")
+        _log.exception("drainer stopped on an unexpected error")
         if config.log_file:
             sys.stderr.write(f"drainer: {type(error).__name__}: {error}\n")
         return 2

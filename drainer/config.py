@@ -43,7 +43,7 @@ PORT = 8249
 
 
 class TableName(Section):
-    """One table in a filter list; `~` begins a regular expression (D-FI-01)."""
+    """One table in a filter list; `~` begins a regular expression."""
 
     db_name: str = Field(description="database; `~` begins a regular expression")
     tbl_name: str = Field(description="table; `~` begins a regular expression")
@@ -54,7 +54,9 @@ class DdlRewrite(Section):
 
     job_id: int | None = Field(None, description="the DDL's job id, as in the error or log line; or")
     commit_ts: int | None = Field(None, description="the commit_ts of its binlog")
-    sql: str | tuple[str, ...] = Field("", description="text or list of texts to run instead; empty: nothing runs")
+    sql: str | tuple[str, ...] = Field(
+        "", description="SQL text or list of texts to run instead; empty: the DDL is skipped"
+    )
 
     def statements(self) -> tuple[str, ...]:
         if isinstance(self.sql, str):
@@ -82,30 +84,34 @@ class SyncerSection(Section):
         (), description="databases that are replicated; with either do-list, nothing else is"
     )
     replicate_do_table: tuple[TableName, ...] = Field((), description="tables that are replicated")
-    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="transactions left out whole, by commit_ts")
-    sync_ddl: bool = Field(True, description="whether DDLs run downstream; false: somebody else keeps the tables alike")
+    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs that are skipped")
+    sync_ddl: bool = Field(
+        True, description="whether DDLs run downstream; false: the tables are maintained by other means"
+    )
     worker_count: int = Field(
         0,
         ge=0,
         le=1024,
-        description="slots of a spread batch, a connection to the destination each; "
-        "0: twice the tasks at once, at most 16",
+        description="writer slots of a batch that is spread over executors, one destination connection each; "
+        "0: twice the number of concurrent tasks, at most 16",
     )
-    txn_rows_max: int = Field(10_000, ge=1, description="rows of one downstream transaction of a spread batch")
-    spread: bool = Field(True, description="whether executors write large batches in parallel")
+    txn_rows_max: int = Field(
+        10_000, ge=1, description="maximum rows of one downstream transaction of a batch that is spread over executors"
+    )
+    spread: bool = Field(True, description="spread large batches over executors, which write them in parallel")
     finish_without: Names = Field(
         (),
-        description="pumps that are lost for good while an unfinished batch needs their rows, as the error says; it is "
-        "finished without them; or pumps that hold more or less of it than when it was begun, which is then not asked",
+        description="node ids of pumps without whose rows an unfinished batch is finished because they are lost for "
+        "good, or with which it is finished although they hold other binlogs than when it began; see the error",
     )
     consistency: Literal["row"] = Field(
         "row", description="row: a transaction's rows may become visible in several downstream transactions"
     )
-    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="what runs downstream in place of single DDLs")
+    ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
         timedelta(milliseconds=KEEP_MS_DEFAULT),
         ge=timedelta(0),
-        description="how long dropped and truncated tables wait for a FLASHBACK or RECOVER, such as 24h; not less than "
+        description="how long dropped and truncated tables are kept for FLASHBACK or RECOVER, such as 24h; at least "
         "upstream's tidb_gc_life_time; 0: they are dropped at once",
         json_schema_extra={"default": "1h"},
     )
@@ -145,7 +151,7 @@ class SyncerSection(Section):
         return Policy(self.filter(), RewriteRules(rules), self.sync_ddl, frozenset(self.ignore_txn_commit_ts))
 
     def place(self) -> str:
-        """Names the destination, whoever writes there."""
+        """Identifies the destination: file or host:port."""
         return self.to.place()
 
     def sink(self) -> AnySink:
@@ -153,7 +159,7 @@ class SyncerSection(Section):
         return sink(self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.spread))
 
     def digest(self) -> str:
-        """Of everything that decides which rows a batch writes: an unfinished one goes on only with the same."""
+        """Digest of the settings that decide which rows a batch writes: an unfinished batch needs the same."""
         chosen = self.model_dump_json(
             include={"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
         )
@@ -165,12 +171,12 @@ class SparkSection(Section):
 
     master: str = Field("local[*]", description="Spark master: local[*], local[N], spark://host:7077, yarn, k8s://…")
     conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark settings as name = value, over the drainer's own"
+        default_factory=dict, description="Spark settings as name = value; they override the drainer's"
     )
     class_archive: bool = Field(
         True,
-        description="some minutes after the start, make an archive of the JVM's classes (160 MB in XDG_CACHE_HOME or "
-        "~/.cache) where there is none: later starts take half the CPU",
+        description="some minutes after the start, create a JVM class archive (160 MB in XDG_CACHE_HOME or ~/.cache) "
+        "if there is none: later starts take half the CPU",
     )
 
 
@@ -179,11 +185,13 @@ class Config(UpstreamSection):
 
     node_id: str = Field("", description="name in the registry; empty: <hostname>:<port of addr>")
     changefeed: str = Field(
-        "default", description="name of this stream; drainers of one cluster share a destination under different ones"
+        "default",
+        description="name of this changefeed; several drainers of a cluster may share a destination under different "
+        "names",
     )
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
-        description="listen address of gRPC, host:port; pumps of the original notify it",
+        description="gRPC listen address, host:port, for Notify of Go pumps",
         json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
     advertise_addr: str = Field("", description="host:port in the registry; empty: addr")
@@ -192,35 +200,33 @@ class Config(UpstreamSection):
         description='listen address of the status page, /status and /metrics, host:port; "": off',
         json_schema_extra={"default": "port of addr + 1000"},
     )
-    data_dir: Path = Field(
-        Path("data.drainer"), description="folder of Spark's log; nothing in it is needed for a restart"
-    )
+    data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
-        "info", description="what is logged at least"
+        "info", description="minimum log level"
     )
     initial_commit_ts: int = Field(
         -1,
         ge=-1,
-        description="TSO to begin after when the destination has no position yet; -1: now; 0: from the beginning; not "
-        "given: now, or from the beginning where the destination has none of the tables that services published",
+        description="start position (TSO) if the destination has none; -1: now; 0: the oldest binlog; not given: now, "
+        "or the oldest binlog if the destination has none of the tables that services published",
     )
     synced_check_time: int = Field(5, ge=1, description="minutes without a row after which `Synced` in /status is true")
     go_pump_silence_max: int = Field(
         int(SILENCE_MAX_S),
         ge=1,
-        description="seconds without a binlog or a fake after which a pump of the original is taken for gone and "
-        "connected to anew; several times its gen-binlog-interval (3)",
+        description="seconds without a binlog or fake binlog after which a Go pump counts as unavailable and is "
+        "reconnected; several times its gen-binlog-interval (3)",
     )
-    until_now: bool = Field(False, description="drain what is there at the start, then exit with code 0")
+    until_now: bool = Field(False, description="apply the binlogs that exist at the start, then exit with code 0")
     inline_bytes_max: ByteSize = Field(
-        2 << 20, description="binlogs of one batch that goes through the driver, such as 2 MiB"
+        2 << 20, description="maximum bytes of binlogs of a batch that the driver applies itself, such as 2 MiB"
     )
     batch_bytes_max: ByteSize = Field(
-        64 << 20, description="binlogs of one batch that is spread over executors, such as 64 MiB"
+        64 << 20, description="maximum bytes of binlogs of a batch that is spread over executors, such as 64 MiB"
     )
     spread_bytes_min: ByteSize = Field(
-        2 << 20, description="binlogs below which a batch goes through the driver, such as 2 MiB"
+        2 << 20, description="bytes of binlogs below which the driver applies a batch itself, such as 2 MiB"
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     schema_: SchemaSection = Field(default_factory=lambda: SchemaSection.model_validate({}), alias="schema")

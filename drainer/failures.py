@@ -1,4 +1,4 @@
-"""What fails now and is tried again, for the page, /status and a metric. One register for the process, like metrics."""
+"""Process-wide register of operations that currently fail and are retried, for the page, /status and a metric."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 import time
 from dataclasses import dataclass, replace
 
-# A deadlock between slots is over at the next try and no trouble; what fails for the third time in a row is.
-TRIES_TOLD = 3
+# A deadlock between slots succeeds at the next try and is not reported; a third failure in a row is.
+TRIES_REPORTED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """`what` has failed `tries` times in a row, since unix second `since_s`, the last time at `last_s` with `error`."""
+class Failure:
+    """`what` has failed `tries` times in a row, first at unix second `since_s`, last at `last_s` with `error`."""
 
     what: str
     error: str
@@ -21,40 +21,40 @@ class Trouble:
     tries: int
 
 
-class Troubles:
-    """May be used from any thread."""
+class Failures:
+    """The failing operations by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[str, Trouble] = {}
-        self._last: Trouble | None = None
+        self._found: dict[str, Failure] = {}
+        self._last: Failure | None = None
 
     def failed(self, what: str, error: BaseException, *, tries: int = 1) -> None:
-        """`tries`: TRIES_TOLD where one failure is worth telling."""
+        """Count `tries` failures of the operation `what`; pass TRIES_REPORTED to report it at once."""
         now_s = time.time()
         with self._lock:
-            before = self._found.get(what) or Trouble(what, "", now_s, now_s, 0)
+            before = self._found.get(what) or Failure(what, "", now_s, now_s, 0)
             after = replace(before, error=str(error), last_s=now_s, tries=before.tries + tries)
             self._found[what] = after
-            if after.tries >= TRIES_TOLD:
+            if after.tries >= TRIES_REPORTED:
                 self._last = after
 
-    def over(self, what: str) -> None:
+    def clear(self, what: str) -> None:
         with self._lock:
             self._found.pop(what, None)
 
     @property
-    def now(self) -> Trouble | None:
-        """What has been failing longest."""
+    def now(self) -> Failure | None:
+        """The reported failure that has lasted longest; None: nothing fails."""
         with self._lock:
-            told = [trouble for trouble in self._found.values() if trouble.tries >= TRIES_TOLD]
-        return min(told, key=lambda trouble: trouble.since_s, default=None)
+            reported = [failure for failure in self._found.values() if failure.tries >= TRIES_REPORTED]
+        return min(reported, key=lambda failure: failure.since_s, default=None)
 
     @property
-    def last(self) -> Trouble | None:
-        """The newest that was told, over or not."""
+    def last(self) -> Failure | None:
+        """The most recent reported failure, current or not."""
         with self._lock:
             return self._last
 
 
-TROUBLES = Troubles()
+FAILURES = Failures()

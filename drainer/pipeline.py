@@ -1,11 +1,11 @@
-"""The flow of a batch, top to bottom as in the picture: pulled messages in, rows and DDLs at the destination.
+"""The pipeline of a batch: pulled messages in, rows and DDLs applied at the destination.
 
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
          └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► write ─► commit
 
-The destination's position is the truth: a batch that stops half-way goes on from there, and never ends unfinished.
+Only the destination's position counts: a batch that fails is continued from there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from drainer.apply.inline import Inline, SchemaSupply
 from drainer.apply.large_transaction import PullLarge
 from drainer.apply.micro_batch import Feed, binlogs
 from drainer.apply.progress import Progress, Stopped
-from drainer.failures import TRIES_TOLD, TROUBLES
+from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent
@@ -33,8 +33,8 @@ _log = get_logger(__name__)
 
 
 class Pipeline:
-    """Takes one batch after another. `run` blocks until the batch is applied whole, or raises; `stop` makes one
-    that waits for something give up with Stopped."""
+    """Applies batches in order. `run` blocks until the whole batch is applied, or raises; after `stop` a waiting batch
+    raises Stopped."""
 
     def __init__(
         self,
@@ -47,49 +47,49 @@ class Pipeline:
         pull_large: PullLarge | None = None,
         piece_bytes_max: int = PIECE_BYTES_MAX,
     ) -> None:
-        """`pull_large`: brings the binlogs of a LARGE plan to the driver, which decodes `piece_bytes_max` bytes of a
-        large one at a time."""
+        """`pull_large`: pulls the binlogs of a LARGE plan to the driver, which decodes at most `piece_bytes_max` bytes
+        of a large one at a time."""
         self._pull_large = pull_large
         self._destination = destination
         self._supply = schema
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._loose: tuple[SchemaView, int | None] | None = None
+        self._inline_from: tuple[SchemaView, int | None] | None = None
         self.progress = Progress(position_ts=position_ts)
         self._inline = Inline(destination, schema, self.progress, self._stop, piece_bytes_max=piece_bytes_max)
         self._spreading = Spreading(destination, schema, self.progress, cut, intent, pull_large)
 
     @property
     def position_ts(self) -> int:
-        """Where the destination stands."""
+        """The destination's position."""
         return self.progress.position_ts
 
     @property
     def open_intent(self) -> Intent | None:
-        """A spread batch that was begun and not finished: it comes first, cut as it is recorded (rule 17)."""
+        """A distributed batch that was begun and not finished; it must be finished first, as recorded (rule 17)."""
         return self._spreading.open_intent
 
     @property
     def schema_version(self) -> int:
-        """Rows up to this version need no DDL that has not run, and no job that is not known."""
+        """Rows up to this schema version need no pending DDL and no unknown job."""
         view = self._supply.schema.view()
         settled = view.settled_version
         return min(settled, view.ddl_due_version - 1) if view.ddl_due_version else settled
 
     @property
-    def loose_from(self) -> int | None:
-        """From this ts on batches must be inline: upstream may not check a unique key any more (rule 12), and only
-        there the key's drop is brought forward; or something that follows may be refused (rule 21)."""
+    def inline_from(self) -> int | None:
+        """From this ts on batches must be inline: TiDB may not enforce a unique key (rule 12), and only inline batches
+        can run the drop of the key early; or a later change may be refused (rule 21). None: no such ts."""
         if self.position_ts < self._spreading.inline_until:
             return self.position_ts
         schema = self._supply.schema
         view = schema.view()
-        if self._loose is None or self._loose[0] is not view:
-            self._loose = (view, schema.loose_from)
-        return self._loose[1]
+        if self._inline_from is None or self._inline_from[0] is not view:
+            self._inline_from = (view, schema.unenforced_from)
+        return self._inline_from[1]
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
+        """Set the number of concurrent tasks, known once Spark runs; it changes with its executors."""
         self._spreading.use_parallelism(tasks)
 
     @property
@@ -97,16 +97,16 @@ class Pipeline:
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """No batch begins any more; one that waits for something gives up."""
+        """Begin no further batch; a waiting one raises Stopped."""
         self._stop.set()
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:
-        """What the tasks that read a batch shall do with it at once."""
+        """What the reading tasks fold of a batch already; None: nothing."""
         return self._spreading.fold_order(plan)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """While no batch is being applied."""
+        """Hold the pipeline while inside, after the current batch."""
         with self._lock:
             yield
 
@@ -118,7 +118,7 @@ class Pipeline:
             self._check_start(plan)
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
-            with self._told():
+            with self._reported():
                 mode = self._run(plan, feed)
             self.progress.batches[mode] += 1
             self.progress.read_bytes += plan.batch_bytes
@@ -133,9 +133,9 @@ class Pipeline:
             )
 
     def _run(self, plan: Plan, feed: Feed) -> Mode:
-        """The way it went."""
+        """Apply the batch; returns the mode that was used."""
         if plan.mode is Mode.LARGE:
-            assert self._pull_large is not None, "a LARGE plan needs somebody who pulls it"
+            assert self._pull_large is not None, "a LARGE plan needs pull_large"
             with self._pull_large(plan, self.progress) as merged:
                 self._inline.run(plan, merged)
             return Mode.LARGE
@@ -145,23 +145,23 @@ class Pipeline:
         return Mode.INLINE
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """What the status page says of the batch under way: since when, and why it failed until one succeeds."""
+    def _reported(self) -> Iterator[None]:
+        """Report the current batch to the status page: its start, and its error until a batch succeeds."""
         self.progress.batch_since_s = time.time()
         try:
             yield
         except Stopped:
             raise
         except Exception as error:
-            TROUBLES.failed("batch", error, tries=TRIES_TOLD)
+            FAILURES.failed("batch", error, tries=TRIES_REPORTED)
             raise
         else:
-            TROUBLES.over("batch")
+            FAILURES.clear("batch")
         finally:
             self.progress.batch_since_s = 0.0
 
     def advance(self, commit_ts: int) -> None:
-        """Nothing lies up to `commit_ts`: move the position there."""
+        """Advance the position to `commit_ts`; there is nothing to apply up to it."""
         with self._lock:
             self._destination.advance(commit_ts, self._supply.schema.applied_version)
             self.progress.position_ts = commit_ts

@@ -1,6 +1,6 @@
-"""Temporary files of a drainer: all in one folder, which goes with it, or with the next one if it was killed.
+"""Temporary files of a drainer, in one folder that is removed at its end, or by the next drainer if it was killed.
 
-The folder holds a locked file for as long as its process lives; one whose file can be locked is nobody's any more.
+The folder contains a file that its process keeps locked; a folder whose file can be locked is abandoned.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _log = get_logger(__name__)
 
 
 @contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """While inside, temporary files and folders of this process are made in the folder that is yielded. ConfigError."""
+def temporary_folder() -> Iterator[Path]:
+    """Create a folder and use it for all temporary files of this process while inside. ConfigError if impossible."""
     before = tempfile.tempdir
     try:
         place = Path(tempfile.gettempdir())
     except FileNotFoundError as error:
-        raise ConfigError(f"temporary files cannot be made anywhere, set TMPDIR: {error.strerror}") from error
+        raise ConfigError(f"cannot create temporary files, set TMPDIR: {error.strerror}") from error
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(locked_folder(place, PREFIX))
         except OSError as error:
-            raise ConfigError(f"temporary files cannot be made in {place} ({error.strerror}): set TMPDIR") from error
+            raise ConfigError(f"cannot create temporary files in {place} ({error.strerror}): set TMPDIR") from error
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = str(folder)
         yield folder
@@ -42,8 +42,8 @@ def scratch() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `place`, removed at the end, or by the next one of the same prefix if this process is killed.
-    OSError."""
+    """A new locked folder in `place`, removed at the end, or by the next call with the same prefix if this process is
+    killed. OSError if it cannot be created."""
     sweep(place, prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
@@ -56,27 +56,29 @@ def locked_folder(place: Path, prefix: str) -> Iterator[Path]:
 
 
 def check_data_dir(data_dir: Path) -> None:
-    """Make it, and a file in it. ConfigError says what is in the way."""
+    """Create the directory and check that it is writable. ConfigError gives the reason."""
     probe = data_dir / ".writable"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        why = "a file is in its place" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        why = (
+            "a file of that name exists" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+        )
         raise ConfigError(f"data-dir {data_dir} cannot be used: {why}") from error
 
 
 def sweep(place: Path, prefix: str = PREFIX) -> None:
-    """Remove the folders of drainers of this user that were killed."""
+    """Remove abandoned folders of this user's killed drainers."""
     for folder in place.glob(f"{prefix}*"):
-        if folder.is_symlink() or not _ours(folder) or not _abandoned(folder / LOCK):
+        if folder.is_symlink() or not _owned_by_user(folder) or not _abandoned(folder / LOCK):
             continue
-        _log.info("what a killed drainer left is removed", folder=str(folder))
+        _log.info("removing the temporary files of a killed drainer", folder=str(folder))
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _ours(folder: Path) -> bool:
+def _owned_by_user(folder: Path) -> bool:
     try:
         return folder.stat().st_uid == os.getuid()
     except OSError:
@@ -84,7 +86,7 @@ def _ours(folder: Path) -> bool:
 
 
 def _abandoned(lock: Path) -> bool:
-    """A folder without the file is being made just now."""
+    """Whether no process holds the lock. A folder without the lock file is just being created."""
     try:
         found = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:

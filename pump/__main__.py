@@ -41,7 +41,7 @@ async def _run(config: PumpConfig) -> int:
             sys.stderr.write(f"pump: {error}\n")
         return 1 if isinstance(error, ConfigError) else 2
     except Exception as error:  # noqa: BLE001  Python's own exit code is 1, which a service manager takes for a setting
-        _log.exception("pump cannot start, for a reason nobody foresaw")
+        _log.exception("pump cannot start: unexpected error")
         if config.log_file:
             sys.stderr.write(f"pump: {type(error).__name__}: {error}\n")
         return 2

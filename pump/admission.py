@@ -1,12 +1,12 @@
-"""How many bytes of requests and answers a pump holds at once, over all of its calls.
+"""Admission control: limits the bytes of requests and answers that a pump holds at once, over all calls.
 
-One call is bounded by its own limits; a hundred of them together would still take a hundred times as much. A write is
-counted from the moment its length is known, before its bytes come, until it is answered; a pull for what it reads and
-sends ahead, from its first step to its last. What finds no room is refused and may be repeated.
+Each call has limits of its own, but a hundred calls would still hold a hundred times as much. A write is counted from
+the moment its length is known, before its bytes arrive, until it is answered; a pull for its read-ahead and send
+buffer, from its first step to its last. A request above the limit is refused and may be retried.
 
-A message of a stream must be read before it can be refused, or the stream would end with all that is under way on it.
-For such messages a quarter is tolerated beside the bound, or one message alone; what exceeds that is not read on until
-there is room.
+A message of a stream must be read before it can be refused, or the stream would fail with all its open requests. Such
+messages may exceed the limit by a quarter, or by a single message of any size; beyond that the stream is not read until
+bytes are released.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ BYTES_MAX = 2 << 30
 
 
 class InFlight:
-    """Belongs to the event loop. Small requests, commits among them, have an eighth beside `bytes_max`, so that they
-    are not refused while large ones fill it; pulls have a half of it. One request alone is never refused."""
+    """Byte counter of the event loop. Small requests, commits among them, may exceed `bytes_max` by an eighth, so that
+    they are not refused while large ones fill it; pulls may use half of it. A single request is never refused."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._pulls = 0
         self._tolerated = 0
-        self.on_room: Callable[[], None] = lambda: None  # called after something was given back
+        self.on_room: Callable[[], None] = lambda: None  # called after bytes were released
         self._changed = asyncio.Event()
         self.bytes = 0
 
     def fits(self, size: int) -> bool:
-        """Whether a request of this size is taken now. Pulls alone refuse none: a drainer's may go on for ever."""
+        """Whether a request of `size` bytes is admitted now. Pulls alone never cause a refusal: they may last for
+        ever."""
         room = self._bytes_max + (self._bytes_max // 8 if size <= SMALL_BYTES_MAX else 0)
         return self.bytes <= self._pulls or self.bytes + size <= room
 
@@ -45,26 +46,26 @@ class InFlight:
 
     @contextlib.contextmanager
     def request(self, size: int) -> Iterator[None]:
-        """While a request is being worked on. Overloaded where there is no room."""
+        """Count `size` bytes while a request is processed. Raises Overloaded above the limit."""
         if not self.fits(size):
             raise self._error(size)
         with self._taken(size):
             yield
 
     def take(self, size: int) -> None:
-        """As `request`, until `give`."""
+        """As `request`, until `give` releases the bytes."""
         if not self.fits(size):
             raise self._error(size)
         self._add(size)
 
     def give(self, size: int) -> None:
-        """What was taken is held no more."""
+        """Release bytes counted by `take`."""
         self._add(-size)
         self._changed.set()
         self.on_room()
 
     def tolerate(self, size: int) -> bool:
-        """Count, until `forgive`, what is refused but must be read for that. False: not now."""
+        """Count, until `forgive`, a message that is refused but must be read first. False: not yet, wait for room."""
         if self._tolerated and self._tolerated + size > self._bytes_max // 4:
             return False
         self._tolerated += size
@@ -72,13 +73,14 @@ class InFlight:
         return True
 
     def forgive(self, size: int) -> None:
-        """What was tolerated is held no more."""
+        """Release bytes counted by `tolerate`."""
         self._tolerated -= size
         self.give(size)
 
     @contextlib.contextmanager
     def pull(self, size: int) -> Iterator[None]:
-        """While a pull goes on, which holds so many bytes. Overloaded where there is no room."""
+        """Count `size` bytes while a pull is open. Raises Overloaded where pulls would use more than half of the
+        limit."""
         if self._pulls and self._pulls + size > self._bytes_max // 2:
             raise self._error(size)
         self._pulls += size
@@ -90,7 +92,7 @@ class InFlight:
 
     @contextlib.asynccontextmanager
     async def answer(self, size: int) -> AsyncIterator[None]:
-        """While an answer of this size is put together and sent. It waits for room: its reader is in no hurry."""
+        """Count `size` bytes while an answer is built and sent. Waits until they fit."""
         while self.bytes + size > self._bytes_max and self.bytes > self._pulls:
             self._changed.clear()
             await self._changed.wait()

@@ -1,17 +1,17 @@
-"""Timestamps where there is no PD: what the elected pump may give out, and for how long. Pure; clocks are arguments.
+"""Timestamp allocation without PD: which timestamps the elected pump may return, and until when. Pure.
 
-What it must keep, over processes, restarts and failovers: *whoever asks later gets more* (correctness rule 7).
+Invariant over processes, restarts and failovers: *a later request gets a larger timestamp* (correctness rule 7).
 
-* Restarts and failovers: an upper bound stands in etcd ahead of everything given out, so a successor that starts at the
-  bound is above its predecessor, whatever either clock says.
-* Two at once: a leader that was stopped for a while still believes it leads. So a timestamp is allocated first and the
-  lease is looked at *afterwards*, just before the answer: a request that was read while another pump already led is
-  then refused. The lease counts from the moment before its renewal was asked for, on a clock that runs while the
-  machine sleeps, less a margin for clocks that run at different speeds.
+* Restarts and failovers: etcd holds an upper bound above every allocated timestamp. A successor starts at the bound, so
+  it is above its predecessor whatever either clock says.
+* Two leaders: a leader that was suspended still believes it leads. So a timestamp is allocated first and the lease is
+  checked *afterwards*, just before the answer: a request that was read while another pump already led is refused. The
+  lease counts from the moment before its renewal was requested, on a clock that runs while the machine is suspended,
+  less a margin for clock drift.
 
-A bound far ahead of the clock is refused: whoever went on from there would give every transaction a ts of that time,
-and there would be no way back. A ts in the pump's own log proves less than the bound does, for writers bring it; where
-a bound stands, one that is far ahead is left out.
+A bound far ahead of the clock is refused: a leader that started there would give every transaction a ts of that time,
+which cannot be undone. A ts in the pump's own log proves less than the bound, because writers supply it; where there is
+a bound, a ts that is far ahead is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from binlog.cluster.upstream import BOUND_KEY
 
 from pump.errors import AbsurdBound
 
-BOUND_AHEAD_MAX_S = 86_400  # a day: more than any mistake about the time zone
+BOUND_AHEAD_MAX_S = 86_400  # a day, more than any time zone error
 TS_MAX = (1 << 63) - 1
 WINDOW_MS = 3000
 LEASE_MARGIN = 0.2  # of the lease's length
@@ -56,54 +56,55 @@ def start_after(
     """
     limit_ms = clock_ms + ahead_max_s * 1000
     clock = f"this machine's clock ({format_local(compose(clock_ms))}) by more than bound-ahead-max ({ahead_max_s} s)"
-    way_out = (
-        "If the clock is wrong, set it. Otherwise a ts of another source came in: stop the writers and see what "
-        "`binlogctl reset-tso-bound -dry-run` says"
+    remedy = (
+        "Correct the clock if it is wrong. Otherwise a timestamp of another source was accepted: stop the writers and "
+        "run `binlogctl reset-tso-bound -dry-run`"
     )
     if bound_ms is not None and bound_ms > limit_ms:
         shown = format_local(compose(bound_ms))
         raise AbsurdBound(
-            f"this pump gives out no timestamps: etcd key {BOUND_KEY} says {bound_ms} ({shown}), which is ahead of "
-            f"{clock}. {way_out}"
+            f"this pump allocates no timestamps: etcd key {BOUND_KEY} says {bound_ms} ({shown}), which is ahead of "
+            f"{clock}. {remedy}"
         )
     newest_ts = log_ts_until(TS_MAX)
     if physical_ms(newest_ts) <= limit_ms:
         return newest_ts
     if bound_ms is None:
         raise AbsurdBound(
-            f"this pump gives out no timestamps: its log holds ts {newest_ts} ({format_local(newest_ts)}), which is "
-            f"ahead of {clock}, and etcd key {BOUND_KEY} is absent: nobody knows whether it was given out. {way_out}"
+            f"this pump allocates no timestamps: its log holds ts {newest_ts} ({format_local(newest_ts)}), which is "
+            f"ahead of {clock}, and etcd key {BOUND_KEY} is absent: whether that timestamp was allocated is unknown. "
+            f"{remedy}"
         )
     return log_ts_until(compose(limit_ms, LOGICAL_MAX))
 
 
 @dataclass(slots=True)
 class Allocator:
-    """Out of office, then in office from `take_office`. `bound_ms` is what etcd holds: all given out is below it."""
+    """Allocates from `begin_term` on. `bound_ms`: the bound in etcd; every allocated timestamp is below it."""
 
     bound_ms: int = 0
     _physical_ms: int = 0
     _logical: int = -1
 
-    def take_office(self, *, bound_ms: int, clock_ms: int, log_max_ts: int) -> None:
-        """Start above everything any predecessor gave out, and above this pump's own log: an etcd that lost its data
-        must not take time back. Nothing can be allocated before `granted`."""
+    def begin_term(self, *, bound_ms: int, clock_ms: int, log_max_ts: int) -> None:
+        """Start a term above every timestamp of predecessors and of this pump's own log, because etcd may have lost its
+        data. Nothing can be allocated before `granted`."""
         start_ms = max(bound_ms, clock_ms, physical_ms(log_max_ts) + 1)
         if start_ms > self._physical_ms:
             self._physical_ms, self._logical = start_ms, -1
         self.bound_ms = min(bound_ms, self._physical_ms)
 
     def wanted_bound(self, clock_ms: int) -> int | None:
-        """The bound to store in etcd now, or None while the one there is far enough ahead."""
+        """The bound to store in etcd now, in ms; None while the stored one is far enough ahead."""
         at_ms = max(clock_ms, self._physical_ms)
         return at_ms + WINDOW_MS if self.bound_ms - at_ms < WINDOW_MS // 2 else None
 
     def granted(self, bound_ms: int) -> None:
-        """etcd holds this bound, stored by us as its leader."""
+        """Record that etcd holds this bound, stored by this pump as leader."""
         self.bound_ms = max(self.bound_ms, bound_ms)
 
     def allocate(self, count: int, clock_ms: int) -> int | None:
-        """The last of `count` timestamps, which end with it; all of one millisecond. None: the bound is in the way."""
+        """Allocate `count` consecutive timestamps of one millisecond; returns the last. None: the bound is reached."""
         assert 0 < count <= LOGICAL_MAX + 1
         physical, logical = self._physical_ms, self._logical
         if clock_ms > physical:

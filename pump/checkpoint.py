@@ -1,10 +1,10 @@
-"""How far start-up may trust the index: up to a record of the log whose keys were flushed to synced tables.
+"""Checkpoint file: the position in the value log up to which the index is known to be on disk.
 
 See FORMAT.md, "Checkpoint". LevelDB's own log is synced now and then, and after a power cut (or damage) it may lack a
-page in its middle while later pages, and with them a newer head, are there; LevelDB steps over the gap without a word.
-So the head in the index proves nothing. A checkpoint does: it is made after a flush, in a file of its own, and its
-number is a key in the table that was flushed last. Where an older number is found, or the manifest has a gap, tables
-are missing.
+page in its middle while later pages, and with them a newer head, are there; LevelDB skips the gap silently.
+So the head in the index proves nothing. A checkpoint does: it is written after a flush, to its own file, and its number
+is a key in the table that was flushed last. If the index holds an older number, or the manifest has a gap, tables are
+missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = get_logger("pump.checkpoint")
 
 
 class Checkpoint(NamedTuple):
-    """`head` None: nothing was indexed yet. No prewrite before `handle` was pending, and none is."""
+    """`head`: the last indexed record, None for an empty index. No prewrite before `handle` is pending."""
 
     number: int
     purged_ts: int
@@ -44,7 +44,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def start(self) -> Pointer:
-        """Where recovery begins to read."""
+        """Position in the log at which recovery starts reading."""
         return Pointer(0, 0) if self.head is None else min(self.head.pointer, self.handle)
 
 
@@ -58,7 +58,7 @@ def encode_checkpoint(found: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint | None:
-    """None where these are not the bytes of a checkpoint."""
+    """Decode the file's bytes; None if size, magic or CRC do not match."""
     if len(data) != FILE_BYTES or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(data[: -_CRC.size]):
         return None
     magic, number, purged_ts = _FIXED.unpack_from(data)
@@ -69,7 +69,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 class Checkpoints:
-    """`trusted` once at start, then `save` and `purge` from any thread. OSError and IndexFailed: the disk fails."""
+    """Reads and writes the checkpoint file. Call `trusted` once at start, then `save` and `purge` from any thread; all
+    raise OSError and IndexFailed when the disk fails."""
 
     def __init__(self, directory: Path, index: Index) -> None:
         self._path = directory / FILE_NAME
@@ -82,42 +83,42 @@ class Checkpoints:
             data = self._path.read_bytes()
         except FileNotFoundError:
             if self._index.head() is not None:
-                _log.warning("no checkpoint yet: the whole value log is read once", file=str(self._path))
+                _log.warning("no checkpoint; reading the whole value log", file=str(self._path))
             return None
         found = decode_checkpoint(data)
         if found is None:
-            _log.error("the checkpoint is damaged: the whole value log is read again", file=str(self._path))
+            _log.error("the checkpoint is damaged; reading the whole value log", file=str(self._path))
         return found
 
     def trusted(self) -> Checkpoint | None:
-        """The last one, if the index still holds what was flushed up to it; None: nothing is proved.
+        """The last checkpoint if the index still holds everything flushed up to it, else None (read the whole log).
 
-        Brings back the purge point where the index has lost it.
+        Restores the purge point of the index from the checkpoint where the index has an older one.
         """
         last = self._last
         if last.purged_ts > self._index.purged_ts():
-            _log.error("the index has lost its purge point, the checkpoint has it", purged_ts=last.purged_ts)
+            _log.error("the index has no purge point; restoring it from the checkpoint", purged_ts=last.purged_ts)
             self._index.save_purged(last.purged_ts)
         if self._index.unbroken and self._index.check() >= last.number:
             return last
-        _log.error("the index has lost tables: the whole value log is read again", checkpoint=last.number)
+        _log.error("index tables are missing; rebuilding the index from the whole value log", checkpoint=last.number)
         return None
 
     def save(self, head: Head | None, handle: Pointer) -> None:
-        """Everything up to `head` was written to the index before this call."""
+        """Flush the index and write a checkpoint. The caller has written every record up to `head` to the index."""
         with self._writing:
             number = max(self._last.number, self._index.check()) + 1
             self._index.flush(number)
             self._put(Checkpoint(number, self._index.purged_ts(), head, handle))
 
     def purge(self, purged_ts: int) -> None:
-        """Store the purge point, here and in the index, before anything is removed."""
+        """Store the purge point in the checkpoint and the index; called before files are removed."""
         with self._writing:
             self._index.save_purged(purged_ts)
             self._put(self._last._replace(purged_ts=purged_ts))
 
     def _put(self, found: Checkpoint) -> None:
-        """Replace the file as a whole."""
+        """Replace the file atomically and sync its directory."""
         new = self._path.with_suffix(".new")
         with new.open("wb") as file:
             file.write(encode_checkpoint(found))

@@ -123,7 +123,7 @@ class PumpConfig(UpstreamSection):
     )
     drain_wait: int = Field(10, ge=0, description="seconds a stop waits for pending prewrites to be committed")
     log_level: Literal["debug", "info", "warn", "warning", "error", "fatal"] = Field(
-        "info", description="what is logged at least"
+        "info", description="minimum log level"
     )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
     metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")

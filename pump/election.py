@@ -1,4 +1,4 @@
-"""Which pump gives out timestamps: an etcd lease, kept alive, and the bound stored under it. See allocator.py."""
+"""Election of the pump that allocates timestamps: an etcd lease and the bound stored with it. See allocator.py."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEASE_S = 3
 POLL_S = 0.5
 BOUND_WAIT_S = 2.0
 REFUSED_POLL_S = 3.0
-TELL_INTERVAL_S = 60.0
+LOG_INTERVAL_S = 60.0
 
 _log = get_logger("pump.election")
 
@@ -32,9 +32,9 @@ def wall_clock_ms() -> int:
 
 
 class Election:
-    """A candidate, then a leader, then a candidate again; `run` until cancelled. Lives on the event loop.
+    """Campaigns for leadership and leads while its lease lasts; `run` until cancelled, on the event loop.
 
-    `refusal`: why it does not even try to lead, or "".
+    `leader`: host:port of the current leader, "" if unknown. `refusal`: why this pump does not campaign, or "".
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Election:
         self._ahead_max_s = ahead_max_s
         self._boot_s = boot_s
         self._wall_clock_ms = clock_ms
-        self._office: tuple[int, float] | None = None  # both clocks when this term began
-        self._told_s = float("-inf")
+        self._term_start: tuple[int, float] | None = None  # (wall clock ms, boot clock s) when this term began
+        self._logged_s = float("-inf")
         self._allocator = Allocator()
         self._term = Term()
         self._leader_revision = 0
@@ -67,7 +67,7 @@ class Election:
         return self._term.holds(self._boot_s())
 
     async def timestamps(self, count: int) -> int:
-        """The last of `count` timestamps (they end with it). NotLeader if this pump must not give any."""
+        """Allocate `count` consecutive timestamps; returns the last. NotLeader if this pump may not allocate any."""
         deadline_s = self._boot_s() + BOUND_WAIT_S
         while True:
             if not self.leads:
@@ -76,7 +76,7 @@ class Election:
             if self._allocator.wanted_bound(self._clock_ms()) is not None:
                 self._raise_wanted.set()
             if last_ts is not None:
-                if not self._term.holds(self._boot_s()):  # after the allocation, with nothing waited for in between
+                if not self._term.holds(self._boot_s()):  # checked after the allocation, without an await in between
                     raise NotLeader(f"the lease of {self._address} ended while timestamps were allocated")
                 return last_ts
             if self._boot_s() > deadline_s:
@@ -85,66 +85,68 @@ class Election:
             await _wait(self._raised, POLL_S)
 
     def _why_not(self) -> str:
-        """The leader that etcd names may be this pump's own address: of a process before this one, or of a lease that
-        this process has just lost."""
+        """The text of NotLeader. The leader in etcd may have this pump's own address: that of an earlier process, or of
+        a lease that this process has just lost."""
         if self.leader == self._address:
             return (
-                f"no pump is elected to give out timestamps: the lease of {self._address} has ended, or is that of a "
+                f"no pump is elected to allocate timestamps: the lease of {self._address} has ended, or is that of a "
                 f"process before this one; a pump is elected within {LEASE_S} s"
             )
-        return f"timestamps are given out by {self.leader or 'nobody yet'}, not by {self._address}"
+        return f"timestamps are allocated by {self.leader or 'no pump yet'}, not by {self._address}"
 
     async def run(self, address: str) -> None:
-        """Campaign, lead, campaign again. `address`: where clients reach this pump's Tso.
+        """Campaign and lead in turn until cancelled. `address`: host:port of this pump's Tso service.
 
-        When this is cancelled the lease is revoked, after the last answer.
+        On cancellation the lease is revoked, after the last answer.
         """
         self._address = address
-        outage = Outage(_log, "election is disturbed", "election goes on")
+        outage = Outage(_log, "election failed", "election works again")
         while True:
             try:
                 await self._campaign()
                 outage.over()
             except AbsurdBound as error:
                 self.refusal = str(error)
-                self._tell(self.refusal)
-                await asyncio.sleep(REFUSED_POLL_S)  # others may have a better clock
+                self._log_refusal(self.refusal)
+                await asyncio.sleep(REFUSED_POLL_S)  # another pump may have a correct clock
             except EtcdError as error:
                 outage.failed(error=error)
                 await asyncio.sleep(POLL_S)
 
-    def _tell(self, error: str) -> None:
+    def _log_refusal(self, error: str) -> None:
         now_s = self._boot_s()
-        if now_s - self._told_s >= TELL_INTERVAL_S:
-            self._told_s = now_s
-            _log.error("no timestamps from this pump", error=error)
+        if now_s - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = now_s
+            _log.error("this pump does not allocate timestamps", error=error)
 
     def _clock_ms(self) -> int:
-        """The wall clock. Not in office where it was set far forward: the bound would follow, and not come back."""
+        """The wall clock in ms; while leading, without a jump far forward: the bound would follow it and cannot go
+        back."""
         now_ms = self._wall_clock_ms()
-        if self._office is None:
+        if self._term_start is None:
             return now_ms
-        began_ms, began_s = self._office
+        began_ms, began_s = self._term_start
         steady_ms = began_ms + int((self._boot_s() - began_s) * 1000)
         if now_ms <= steady_ms + self._ahead_max_s * 1000:
             return now_ms
-        if self._boot_s() - self._told_s >= TELL_INTERVAL_S:
-            self._told_s = self._boot_s()
+        if self._boot_s() - self._logged_s >= LOG_INTERVAL_S:
+            self._logged_s = self._boot_s()
             _log.error(
-                "this machine's clock was set far forward and timestamps do not follow; if it is right now, restart",
+                "this machine's clock jumped far forward and timestamps do not follow it; if the clock is right, "
+                "restart the pump",
                 clock=format_local(compose(now_ms)),
                 followed=format_local(compose(steady_ms)),
             )
         return steady_ms
 
     async def _campaign(self) -> None:
-        """Wait until nobody leads, try to, and lead until the term ends."""
+        """Wait until there is no leader, take the leader key, and lead until the term ends."""
         found = await self._etcd.get(LEADER_KEY)
         if found is not None:
             self.leader = found.value.decode(errors="replace")
-            await self._absence(found.mod_revision)
+            await self._wait_for_change(found.mod_revision)
             return
-        self._log_ts(await self._etcd.get(BOUND_KEY))  # before anybody sees this pump lead
+        self._log_ts(await self._etcd.get(BOUND_KEY))  # raises AbsurdBound before this pump becomes leader
         self.refusal = ""
         asked_s = self._boot_s()
         lease = await self._etcd.lease(LEASE_S)
@@ -160,8 +162,8 @@ class Election:
             with suppress(EtcdError):
                 await lease.revoke()
 
-    async def _absence(self, revision: int) -> None:
-        """Return when the leader's key changes, or after a while."""
+    async def _wait_for_change(self, revision: int) -> None:
+        """Return when the leader key changes, or after LEASE_S."""
 
         with suppress(TimeoutError):
             async with asyncio.timeout(LEASE_S):
@@ -169,30 +171,30 @@ class Election:
                     return
 
     async def _lead(self, lease: Lease, asked_s: float) -> None:
-        """Raise the bound, then answer; keep the lease and the bound ahead until the lease is lost."""
+        """Raise the bound, then allocate; renew the lease and raise the bound until the lease is lost."""
         bound = await self._etcd.get(BOUND_KEY)
-        self._allocator.take_office(
+        self._allocator.begin_term(
             bound_ms=_bound_ms(bound.value) if bound else 0,
             clock_ms=self._clock_ms(),
             log_max_ts=self._log_ts(bound),
         )
-        self._office = (self._clock_ms(), self._boot_s())
+        self._term_start = (self._clock_ms(), self._boot_s())
         await self._raise_bound()
         self.leader = self._address
         self._term.renewed(asked_s=asked_s, ttl_s=lease.ttl_s)
-        _log.info("this pump gives out timestamps", address=self._address, bound_ms=self._allocator.bound_ms)
+        _log.info("this pump allocates timestamps", address=self._address, bound_ms=self._allocator.bound_ms)
         keeper = asyncio.create_task(self._keep(lease))
         raiser = asyncio.create_task(self._keep_bound())
         try:
             await asyncio.wait((keeper, raiser), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._term.end()
-            self._office = None
+            self._term_start = None
             self.leader = ""
             for task in (keeper, raiser):
                 task.cancel()
             await asyncio.gather(keeper, raiser, return_exceptions=True)
-        _log.warning("this pump gives out no more timestamps", address=self._address)
+        _log.warning("this pump no longer allocates timestamps", address=self._address)
 
     def _log_ts(self, bound: KV | None) -> int:
         """See start_after. AbsurdBound."""
@@ -205,7 +207,7 @@ class Election:
 
     async def _keep(self, lease: Lease) -> None:
         """Renew; return when the lease is lost or has run out on our own clock."""
-        outage = Outage(_log, "the lease could not be renewed", "the lease is renewed again")
+        outage = Outage(_log, "cannot renew the lease", "the lease is renewed again")
         while self.leads:
             await asyncio.sleep(lease.ttl_s / 6)
             asked_s = self._boot_s()
@@ -223,7 +225,7 @@ class Election:
                 self._term.renewed(asked_s=asked_s, ttl_s=ttl_s)
 
     async def _keep_bound(self) -> None:
-        outage = Outage(_log, "the bound could not be raised", "the bound is raised again")
+        outage = Outage(_log, "cannot raise the bound", "the bound is raised again")
         while True:
             await _wait(self._raise_wanted, POLL_S)
             self._raise_wanted.clear()
@@ -261,14 +263,14 @@ class Election:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event or the time. Not `wait_for`, which in Python 3.11 may swallow a cancellation."""
+    """Wait for the event, at most `seconds`. Not `wait_for`, which may swallow a cancellation in Python 3.11."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 def _bound_ms(text: bytes) -> int:
-    """EtcdError if the key holds something else: starting at 0 then would take time back."""
+    """Parse the bound. EtcdError if it is not a number: starting from 0 would take timestamps back."""
     if not text.isdigit():
-        raise EtcdError(f"etcd key {BOUND_KEY} holds {text[:50]!r}, which is no time in ms")
+        raise EtcdError(f"etcd key {BOUND_KEY} holds {text[:50]!r}, which is not a time in ms")
     return int(text)

@@ -23,7 +23,7 @@ _SIZE = gauge("pump_storage_storage_size_bytes", "The disk of data-dir", ["type"
 _PENDING = gauge("pump_pending_count", "Prewrites without an outcome")
 _PENDING_AGE = gauge("pump_pending_oldest_seconds", "Age of the oldest of them")
 _UNDECIDED = gauge("pump_pending_below_gc_safepoint", "Pending prewrites of which TiKV keeps no record any more")
-_LATE = gauge("pump_late_commit_count", "Commits that arrived at or below a resolved ts already given out")
+_LATE = gauge("pump_late_commit_count", "Commits accepted at or below a resolved ts that was already published")
 _DAMAGE = gauge("pump_damaged_count", "Damaged places found in the value log at start")
 _BROKEN = gauge("pump_log_broken", "1 after a write or sync of the value log failed")
 

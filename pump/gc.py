@@ -1,4 +1,4 @@
-"""Removing what is old, but nothing a registered drainer has not passed (correctness rule 20)."""
+"""Garbage collection of old binlogs; keeps those that a registered drainer has not applied (correctness rule 20)."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _log = get_logger("pump.gc")
 
 
 def purge_point(drainers: Sequence[NodeStatus], *, now_ms: int, retention: timedelta, resolved_ts: int) -> int:
-    """Binlogs at or below it may go: as old as the retention says, resolved, and passed by every drainer in use."""
+    """The ts at or below which binlogs may be removed: past the retention, resolved, and applied by every drainer that
+    is not offline. `now_ms`: unix milliseconds."""
     by_age = tso.compose(max(0, now_ms - int(retention.total_seconds() * 1000)))
     passed = [status.max_commit_ts for status in drainers if status.state is not State.OFFLINE]
     return min([by_age, resolved_ts, *passed])
 
 
 async def drainers_of(registry: Registry) -> list[NodeStatus]:
-    """Every drainer's record. DrainerUnreadable where one is no status: nobody knows what it has passed."""
+    """The records of all drainers. DrainerUnreadable if one cannot be parsed: its position is unknown."""
     listing = await registry.list("drainers")
     if listing.unreadable:
-        raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no status of a drainer: repair or delete it")
+        raise DrainerUnreadable(f"etcd key {listing.unreadable[0]} holds no valid drainer status: repair or delete it")
     return [record.status for record in listing.nodes]
 
 
 class GarbageCollector:
-    """`run` for ever, or `collect` now; one at a time."""
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect`; never two at a time."""
 
     def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
         self._store = store
@@ -53,7 +54,7 @@ class GarbageCollector:
         return self._working.locked()
 
     async def run(self) -> None:
-        outage = Outage(_log, "garbage collection failed", "garbage is collected again", level="error")
+        outage = Outage(_log, "garbage collection failed", "garbage collection works again", level="error")
         while True:
             await asyncio.sleep(INTERVAL_S)
             try:
@@ -63,7 +64,7 @@ class GarbageCollector:
                 outage.failed(error=error)
 
     async def collect(self) -> int:
-        """The purge point after it. First the point is stored, then files and keys go (P-GC-03, P-GC-04)."""
+        """Advance and store the purge point, then remove files and keys up to it (P-GC-03, P-GC-04)."""
         async with self._working:
             point = purge_point(
                 await drainers_of(self._registry),
@@ -74,13 +75,14 @@ class GarbageCollector:
             before = self._store.index.purged_ts()
             if point > before:
                 await asyncio.to_thread(self._store.checkpoints.purge, point)
-                _log.info("purge point moved", purged_ts=point, before=before)
+                _log.info("purge point advanced", purged_ts=point, before=before)
             point = max(point, before)
             await asyncio.to_thread(self._remove, removed_until_ts(point))
             return point
 
     def _remove(self, until_ts: int) -> None:
-        """Whole files whose every binlog, and every commit that needs them, is old; then keys."""
+        """Remove files whose binlogs, and the commits that need them, are all at or below `until_ts`; then index
+        keys."""
         store = self._store
         needs = store.index.needs()
         files = store.log.files()

@@ -1,12 +1,13 @@
-"""How far ahead of the timestamp source a binlog's ts may be. Pure; the clock is an argument.
+"""Limit on how far a binlog's ts may be ahead of the timestamp source. Pure; the clock is an argument.
 
-A ts that the source has given out is below what the source says now. One that is far above came from somewhere else: a
-writer with a clock of its own, a damaged request. Once stored it would stay: its place in the order comes in centuries,
-and an elected allocator that recovers from this log would go on from there. So such a binlog is refused.
+A ts that the source allocated is below the source's current ts. One far above it comes from elsewhere: a writer with
+its own clock, or a damaged request. If it were stored, drainers could not apply it for years, and an elected allocator
+that recovers from this log would continue from there. So such a binlog is refused.
 
-No call is made for it. What the source said last, plus the time since, is near enough to let all others pass; before a
-binlog is refused the source is asked again, for its clock may have been set forward meanwhile. The time since is
-measured on a clock that nobody sets and that runs while the machine sleeps: this machine's time of day plays no part.
+The check makes no call: the source's last ts plus the time elapsed since is accurate enough to accept the others.
+Before a binlog is refused the source is asked again, because its clock may have been set forward. Elapsed time is
+measured with CLOCK_BOOTTIME, which nobody sets and which runs while the machine is suspended; the wall clock is not
+used.
 """
 
 from __future__ import annotations
@@ -22,38 +23,38 @@ AHEAD_MAX_S = 600
 
 
 def boot_clock_s() -> float:
-    """Seconds that go on while the machine sleeps."""
+    """Seconds of CLOCK_BOOTTIME, which runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Horizon:
-    """Knows nothing until the first `saw`; until then every ts is beyond it. `ahead_max_s` 0: no ts is."""
+    """Every ts is beyond the limit until the first `saw`. `ahead_max_s` in seconds; 0: no ts is beyond."""
 
     def __init__(self, ahead_max_s: int = AHEAD_MAX_S, *, boot_s: Callable[[], float] = boot_clock_s) -> None:
         self._ahead_max_s = ahead_max_s
         self._boot_s = boot_s
         self._source_ts = 0
         self._seen_s = 0.0
-        self._limit_ts = -1  # of the last look: time only goes on, so that what is below needs no other
+        self._limit_ts = -1  # of the last check; it only grows, so a ts below it needs no new check
 
     def saw(self, ts: int) -> None:
-        """The source gave out `ts` just now."""
+        """Record that the source has just returned `ts`."""
         self._source_ts, self._seen_s = ts, self._boot_s()
 
     @property
     def source_ts(self) -> int:
-        """An estimate of the source's current ts; 0 before it has given any."""
+        """Estimate of the source's current ts; 0 before the first `saw`."""
         if not self._source_ts:
             return 0
         return self._source_ts + compose(int((self._boot_s() - self._seen_s) * 1000))
 
     @property
     def limit_ts(self) -> int:
-        """The largest ts that is taken."""
+        """The largest ts that is accepted."""
         return compose(physical_ms(self.source_ts) + self._ahead_max_s * 1000, LOGICAL_MAX)
 
     def beyond(self, ts: int) -> bool:
-        """Whether `ts` is too far ahead, unless the source says otherwise when it is asked."""
+        """Whether `ts` is above the limit by the estimate; ask the source again before refusing it."""
         if ts <= self._limit_ts or not self._ahead_max_s:
             return False
         if self._source_ts:
@@ -61,10 +62,10 @@ class Horizon:
         return ts > self._limit_ts
 
     def refusal(self, ts: int) -> TooFarAhead:
-        """For a ts that is beyond it, right after the source was asked."""
+        """The error for a ts that is still beyond the limit after the source was asked again."""
         ahead_s = (physical_ms(ts) - physical_ms(self.source_ts)) // 1000
         return TooFarAhead(
             f"binlog of ts {ts} ({format_local(ts)}) is {ahead_s} s ahead of the timestamp source, which is at "
-            f"{self.source_ts} ({format_local(self.source_ts)}); at most {self._ahead_max_s} s are taken "
+            f"{self.source_ts} ({format_local(self.source_ts)}); at most {self._ahead_max_s} s are accepted "
             f"(ts-ahead-max). Does its writer take timestamps from this cluster?"
         )

@@ -1,4 +1,4 @@
-"""Who this pump is, and that nobody else uses its directory (`P-LC-01`, `P-LC-02`)."""
+"""The pump's node id, and the lock on its data directory."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ _log = get_logger("pump.identity")
 
 
 class DirectoryLock:
-    """Held from the constructor to `release`, or to the death of the process."""
+    """An exclusive lock, held from the constructor until `release` or the end of the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Makes the directory (0700). DataDirLocked if another process holds it; ConfigError if it cannot be made."""
+        """Create the directory (0700) and lock it. DataDirLocked if another process holds it; ConfigError if it
+        cannot be made."""
         path = directory / ".lock"
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            why = "a file is in its place" if isinstance(error, FileExistsError) else error.strerror
+            why = "a file of that name exists" if isinstance(error, FileExistsError) else error.strerror
             raise ConfigError(f"data-dir {directory} cannot be used: {why}") from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,7 +41,7 @@ class DirectoryLock:
 
 
 def node_id(directory: Path, configured: str, addr: str) -> str:
-    """The id in `.node` if there is one, else the configured one, else `<hostname>:<port>`, which is kept in `.node`.
+    """The id stored in `.node`, else the configured one, else `<hostname>:<port>`, which is then stored in `.node`.
 
     ConfigError names the file or the id that cannot be used.
     """

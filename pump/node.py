@@ -1,10 +1,10 @@
-"""This pump's record in the registry, and what follows from it (correctness rules 1 and 2).
+"""This pump's record in the registry, and its state (correctness rules 1 and 2).
 
-Every write compares with the revision of our own last one. A mismatch means that an operator forced the node offline,
-or that a second process has its id: prewrites stop at once, and the record is left to whoever wrote it.
+Every write compares the revision with that of this pump's last write. A mismatch means that an operator forced the node
+offline, or that a second process uses its id: prewrites are refused at once, and the record is not written again.
 
-A `paused` record with the label `final` is a promise: nothing is pending here and nothing above its maxCommitTS is
-stored, so a drainer that is there need not wait for this pump. Registering takes it back before anything is accepted.
+A `paused` record with the label `final` states that nothing is pending here and that nothing above its maxCommitTS is
+stored, so a drainer at that position need not wait for this pump. Registering removes the label before any write.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _log = get_logger("pump.node")
 
 
 class Node:
-    """Absent, registered, usurped (somebody else wrote the record), or left.
+    """The node state machine: absent, registered, usurped (another process wrote the record), or left.
 
-    `state` is what this process is; the record follows at the next write.
+    `state`: the state of this process, which the next write puts into the record. `usurped`: the state in the foreign
+    record, "" if there is none.
     """
 
     def __init__(self, registry: Registry, node_id: str, *, resolved_ts: Callable[[], int]) -> None:
@@ -47,15 +48,16 @@ class Node:
 
     @property
     def refuses_prewrites(self) -> str:
-        """The state to name in a refusal (P-RPC-03), or "" while prewrites are welcome."""
+        """The state that a refusal of a prewrite names; "" while prewrites are accepted."""
         if self.usurped:
             return self.usurped
         return "" if self.state is State.ONLINE and self._record.revision else str(self.state)
 
     async def register(self, host: str, now_ts: int, *, status_addr: str = "") -> None:
-        """Become online (P-LC-05). RegistryConflict if somebody else writes the record at the same time.
+        """Become online. RegistryConflict if another process writes the record at the same time.
 
-        `status_addr`: host:port where binlogctl finds /state, told in a label; "" where there is none.
+        `host`: advertised host:port. `status_addr`: host:port where binlogctl finds /state, written to a label; "" for
+        none.
         """
         self._host, self._status_addr = host, status_addr
         self._started = (now_ts, asyncio.get_running_loop().time())
@@ -82,16 +84,18 @@ class Node:
         )
 
     async def move(self, event: Event, *, final_ts: int | None = None) -> None:
-        """Change state here and in the registry. `final_ts`: no binlog above it is stored, and none will be."""
+        """Change the state and write it to the registry. `final_ts`: no binlog above it is or will be stored."""
         self.state = next_state(self.state, event)
         self._final_ts = final_ts
         await self.write()
 
     async def write(self) -> None:
-        """Write the record as we are now. RegistryConflict: we are usurped; EtcdError: try again."""
+        """Write the record with the current state. RegistryConflict: another process wrote it; EtcdError: retry."""
         async with self._writing:
             if self.usurped:
-                raise RegistryConflict(f"the record of {self.node_id} belongs to somebody else: {self.usurped}")
+                raise RegistryConflict(
+                    f"the record of {self.node_id} was overwritten by another process: {self.usurped}"
+                )
             try:
                 await self._record.write(self._status)
             except ForeignRecord as error:
@@ -101,14 +105,15 @@ class Node:
     def _usurp(self, state: str, found: object) -> None:
         self.usurped = state
         _log.error(
-            "somebody else wrote this pump's record: no more prewrites are taken; restart it to register again",
+            "another process overwrote this pump's record: prewrites are refused; restart the pump to register it "
+            "again",
             node_id=self.node_id,
             record=found,
         )
 
     async def heartbeat(self, interval_s: float) -> None:
-        """Refresh the record for ever; failures of etcd are logged and tried again (P-LC-06)."""
-        outage = Outage(_log, "heartbeat failed", "the heartbeat is back")
+        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06)."""
+        outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while not self.usurped:
             await asyncio.sleep(interval_s)
             try:
@@ -120,25 +125,25 @@ class Node:
                 outage.failed(error=error)
 
     async def watch(self) -> None:
-        """Notice a foreign write when it happens, not at the next heartbeat."""
-        outage = Outage(_log, "watch of the registry broke", "the registry is watched again")
+        """Detect a foreign write when it happens instead of at the next heartbeat."""
+        outage = Outage(_log, "watch of the registry failed", "watch of the registry works again")
         while not self.usurped:
             try:
                 if outage.lasts_s:
-                    await self._record.read()  # a watch does not tell that it stands
+                    await self._record.read()  # an established watch sends no message
                     outage.over()
                 async for changes in self._registry.watch("pumps", self._record.revision):
                     for change in changes:
                         if change.node_id == self.node_id:
-                            await self._judge(change.record)
+                            await self._handle_change(change.record)
                     if self.usurped:
                         return
             except EtcdError as error:
                 outage.failed(error=error)
                 await asyncio.sleep(1)
 
-    async def _judge(self, record: NodeRecord | None) -> None:
-        """A change of our key is ours, about to be known as ours (its answer is on the way), or foreign."""
+    async def _handle_change(self, record: NodeRecord | None) -> None:
+        """Handle a change of this pump's key: an own write, one whose answer has not arrived yet, or a foreign one."""
         async with self._writing:
             if self._record.is_ours(record):
                 return
@@ -148,6 +153,6 @@ class Node:
                     self._usurp(str(found.status.state) if found is not None else "removed", found)
 
     async def go_offline(self) -> None:
-        """Take the registration back (P-LC-05)."""
+        """Write the record as offline, after a failed start."""
         self.state = State.OFFLINE
         await self._record.write(lambda: replace(self._status(), update_ts=0))

@@ -1,11 +1,12 @@
-"""Old pending prewrites: ask the other pumps whether the transaction is theirs, and tell people about the rest.
+"""Resolves old pending prewrites by asking other pumps and TiKV for their outcome; reports the rest.
 
 A prewrite can be durable here although its answer was lost, and then be written again to another pump, with its
-commit. A commit served there settles our copy, which is then kept as a rolled back one. A rollback there says nothing
-(correctness rule 5). Where timestamps are PD's, TiKV is asked about what no pump knows: it tells a commit or a
-rollback, and ends a transaction whose lock has outlived its writer. What nobody knows stays pending until `binlogctl`
-settles it; a TiDB's of which TiKV has no trace after a minute is rolled back there and here. One that began at or below
-PD's GC safepoint is not, for the record of its commit may be removed: it stays pending.
+commit. If another pump serves that commit, the copy here is rolled back. A rollback on another pump proves nothing
+(correctness rule 5). Where timestamps come from PD, TiKV is asked about prewrites that no pump knows: it reports a
+commit or a rollback, and rolls back a transaction whose lock has outlived its writer. A prewrite without an answer
+stays pending until `binlogctl` settles it. A prewrite of a TiDB of which TiKV has no trace after a minute is rolled
+back in TiKV and here; not one that began at or below PD's GC safepoint, because the record of its commit may be
+removed.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ ASK_TIMEOUT_S = 5.0
 ASKED_MAX = 1000
 SAY_INTERVAL_S = 60.0
 SHOWN_MAX = 5
-TIKV_ASKED_MAX = 100  # in one look, oldest first
-# TiDB writes the primary key while it writes the prewrite here. One that comes after this long is refused by TiKV, for
-# it has been told that the transaction is rolled back.
+TIKV_ASKED_MAX = 100  # per round, oldest first
+# TiDB writes the primary key to TiKV while it writes the prewrite here. After this time the transaction is rolled back
+# in
+# TiKV, which then refuses a primary key that arrives later.
 TRACE_WAIT_S = 60.0
 
 _log = get_logger("pump.orphans")
@@ -46,8 +48,8 @@ _log = get_logger("pump.orphans")
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """The TiKV whose transactions these are, and what says the time there. `services`: whether a service that embeds
-    the SDK writes to this cluster; TiKV knows nothing of its transactions, so that no trace there says nothing."""
+    """The TiKV of the upstream cluster and its timestamp source. `services`: whether services that embed the SDK write
+    to this cluster; TiKV does not know their transactions, so a missing record there proves nothing."""
 
     tikv: TiKV
     timestamps: Timestamps
@@ -55,7 +57,7 @@ class Upstream:
 
 
 class Orphans:
-    """`run` for ever; `look` once."""
+    """`run` checks every INTERVAL_S seconds until cancelled; `look` checks once."""
 
     def __init__(
         self,
@@ -77,13 +79,18 @@ class Orphans:
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._age_s = age_s
-        self._said_s = float("-inf")
-        self._silence = Outage(
-            _log, "TiKV does not tell what became of old prewrites", "TiKV tells again", every_s=SAY_INTERVAL_S
+        self._logged_s = float("-inf")
+        self._tikv_outage = Outage(
+            _log,
+            "cannot get the outcome of old prewrites from TiKV",
+            "TiKV reports the outcome of old prewrites again",
+            every_s=SAY_INTERVAL_S,
         )
 
     async def run(self) -> None:
-        outage = Outage(_log, "old prewrites could not be asked about", "old prewrites are asked about again")
+        outage = Outage(
+            _log, "cannot query the outcome of old prewrites", "the outcome of old prewrites is queried again"
+        )
         while True:
             await asyncio.sleep(min(INTERVAL_S, self._age_s))
             try:
@@ -93,7 +100,7 @@ class Orphans:
                 outage.failed(error=error)
 
     async def look(self) -> int:
-        """How many old prewrites are left."""
+        """Settle the old prewrites whose outcome is found; returns how many remain pending."""
         old = self._store.pending_older_than(self._age_s)[:ASKED_MAX]
         if not old:
             return 0
@@ -111,15 +118,15 @@ class Orphans:
         if self._upstream is not None:
             try:
                 await self._ask_upstream(self._upstream, old)
-                self._silence.over()
+                self._tikv_outage.over()
             except BinlogError as error:
-                self._silence.failed(error=error)
-        left = [entry for entry in old if self._store.is_pending(entry.start_ts)]
-        self._say(left)
-        return len(left)
+                self._tikv_outage.failed(error=error)
+        remaining = [entry for entry in old if self._store.is_pending(entry.start_ts)]
+        self._log_remaining(remaining)
+        return len(remaining)
 
     async def _ask(self, status: NodeStatus, start_ts: Sequence[int]) -> Sequence[int]:
-        """Commit ts parallel to `start_ts`; empty if the pump does not answer."""
+        """commit_ts of each of `start_ts`, 0 where the pump has no commit; empty if the pump does not answer."""
         channel = open_channel(status.host, self._security)
         try:
             request = pb.OutcomeReq(cluster_id=self._cluster_id, start_ts=start_ts)
@@ -127,7 +134,7 @@ class Orphans:
             answer = await call(request.SerializeToString(), timeout=ASK_TIMEOUT_S)
             return list(pb.OutcomeResp.FromString(answer).commit_ts)
         except aio.AioRpcError as error:
-            _log.info("a pump does not tell outcomes", pump=status.node_id, code=error.code().name)
+            _log.info("a pump does not report the outcome of prewrites", pump=status.node_id, code=error.code().name)
             return ()
         finally:
             await channel.close()
@@ -142,13 +149,13 @@ class Orphans:
         await self._store.settle(entry.start_ts, 0)
 
     async def _ask_upstream(self, upstream: Upstream, old: Sequence[Pending]) -> None:
-        """Whether or not every pump has answered: what TiKV says is final, and a drainer counts a transaction that
-        lies on two pumps once (rule 19)."""
+        """Ask TiKV, whether or not every pump has answered: its answer is final, and a drainer applies a transaction
+        that two pumps hold only once (rule 19)."""
         open_ones = [
             entry
             for entry in old
             if entry.prewrite_key
-            and not entry.writer  # TiKV knows nothing of a service's: pump.expired ends those
+            and not entry.writer  # a service's transaction, unknown to TiKV: pump.expired settles it
             and not entry.safepoint_ts
             and self._store.is_pending(entry.start_ts)
         ]
@@ -165,11 +172,11 @@ class Orphans:
             commit_ts = await tikv.outcome(entry.prewrite_key, entry.start_ts, now_ts=now_ts, give_up=give_up)
         except BelowSafepoint as error:
             entry.safepoint_ts = error.safepoint_ts
-            self._said_s = float("-inf")
+            self._logged_s = float("-inf")
             return
         if commit_ts is not None and self._store.is_pending(entry.start_ts):
             _log.info(
-                "TiKV tells what became of a pending prewrite",
+                "outcome of a pending prewrite read from TiKV",
                 start_ts=entry.start_ts,
                 commit_ts=commit_ts,
                 outcome="committed" if commit_ts else "rolled back",
@@ -178,22 +185,23 @@ class Orphans:
             )
             await self._store.settle(entry.start_ts, commit_ts)
 
-    def _say(self, left: Sequence[Pending]) -> None:
+    def _log_remaining(self, remaining: Sequence[Pending]) -> None:
         now_s = time.monotonic()
-        if not left or now_s - self._said_s < SAY_INTERVAL_S:
+        if not remaining or now_s - self._logged_s < SAY_INTERVAL_S:
             return
-        self._said_s = now_s
+        self._logged_s = now_s
         _log.warning(
-            "prewrites are pending for long and hold the resolved ts back; binlogctl settle ends one",
-            count=len(left),
-            oldest=[f"{e.start_ts} for {int(now_s - e.since_s)} s" for e in left[:SHOWN_MAX]],
+            "prewrites have been pending for long and hold the resolved ts back; settle them with binlogctl settle",
+            count=len(remaining),
+            oldest=[f"{e.start_ts} for {int(now_s - e.since_s)} s" for e in remaining[:SHOWN_MAX]],
         )
-        forgotten = [entry for entry in left if entry.safepoint_ts]
-        if forgotten:
+        undecidable = [entry for entry in remaining if entry.safepoint_ts]
+        if undecidable:
             _log.error(
-                "TiKV no longer tells what became of prewrites that began at or below PD's GC safepoint. Look upstream"
-                " whether their rows are there, then end each: binlogctl settle -start-ts N -commit-ts M, or -rollback",
-                count=len(forgotten),
-                start_ts=[entry.start_ts for entry in forgotten[:SHOWN_MAX]],
-                safepoint_ts=max(entry.safepoint_ts for entry in forgotten),
+                "TiKV can no longer report the outcome of prewrites that began at or below PD's GC safepoint. Check "
+                "upstream whether their rows exist, then settle each: binlogctl settle -start-ts N -commit-ts M, or "
+                "-rollback",
+                count=len(undecidable),
+                start_ts=[entry.start_ts for entry in undecidable[:SHOWN_MAX]],
+                safepoint_ts=max(entry.safepoint_ts for entry in undecidable),
             )

@@ -1,4 +1,4 @@
-"""A pump's page for people: what /status says under "pump", and who drains it."""
+"""A pump's HTML status page: the "pump" document of /status, and the registered drainers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page(
         Fact("pending prewrites", f"{own['pendingCount']:,}", _oldest(oldest_s), _mood(oldest_s)),
         Fact("value log", bytes_text(own["logBytes"]), "on disk"),
         Fact("disk", bytes_text(available_bytes), "available", Mood.BAD if full else Mood.PLAIN),
-        Fact("purged", tso.format_local(own["purgedTS"])[:19], "everything up to then")
+        Fact("purged", tso.format_local(own["purgedTS"])[:19], "all binlogs up to that time")
         if own["purgedTS"]
         else Fact("purged", "nothing"),
         Fact("late commits", f"{own['lateCommitCount']:,}", "0 is right", _none(own["lateCommitCount"])),
@@ -42,14 +42,14 @@ def page(
             )
             for entry in own["pending"]
         ],
-        "none: no transaction is between its prewrite and its commit",
+        "none: every prewrite has its commit or rollback",
         frozenset({"age"}),
     )
     reading = Table(
         "Drainers",
         ("drainer", "address", "state", "position"),
         [(d.node_id, d.host, str(d.state), tso.format_local(d.max_commit_ts)) for d in drainers],
-        "none is registered: garbage collection goes by age alone",
+        "none registered: garbage collection depends on age alone",
     )
     return render(
         f"pump {own['nodeId']}",
@@ -65,22 +65,33 @@ def _alarms(own: Mapping[str, Any], oldest_s: float, full: bool) -> list[Alarm]:
     found = []
     if own["usurped"]:
         found.append(
-            Alarm(f"Somebody else wrote this pump's record ({own['usurped']}): no prewrites are taken. Restart it.")
+            Alarm(
+                f"Another process overwrote this pump's record ({own['usurped']}): prewrites are refused. Restart the "
+                "pump."
+            )
         )
     if own["logBroken"]:
-        found.append(Alarm(f"Nothing is taken until the pump is restarted: {own['logBroken']}. What it has is served."))
+        found.append(
+            Alarm(
+                f"Writes are refused until the pump is restarted: {own['logBroken']}. Stored binlogs are still served."
+            )
+        )
     if full:
         found.append(Alarm("No available space: writes are refused."))
     if own["lateCommitCount"]:
         found.append(Alarm(f"Commits arrived at or below the resolved ts: {', '.join(map(str, own['lateCommitTS']))}"))
     found += [Alarm(f"Damage in the value log: {text}") for text in own["damage"]]
     if oldest_s >= PENDING_WARN_S:
-        text = f"A prewrite has been pending for {span_text(oldest_s)} and holds every drainer back: binlogctl settle"
+        text = (
+            f"A prewrite has been pending for {span_text(oldest_s)} and holds every drainer back: settle it with "
+            "binlogctl settle"
+        )
         found.append(Alarm(text, Mood.WARN))
     if own["belowGCSafePointCount"]:
         text = (
-            f"{own['belowGCSafePointCount']:,} pending prewrites began at or below PD's GC safepoint: TiKV no longer "
-            f"tells whether they were committed. Look upstream for their rows, then binlogctl settle"
+            f"{own['belowGCSafePointCount']:,} pending prewrites began at or below PD's GC safepoint: TiKV can no "
+            "longer report whether they were committed. Check upstream for their rows, then settle them with "
+            "binlogctl settle"
         )
         found.append(Alarm(text, Mood.BAD))
     return found

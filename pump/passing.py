@@ -1,7 +1,7 @@
-"""Passing over one binlog whose bytes are lost, at an operator's word: it is served without its rows from then on.
+"""Pass over one damaged binlog on an operator's request (`binlogctl pass-over`): serve it without its rows.
 
-It keeps its place and counts as before, so that plans that were made of the range stay right (correctness rule 22); it
-is no evidence of its transaction for other pumps. Nothing else is passed over: a binlog that can be read is refused.
+The binlog keeps its commit_ts and still counts, so that existing plans of the range stay valid (correctness rule 22);
+other pumps do not take it as evidence that its transaction was committed. A readable binlog is not passed over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pump.index import Index
 from pump.keys import FLAG_DDL, FLAG_FAKE, FLAG_PASSED, Complete
 from pump.pull import Reader
 
-PASSED = counter("pump_passed_over_binlogs_count", "Binlogs with damaged bytes that an operator had passed over")
+PASSED = counter("pump_passed_over_binlogs_count", "Damaged binlogs that were passed over on an operator's request")
 PART_BYTES = 1 << 20
 
 _log = get_logger("pump.passing")
 
 
 class Passed(NamedTuple):
-    """`why`: what cannot be read, as the pull says it; "" where it was passed over before."""
+    """A binlog passed over. `why`: the error of reading it; "" where it had been passed over before."""
 
     start_ts: int
     ddl_job_id: int
@@ -32,23 +32,24 @@ class Passed(NamedTuple):
 
 
 def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = False) -> Passed:
-    """Serve the binlog at `commit_ts` without its rows. With `dry_run` only say what that would be.
+    """Serve the binlog at `commit_ts` without its rows from now on; with `dry_run` only return what would be done.
 
-    NoSuchBinlog, NotDamaged, PurgedPosition.
+    Raises NoSuchBinlog, NotDamaged where it is readable, PurgedPosition.
     """
     complete = index.complete(commit_ts)
     if complete is None or complete.flags & FLAG_FAKE:
         raise NoSuchBinlog(f"no binlog of commit_ts {commit_ts} is served here")
     if complete.flags & FLAG_PASSED:
         return Passed(complete.start_ts, complete.ddl_job_id, "")
-    why = _why_unreadable(reader, commit_ts)
+    why = _read_error(reader, commit_ts)
     if not dry_run:
         batch, raw = index.batch()
         batch.complete(commit_ts, without_rows(commit_ts, complete))
         index.write(raw)
         PASSED.inc()
         _log.error(
-            "a damaged binlog is passed over as an operator asked: drainers that read it here do not get its rows",
+            "a damaged binlog is passed over on an operator's request; drainers that read it from this pump do not "
+            "get its rows",
             commit_ts=commit_ts,
             start_ts=complete.start_ts,
             ddl_job_id=complete.ddl_job_id,
@@ -58,7 +59,7 @@ def pass_over(index: Index, reader: Reader, commit_ts: int, *, dry_run: bool = F
 
 
 def without_rows(commit_ts: int, complete: Complete) -> Complete:
-    """The entry that serves nothing but that there was such a transaction, or DDL job."""
+    """The index entry that serves the transaction's start_ts, commit_ts and DDL job id without its payload."""
     payload = encode_binlog(
         tp=BinlogType.COMMIT, start_ts=complete.start_ts, commit_ts=commit_ts, ddl_job_id=complete.ddl_job_id
     )
@@ -66,7 +67,7 @@ def without_rows(commit_ts: int, complete: Complete) -> Complete:
     return complete._replace(length=0, tail_at=0, flags=flags, head=payload)
 
 
-def _why_unreadable(reader: Reader, commit_ts: int) -> str:
+def _read_error(reader: Reader, commit_ts: int) -> str:
     chunks = reader.pull(commit_ts - 1, commit_ts, bytes_max=PART_BYTES, fakes=False, part_bytes_max=PART_BYTES)
     try:
         for _ in chunks:
@@ -74,6 +75,6 @@ def _why_unreadable(reader: Reader, commit_ts: int) -> str:
     except DamagedRecord as error:
         return str(error)
     raise NotDamaged(
-        f"the binlog of commit_ts {commit_ts} can be read: nothing is passed over. What a destination refuses is "
-        f"passed over by the drainer, with ignore-txn-commit-ts"
+        f"the binlog of commit_ts {commit_ts} is readable and is not passed over. To skip a transaction that a "
+        "destination refuses, use the drainer's ignore-txn-commit-ts"
     )

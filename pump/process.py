@@ -1,10 +1,10 @@
-"""A pump from start to stop. The two orders are written down here and nowhere else.
+"""The pump process: start order and stop order.
 
-Start: directory lock → etcd → cluster id → recovery → listen (everything refused) → election, where timestamps are our
-own → status page → T → registration → notify drainers → serve → background tasks.
-A log that breaks on the way: `pausing`, and so it stays; what is stored is served, until a restart.
-Stop: `pausing` (no prewrites) → pending prewrites get their commits → the store is sealed → living drainers read the
-rest → `paused`, and `final` if nothing can follow → background tasks → listener → files → etcd → lock.
+Start: directory lock → etcd → cluster id → recovery → listen (all requests refused) → election, where pumps allocate
+the timestamps → status page → first timestamp → registration → notify drainers → serve → background tasks.
+If the value log breaks, the state becomes `pausing` until a restart; stored binlogs are still served.
+Stop: `pausing` (prewrites refused) → pending prewrites get their commits → the store is sealed → online drainers read
+the rest → `paused`, with `final` if nothing can follow → background tasks → listener → files → etcd → lock.
 """
 
 from __future__ import annotations
@@ -50,39 +50,39 @@ from pump.store import Store
 from pump.store_options import StoreOptions
 from pump.tso_service import TsoService
 
-GRACE_S = 1.0  # for calls under way; streams that live as long as their client are cut off
+GRACE_S = 1.0  # for open calls; long-lived streams are closed after it
 SPACE_INTERVAL_S = 3.0
 PASSED_POLL_S = 1.0
-SEAL_S = 5.0  # for writes that were taken before the store was sealed
-READ_WAIT_S = 5.0  # for living drainers to read the last binlogs: then they need not wait for this pump's return
+SEAL_S = 5.0  # for writes that were accepted before the store was sealed
+READ_WAIT_S = 5.0  # for online drainers to read the last binlogs, so that they need not wait for the next start
 READ_POLL_S = 0.1
 
 _log = get_logger("pump")
 
 
 async def cancel(*tasks: asyncio.Task[None]) -> None:
-    """End tasks, and wait until they have."""
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Pump:
-    """Built, started, stopped; once each."""
+    """One pump process: constructed, started and stopped once each."""
 
     def __init__(self, config: PumpConfig, *, etcd: Etcd | None = None) -> None:
-        """`etcd`: one that is connected already, for tests."""
+        """`etcd`: an already connected client, for tests."""
         self._config = config
         self._given_etcd = etcd
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._requested: asyncio.Queue[str] = asyncio.Queue()
         self.status_addr = ""
-        self.election: Election | None = None  # where timestamps are our own
-        self._upstream: Upstream | None = None  # where they are PD's
+        self.election: Election | None = None  # only where the pumps allocate the timestamps
+        self._upstream: Upstream | None = None  # only where PD allocates them
 
     async def start(self) -> None:
-        """Serve, or raise and leave nothing behind."""
+        """Start serving; on failure release everything and raise."""
         try:
             await self._start()
         except BaseException:
@@ -113,7 +113,9 @@ class Pump:
             tikv = TiKV(pd_addresses(config), security)
             self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
-        await self._serve_status()  # what can fail comes before the registration, which would outlive us
+        await (
+            self._serve_status()
+        )  # steps that can fail come before the registration, which would outlive a failed start
         now_ts = await self._first_ts()
         await self.store.serve()
         await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
@@ -123,7 +125,7 @@ class Pump:
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
 
     async def _first_ts(self) -> int:
-        """TimestampUnavailable says why this pump does not lead, if that is the reason."""
+        """The first timestamp. TimestampUnavailable includes why this pump does not lead, if that is the reason."""
         try:
             return await self.timestamps.get()
         except TimestampUnavailable as error:
@@ -180,7 +182,7 @@ class Pump:
 
     @property
     def addr(self) -> str:
-        """Where it listens, with the port it got."""
+        """The gRPC listen address with the actual port."""
         host, _ = split_host_port(self._config.addr)
         return f"{host}:{self.edge.port}"
 
@@ -189,7 +191,7 @@ class Pump:
         return self._config.advertise_addr or self.addr
 
     async def _notify(self, now_ts: int) -> None:
-        """Only pumps that were away are news (P-LC-05)."""
+        """Notify drainers, unless the record says that this pump was not offline before."""
         if self.node.previous not in (None, State.OFFLINE):
             return
         try:
@@ -222,7 +224,7 @@ class Pump:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> None:
-        """At `status-addr` where there is one, and for whoever speaks HTTP/1 to the gRPC address."""
+        """Serve HTTP at `status-addr` if configured, and HTTP/1 at the gRPC address."""
         pages = StatusPages(
             self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
         )
@@ -240,12 +242,14 @@ class Pump:
             await server.prepare()
         self.edge.serve_http1(server.protocol)
         self._stack.callback(self.edge.serve_http1, None)
-        _log.info("status is served", addr=self.status_addr or self.addr)
+        _log.info("status server is listening", addr=self.status_addr or self.addr)
 
     async def _watch_space(self) -> None:
         space = self.store.space
-        unknown = Outage(_log, "the free space of data-dir is unknown", "it is known again", level="error")
-        full = Outage(_log, "no available space: writes are refused", "there is space again: writes are taken")
+        unknown = Outage(
+            _log, "the free space of data-dir is unknown", "the free space of data-dir is known again", level="error"
+        )
+        full = Outage(_log, "no available space: writes are refused", "space is available again: writes are accepted")
         while True:
             await asyncio.sleep(SPACE_INTERVAL_S)
             try:
@@ -259,21 +263,19 @@ class Pump:
                 full.over(available=space.available_bytes)
 
     async def _watch_log(self) -> None:
-        """A broken log takes nothing until a restart: leave `online`, so that writers choose another pump. Drainers go
-        on reading here, and wait for what is pending."""
+        """When the value log breaks, leave `online`, so that writers choose another pump: writes are refused until a
+        restart. Drainers continue to read here and wait for pending prewrites."""
         reason = await self.store.broken()
-        _log.error(
-            "no binlog is taken until the pump is restarted; if it breaks again, look at the disk", reason=reason
-        )
+        _log.error("writes are refused until the pump is restarted; if this recurs, check the disk", reason=reason)
         if self.node.state is not State.ONLINE or self.node.usurped:
             return
         try:
             await self.node.move(Event.PAUSE)
         except BinlogError as error:
-            _log.warning("the registry does not say yet that this pump is pausing; a heartbeat will", error=error)
+            _log.warning("cannot register that this pump is pausing; the heartbeat will retry", error=error)
 
     async def requested(self) -> str:
-        """Wait until a stop is asked for over HTTP; "pause" or "close"."""
+        """Wait until a stop is requested over HTTP; returns "pause" or "close"."""
         return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -282,12 +284,12 @@ class Pump:
     async def stop(self, action: str = "pause") -> None:
         """The stop order. A pump that still holds pending prewrites stays `pausing` (correctness rule 1).
 
-        `close`: leave for good, once every drainer has passed what is here (P-LC-09).
+        `close`: go offline for good, once every drainer has applied the binlogs stored here.
         """
         try:
             await self._leave(Event.CLOSE if action == "close" else Event.PAUSE)
         except BinlogError as error:
-            _log.warning("the registry does not say that this pump has stopped", error=error)
+            _log.warning("cannot register that this pump has stopped", error=error)
         self.gate.closed = "the pump is stopping"
         await cancel(*self._tasks)
         await self.timestamps.close()
@@ -309,28 +311,29 @@ class Pump:
             )
             return
         if event is Event.CLOSE:
-            await self._passed(await self.store.write_fake())
+            await self._wait_for_drainers(await self.store.write_fake())
             await self.node.move(Event.DRAINED)
             return
-        with suppress(TimestampUnavailable):  # a Go pump that opens the directory serves up to there
+        with suppress(TimestampUnavailable):  # a Go pump that opens this directory serves up to this ts
             await self.store.resolver.refresh()
         final_ts = await self.store.seal("the pump is stopping", SEAL_S)
         if final_ts is None:
-            _log.warning("a write has not ended: drainers will wait for this pump to come back")
+            _log.warning("a write has not finished: drainers wait until this pump is started again")
         else:
-            await self._read(final_ts)
+            await self._wait_for_readers(final_ts)
         await self.node.move(Event.DRAINED, final_ts=final_ts)
 
     async def _leave_broken(self) -> None:
-        """Nobody knows what the log's end holds before it is read again: this pump keeps counting until then."""
+        """Stop with a broken log: its last records are unknown until recovery, so the state stays as it is for
+        drainers."""
         if self.node.state is State.ONLINE:
             await self.node.move(Event.PAUSE)
         else:
             await self.node.write()
-        _log.warning("the value log is broken: the pump stays as it is, and drainers wait for its next start")
+        _log.warning("the value log is broken: the pump keeps its state, and drainers wait until it is started again")
 
-    async def _read(self, final_ts: int) -> None:
-        """Wait a moment for drainers that live and have not yet applied our last binlog. It is they who gain by it."""
+    async def _wait_for_readers(self, final_ts: int) -> None:
+        """Wait up to READ_WAIT_S until every online drainer has applied the last binlog stored here."""
         with suppress(BinlogError, TimeoutError):
             async with asyncio.timeout(READ_WAIT_S):
                 now_ts = await self.timestamps.get()
@@ -340,8 +343,8 @@ class Pump:
                         return
                     await asyncio.sleep(READ_POLL_S)
 
-    async def _passed(self, ts: int) -> None:
-        """Wait until every drainer in use has applied everything up to `ts`."""
+    async def _wait_for_drainers(self, ts: int) -> None:
+        """Wait until every drainer that is not offline has applied everything up to `ts`."""
         while True:
             drainers = await drainers_of(self.registry)
             behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]

@@ -77,7 +77,7 @@ class Progress:
                 try:
                     self._save(last, checkpoint=stopping)
                 except (BinlogError, OSError) as error:
-                    self._log.give_up(f"the progress of the index cannot be saved: {error}")
+                    self._log.give_up(f"cannot save the progress of the index: {error}")
             if stopping:
                 return
 

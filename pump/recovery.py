@@ -1,4 +1,4 @@
-"""What start-up does with the log and the index before anything is served. See FORMAT.md, "Recovery"."""
+"""Recovery at start-up: brings the index up to the end of the value log. See FORMAT.md, "Recovery"."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Unmatched:
 class Recovered:
     """The state a pump starts from. `unmatched` is in log order; `head` None: the log is empty.
 
-    `ended`: start_ts of unmatched prewrites that count as ended, for what ended them may be removed; they hold nothing
-    back, and a commit that comes finds them all the same."""
+    `ended`: start_ts of unmatched prewrites that are treated as settled, because the file with their commit or rollback
+    may have been removed; they do not hold the resolved ts back, and a commit that arrives later still matches them."""
 
     unmatched: list[Unmatched]
     head: Head | None
@@ -51,31 +51,32 @@ class Recovered:
 
     @property
     def handle(self) -> Pointer:
-        """No prewrite before it is pending."""
+        """Position in the log before which no prewrite is pending."""
         head = Pointer(0, 0) if self.head is None else self.head.pointer
         return min([head, *(found.prewrite.pointer for found in self.unmatched[:1])])
 
 
 def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: Checkpoint | None = None) -> Recovered:
-    """Bring the index up to the end of the log and find what is pending.
+    """Bring the index up to the end of the log and find the pending prewrites.
 
-    Reads from where `trusted` says, else from the first file. What the index has behind it is put again where it is
-    missing. `damage` is what opening the log found, and is added to.
+    Reads the log from `trusted.start`, or from the first file where there is no trusted checkpoint; index entries that
+    are missing after that position are written again. `damage`: the damaged records found when the log was opened;
+    those found here are appended. Raises IndexFailed and OSError where the disk fails.
     """
     rebuild = _Rebuild(log, index, damage)
     head, own = index.head(), index.own_head()
     start = Pointer(0, 0) if trusted is None else trusted.start
     if own is None and head is not None:
-        _log.info("data-dir of the original pump: the whole log is read once", head=head)
+        _log.info("data-dir was written by the original pump; reading the whole value log", head=head)
     elif own is not None and own.pointer != head:
-        _log.warning("the index was written by the original pump; its part of the log is read again", start=start)
+        _log.warning("the index was written by the original pump; reading its part of the value log again", start=start)
     files = {file.fid for file in log.files()}
     rebuild.damaged += [(pointer, end) for pointer, end in index.damages() if pointer.fid in files]
     damage += [_known_damage(log, pointer, end) for pointer, end in rebuild.damaged if pointer < start]
     for found in log.scan(start):
         rebuild.step(found)
     rebuild.flush()
-    rebuild.lost_pending()
+    rebuild.add_damaged_pending()
     unmatched = [Unmatched(ts, prewrite, *rebuild.named[ts]) for ts, prewrite in rebuild.unmatched.items()]
     _log.info("recovered", records=rebuild.records, pending=len(unmatched), damaged=len(damage), start=start)
     own = index.own_head()
@@ -85,14 +86,14 @@ def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: C
 
 
 def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
-    """Of a log that was once read as a whole after a part of it had been removed: what was in it then, and began before
-    what is removed. All of that had ended when the purge point passed it, but for a transaction that is open for longer
-    than binlogs are kept."""
+    """start_ts of unmatched prewrites to treat as settled: those that were in the log when it was last read as a whole
+    after files had been removed, and that began before the removed ones. They were settled when the purge point passed
+    them, except for a transaction that stays open for longer than the retention of binlogs."""
     until_ts, place = index.ended()
     ended = [u.start_ts for u in unmatched if u.start_ts <= until_ts and u.prewrite.pointer <= place]
     if ended:
         _log.warning(
-            "prewrites without an outcome are older than what is removed: they are taken as ended",
+            "prewrites without an outcome are older than the removed files; treating them as settled",
             count=len(ended),
             start_ts=ended[:SHOWN_MAX],
             removed_until_ts=until_ts,
@@ -114,17 +115,19 @@ class _Rebuild:
     named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # prewrite_key and writer of the unmatched
     head: Pointer | None = None
     records: int = 0
-    damaged: list[tuple[Pointer, int]] = field(default_factory=list)  # stretches, also those of earlier starts
-    # Of the batch that is being filled, not in the index yet
+    damaged: list[tuple[Pointer, int]] = field(
+        default_factory=list
+    )  # damaged ranges (begin, end offset), including those of earlier starts
+    # Entries of the current batch, not yet written to the index
     _outcomes: dict[int, int] = field(default_factory=dict)
     _pointers: dict[int, Pointer] = field(default_factory=dict)
     _batch: tuple[Batch, object] | None = None
     _end: int = 0
-    _said_s: float = field(default_factory=time.monotonic)
+    _logged_s: float = field(default_factory=time.monotonic)
 
     def step(self, found: Found) -> None:
         if found.payload is None:
-            self._report(found.pointer, f"{found.reason}, {found.end - found.pointer.offset} bytes stepped over")
+            self._report(found.pointer, f"{found.reason}, {found.end - found.pointer.offset} bytes skipped")
             self._batch = self._batch or self.index.batch()
             self._batch[0].damage(found.pointer, found.end)
             self.damaged.append((found.pointer, found.end))
@@ -132,7 +135,7 @@ class _Rebuild:
         try:
             envelope = scan(found.payload)
         except DecodeError as error:
-            self._report(found.pointer, f"its payload is no binlog: {error}")
+            self._report(found.pointer, f"its payload is not a binlog: {error}")
             return
         self.records += 1
         self.head, self._end = found.pointer, found.end
@@ -141,19 +144,19 @@ class _Rebuild:
             _STEPS[_kind(envelope)](self, self._batch[0], envelope, found.payload, found.pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
-            self._say()
+            self._log_progress()
 
     def _report(self, pointer: Pointer, detail: str) -> None:
         error = DamagedRecord(str(self.log.file(pointer.fid).path), pointer.offset, detail)
         if not any((each.place, each.offset) == (error.place, error.offset) for each in self.damage):
             self.damage.append(error)
-        _log.error("damage in the value log", error=error)
+        _log.error("damaged record in the value log", error=error)
 
-    def _say(self) -> None:
+    def _log_progress(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._said_s >= PROGRESS_INTERVAL_S and self.head is not None:
-            self._said_s = now_s
-            _log.info("reading the log", records=self.records, fid=self.head.fid, offset=self.head.offset)
+        if now_s - self._logged_s >= PROGRESS_INTERVAL_S and self.head is not None:
+            self._logged_s = now_s
+            _log.info("reading the value log", records=self.records, fid=self.head.fid, offset=self.head.offset)
 
     def flush(self) -> None:
         if self._batch is not None:
@@ -173,8 +176,8 @@ class _Rebuild:
     def _pointer(self, ts: int) -> Pointer | None:
         return self._pointers.get(ts) or self.index.pointer(ts)
 
-    def _place(self, batch: Batch, ts: int, pointer: Pointer) -> bool:
-        """Whether `ts` is this record's: a key is never given to another one."""
+    def _claim_key(self, batch: Batch, ts: int, pointer: Pointer) -> bool:
+        """Index the record under `ts`; False where another record holds that key already."""
         before = self._pointer(ts)
         if before is None:
             self._pointers[ts] = pointer
@@ -184,7 +187,7 @@ class _Rebuild:
     def prewrite(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
         start_ts = envelope.start_ts
         outcome = self._outcome(start_ts)
-        if outcome == 0 or not self._place(batch, start_ts, pointer):
+        if outcome == 0 or not self._claim_key(batch, start_ts, pointer):
             return
         prewrite = as_prewrite(envelope, pointer, len(payload))
         if outcome is None:
@@ -202,12 +205,17 @@ class _Rebuild:
         start_ts, commit_ts = envelope.start_ts, envelope.commit_ts
         outcome = self._outcome(start_ts)
         if outcome not in (None, commit_ts):
-            _log.error("a second outcome in the log is left out", start_ts=start_ts, first=outcome, second=commit_ts)
+            _log.error(
+                "ignoring a second outcome of a transaction in the value log",
+                start_ts=start_ts,
+                first=outcome,
+                second=commit_ts,
+            )
             return
-        if not self._place(batch, commit_ts, pointer):
+        if not self._claim_key(batch, commit_ts, pointer):
             return
         if outcome == commit_ts and self.index.complete(commit_ts) is not None:
-            return  # read again behind a checkpoint, and nothing of it was lost
+            return  # already indexed, and read again after the checkpoint
         self._outcomes[start_ts] = commit_ts
         batch.outcome(start_ts, commit_ts)
         prewrite = self._settle(start_ts) or self._stored_prewrite(start_ts)
@@ -224,7 +232,7 @@ class _Rebuild:
             batch.outcome(start_ts, 0)
 
     def fake(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> None:
-        if self._place(batch, envelope.commit_ts, pointer):
+        if self._claim_key(batch, envelope.commit_ts, pointer):
             batch.complete(envelope.commit_ts, as_fake(envelope, pointer, len(payload)))
 
     def _settle(self, start_ts: int) -> Prewrite | None:
@@ -232,7 +240,7 @@ class _Rebuild:
         return self.unmatched.pop(start_ts, None)
 
     def _stored_prewrite(self, start_ts: int) -> Prewrite | None:
-        """A prewrite before the place where reading began."""
+        """The prewrite of a commit, from the part of the log before the position where reading began."""
         pointer = self._pointer(start_ts)
         if pointer is None:
             return self._lost_prewrite(start_ts)
@@ -240,29 +248,32 @@ class _Rebuild:
             payload = self.log.read(pointer)
             envelope = scan(payload)
         except (DamagedRecord, DecodeError) as error:
-            _log.error("the prewrite of a commit cannot be read", start_ts=start_ts, error=error)
+            _log.error("cannot read the prewrite of a commit", start_ts=start_ts, error=error)
             return Prewrite(pointer, 0, 0, 0, 0)
         if envelope.tp != BinlogType.PREWRITE or envelope.start_ts != start_ts:
             return None
         return as_prewrite(envelope, pointer, len(payload))
 
     def _lost_prewrite(self, start_ts: int) -> Prewrite | None:
-        """Where records were lost before they were indexed, a commit without a prewrite may be of one of them."""
+        """A commit without a prewrite may belong to a damaged record that was never indexed: an entry that points
+        there."""
         if not self.damaged:
             return None
         pointer = self.damaged[-1][0]
-        _log.error("a commit's prewrite is not here, and the log is damaged", start_ts=start_ts, pointer=pointer)
+        _log.error(
+            "the prewrite of a commit is missing, and the value log is damaged", start_ts=start_ts, pointer=pointer
+        )
         return Prewrite(pointer, 0, 0, 0, 0)
 
-    def lost_pending(self) -> None:
-        """Prewrites that the index knows in damaged bytes, without an outcome: they are pending. Every ts is looked at:
-        a prewrite may come after its start_ts was resolved, and commits above that."""
+    def add_damaged_pending(self) -> None:
+        """Add the prewrites that the index locates in damaged bytes and that have no outcome: they are pending. All ts
+        are searched, because a prewrite may arrive after its start_ts was resolved and commit above that."""
         if not self.damaged:
             return
         for ts, pointer in self.index.pointers(0):
             lost = any(begin <= pointer and pointer < Pointer(begin.fid, end) for begin, end in self.damaged)
             if lost and self.index.outcome(ts) is None and self.index.complete(ts) is None:
-                _log.error("a pending prewrite cannot be read", start_ts=ts, pointer=pointer)
+                _log.error("cannot read a pending prewrite", start_ts=ts, pointer=pointer)
                 self.unmatched[ts] = Prewrite(pointer, 0, 0, 0, 0)
                 self.named[ts] = b"", b""
         self.unmatched = dict(sorted(self.unmatched.items(), key=lambda item: item[1].pointer))

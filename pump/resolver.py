@@ -79,7 +79,7 @@ class Resolver:
 
     async def run(self) -> None:
         """Refresh after nudges, one at a time: those that come during a refresh share the next."""
-        outage = Outage(_log, "the resolved ts stands still", "the resolved ts moves again")
+        outage = Outage(_log, "the resolved ts does not advance", "the resolved ts advances again")
         while True:
             await self._nudged.wait()
             self._nudged.clear()

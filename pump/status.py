@@ -1,4 +1,4 @@
-"""What a pump tells over HTTP, at status-addr. Upstream has these paths on the gRPC port."""
+"""The pump's HTTP endpoints at status-addr. The original serves the same paths on its gRPC port."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pump.resolver import Timestamps
 from pump.store import Store
 
 PENDING_SHOWN = 20
-OK, WRONG, FAILED = 200, 1, 3  # upstream's codes inside its JSON
+OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
 class StatusPages:
@@ -57,7 +57,7 @@ class StatusPages:
         }
 
     async def status(self) -> Response:
-        """Upstream's document of all pumps; under "pump" what this one knows of itself."""
+        """The original's document of all pumps, and under "pump" the details of this one."""
         try:
             pumps = {r.status.node_id: _document(r.status) for r in (await self._registry.list("pumps")).nodes}
             now_ts, problem = await self._timestamps.get(), ""
@@ -67,7 +67,7 @@ class StatusPages:
         return json_response({**document, "pump": self._own()}, newline=True)
 
     async def home(self) -> Response:
-        """For people. It is there even when etcd is not."""
+        """The HTML page; served also while etcd is unavailable."""
         drainers: list[NodeStatus] = []
         with suppress(BinlogError):
             drainers = [record.status for record in (await self._registry.list("drainers")).nodes]
@@ -118,7 +118,7 @@ class StatusPages:
         return json_response([_document(record.status) for record in listing.nodes] or None)
 
     async def change_state(self, request: Request) -> Response:
-        """Pause or close this pump; the answer comes first."""
+        """Pause or close this pump; the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         if node_id != self._node.node_id:
             return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)
@@ -130,7 +130,7 @@ class StatusPages:
         return _result(f"apply action {action} success!", OK)
 
     async def show_binlog(self, request: Request) -> Response:
-        """The record under a ts, as text."""
+        """The binlog record stored under a ts, as text."""
         text = request.path["ts"]
         if not text.isdigit() or int(text) >= 1 << 63:
             return text_response(f"invalid parameter ts: {text}")

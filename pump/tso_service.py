@@ -33,7 +33,7 @@ class TsoService:
         """The leader as its only member. NotLeader while nobody is elected."""
         leader = self._election.leader
         if not leader:
-            raise NotLeader("no pump is elected to give out timestamps")
+            raise NotLeader("no pump is elected to allocate timestamps")
         member = pb.Member(name=leader, member_id=1, client_urls=[leader])
         response = pb.GetMembersResponse(header=self._header(), members=[member], leader=member)
         encoded: bytes = response.SerializeToString()
@@ -49,7 +49,9 @@ class TsoService:
             if request.header.cluster_id not in (0, self._cluster_id):
                 raise ClusterMismatch(request.header.cluster_id, self._cluster_id)
             if not 0 < request.count <= COUNT_MAX:
-                raise InvalidBinlog(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {request.count}")
+                raise InvalidBinlog(
+                    f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {request.count}"
+                )
             with metering.timed("Tso"):
                 last_ts = await self._election.timestamps(request.count)
             timestamp = pb.Timestamp(physical=physical_ms(last_ts), logical=logical(last_ts))

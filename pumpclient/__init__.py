@@ -1,6 +1,6 @@
-"""How a writer reaches a pump, and the SDK for services that embed it.
+"""The pump client, the SDK for embedding services, and binlogctl.
 
-`client` is the pump client, `sync` its face for threads, `sdk` what a service embeds, `ctl` binlogctl.
+`client` is the pump client, `sync` its blocking form for threads, `sdk` what a service embeds, `ctl` binlogctl.
 """
 
 from binlog.runtime.version import release

@@ -1,8 +1,8 @@
-"""What a pump's answer to one write says about where the binlog is. Pure; the only module that knows gRPC codes.
+"""Classifies a pump's answer to one write. Pure; the only module that interprets gRPC codes.
 
-Only one question matters to the caller: may a copy of this prewrite exist on that pump? A refusal by name says no.
-A lost connection, a deadline or an unnamed failure says maybe, and maybe is what clean-up rollbacks are for
-(correctness rule 5).
+The caller needs to know whether a copy of the prewrite may exist on that pump. After a refusal with a known reason it
+does not. After a lost connection, a deadline or another failure it may, and a clean-up rollback is sent (correctness
+rule 5).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What one try established.
+    """Result of one try.
 
     ACKED: durable. REFUSED: the pump said no before storing anything. TOO_LARGE: so would every pump.
-    CONFLICT: it contradicts what the pump has stored, and always will. ROLLED_BACK: the same, of a transaction that was
-    rolled back there. NOT_SENT: it never heard of it.
+    CONFLICT: it contradicts what the pump has stored, permanently. ROLLED_BACK: the transaction was rolled back there.
+    NOT_SENT: it was not sent.
     UNKNOWN: a copy may be there.
     """
 
@@ -31,7 +31,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The outcome of one try. `detail` is for people: the status name and the pump's words."""
+    """The outcome of one try. `detail`: gRPC status and message, for display."""
 
     outcome: Outcome
     detail: str = ""
@@ -42,12 +42,12 @@ class Answer:
 
     @property
     def final(self) -> bool:
-        """The pump has judged the binlog, and will say the same again; nothing is wrong with the pump."""
+        """Whether the pump decided about the binlog permanently, so that a retry is useless and the pump is healthy."""
         return self.outcome in (Outcome.ACKED, Outcome.TOO_LARGE, Outcome.CONFLICT, Outcome.ROLLED_BACK)
 
     @property
     def heard(self) -> bool:
-        """The pump has decided something, yes or no."""
+        """Whether the pump answered."""
         return self.outcome not in (Outcome.UNKNOWN, Outcome.NOT_SENT)
 
 
@@ -106,7 +106,7 @@ REFUSAL_TEXTS = (
 
 
 def classify(code: int, message: str) -> Answer:
-    """The answer behind a gRPC status, or behind an errmsg (as code UNKNOWN, P-RPC-04)."""
+    """Classify a gRPC status, or an errmsg (as code UNKNOWN, P-RPC-04)."""
     if code == OK:
         return ACKED
     detail = f"{CODE_NAMES.get(code, str(code))}: {message}"
@@ -122,10 +122,10 @@ def classify(code: int, message: str) -> Answer:
 
 
 def not_sent(why: str) -> Answer:
-    """Nothing left this process: no connection stood."""
+    """The answer for a binlog that was not sent, because there was no connection."""
     return Answer(Outcome.NOT_SENT, why)
 
 
 def lost(why: str) -> Answer:
-    """It was sent, and no answer came."""
+    """The answer for a binlog that was sent and not answered."""
     return Answer(Outcome.UNKNOWN, why)

@@ -1,9 +1,9 @@
-"""Many binlogs a message over PumpExt.WriteBatch, batched by nothing but what is already waiting.
+"""Writes binlogs in batches over PumpExt.WriteBatch; a batch is what has queued up, without a delay.
 
 While a message is under way others queue up, and the next message takes them all, up to a bound in bytes and in
 count. An idle client so sends one binlog at once, a busy one hundreds per message.
 
-A BatchWriter is connecting until its stream stands, then open, then ended for good; its owner makes another.
+A BatchWriter is connecting, then open, then ended; its owner creates another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IN_FLIGHT_MAX = 2  # one is being synced by the pump while the next is on its wa
 
 @dataclass(slots=True)
 class Waiting:
-    """One binlog and who waits for its answer."""
+    """One queued binlog and the future of its answer."""
 
     payload: bytes
     answer: asyncio.Future[Answer]
@@ -36,7 +36,7 @@ class BatchWriter:
     """One WriteBatch stream.
 
     `unsupported` turns true when the pump does not know the extension, `oversized` when it does not take messages
-    of this size; either way single calls are what is left.
+    of this size; then binlogs are written by single calls.
     """
 
     def __init__(self, channel: grpc.aio.Channel, *, cluster_id: int) -> None:
@@ -52,7 +52,7 @@ class BatchWriter:
         self.oversized = False
 
     def write(self, payload: bytes) -> asyncio.Future[Answer]:
-        """Queue one binlog; the future gets its answer, whatever happens to the stream."""
+        """Queue one binlog; the future always gets an answer, also when the stream ends."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         if self.ended:
             answer.set_result(not_sent("the stream has ended"))
@@ -64,7 +64,7 @@ class BatchWriter:
         return answer
 
     async def close(self) -> None:
-        """End the stream; what was sent and not answered is unknown, what was not sent is said to be so."""
+        """End the stream: binlogs sent and not answered get UNKNOWN, unsent ones NOT_SENT."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -87,7 +87,7 @@ class BatchWriter:
             self._end(why)
 
     def _ending(self, code: grpc.StatusCode, detail: str | None) -> Answer:
-        """A status that ends a stream says nothing of what was on its way, unless nothing can have been taken."""
+        """The answer for sent binlogs when the stream ends: unknown, unless the pump cannot have accepted any."""
         number = int(code.value[0])
         self.unsupported = number == UNIMPLEMENTED
         self.oversized = number == RESOURCE_EXHAUSTED

@@ -1,8 +1,7 @@
 """Rolls back copies of settled transactions on pumps that may hold one, until each has answered (correctness rule 5).
 
-Who must be cleaned up is decided by `tracker`; here it is only carried out. A rollback that overtakes the delayed
-prewrite leaves a tombstone on our pump, which refuses the prewrite when it arrives. One task per pump that owes an
-answer; it ends when the pump owes none.
+`tracker` decides which pumps get rollbacks; they are sent here. If a rollback overtakes the delayed prewrite, the pump
+stores it and refuses the prewrite when it arrives. There is one task per pump with unanswered rollbacks.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Cleaner:
         for pump in work.pumps:
             queue = self._owed.setdefault(pump, deque())
             if len(queue) >= self._owed_max:
-                self._abandon(pump, queue.popleft()[0], "too many rollbacks wait for this pump")
+                self._abandon(pump, queue.popleft()[0], "too many rollbacks are queued for this pump")
             queue.append((work.start_ts, work.prewrite_key))
             metrics.ROLLBACKS_OWED.inc()
             if pump not in self._tasks:
@@ -78,7 +77,7 @@ class Cleaner:
             metrics.ROLLBACKS_OWED.dec()
             if answer.outcome is Outcome.CONFLICT:
                 # It holds a commit of this transaction: the two differ, and a drainer drops the second (rule 19).
-                log.error("a copy that was to be rolled back is committed", pump=pump, start_ts=start_ts)
+                log.error("a copy of a prewrite was committed instead of rolled back", pump=pump, start_ts=start_ts)
             elif not answer.acked:
                 log.warning("a pump refused a clean-up rollback", pump=pump, start_ts=start_ts, detail=answer.detail)
         del self._owed[pump], self._tasks[pump]
@@ -86,15 +85,20 @@ class Cleaner:
     def _abandon(self, pump: str, start_ts: int, why: str) -> None:
         self.abandoned += 1
         metrics.ROLLBACKS_OWED.dec()
-        log.error("clean-up rollback given up: settle it by hand", pump=pump, start_ts=start_ts, why=why)
+        log.error(
+            "clean-up rollback abandoned; settle the prewrite with binlogctl settle",
+            pump=pump,
+            start_ts=start_ts,
+            why=why,
+        )
 
     async def drained(self) -> None:
-        """Wait until no pump owes an answer."""
+        """Wait until every rollback is answered."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> None:
-        """Stop; what is still owed is logged by start_ts, for nobody else remembers it."""
+        """Stop; unanswered rollbacks are logged with their start_ts."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The pump client: what TiDB, or a service that embeds the SDK, holds to write its binlogs.
+"""The pump client, with which TiDB or a service that embeds the SDK writes binlogs.
 
     async with await PumpsClient.connect("http://127.0.0.1:2379") as client:
         await client.write_prewrite(start_ts, prewrite_key, prewrite_value)
@@ -143,7 +143,7 @@ class PumpsClient:
         await self._writer.commit(start_ts, commit_ts, ddl)
 
     async def rollback(self, start_ts: int) -> None:
-        """Take an acknowledged prewrite back. As `commit`."""
+        """Roll an acknowledged prewrite back. Errors as for `commit`."""
         self._check_open()
         await self._writer.rollback(start_ts)
 
@@ -159,7 +159,7 @@ class PumpsClient:
 
     @property
     def open_transactions(self) -> int:
-        """Prewritten, and neither committed nor rolled back."""
+        """Number of transactions that are neither committed nor rolled back."""
         return len(self._writer.tracker)
 
     @property
@@ -178,7 +178,8 @@ class PumpsClient:
         self._writer.selector = _selector(strategy)
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Stop. Commits under way and clean-up rollbacks get `drain_s`; what is left then is logged by start_ts."""
+        """Stop. Commits under way and clean-up rollbacks get `drain_s`; unfinished ones are logged with their
+        start_ts."""
         if self._closed:
             return
         self._closed = True

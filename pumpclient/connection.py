@@ -1,4 +1,4 @@
-"""One pump's gRPC channel: dialled at the first write, thrown away when it is lost (C-07, C-10).
+"""One pump's gRPC channel: connected at the first write, discarded when it is lost (C-07, C-10).
 
 A Connection is closed, or has a channel; `reset` closes it and the next write dials anew. Whether the pump has the
 extension is asked once per channel: the Go pump answers UNIMPLEMENTED, and gets one call per binlog.
@@ -33,7 +33,7 @@ OPTIONS = (
 
 
 class Connection:
-    """Writes to one pump. `write` and `probe` never raise for what the pump or the network does: they answer."""
+    """Writes to one pump. `write` and `probe` return an Answer for failures of pump and network; they do not raise."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Connection:
         self.has_extension = use_extension
 
     async def write(self, payload: bytes) -> Answer:
-        """Write one binlog and wait for it to be durable, or for the reason why it may not be."""
+        """Write one binlog and wait until it is durable or has failed."""
         channel = await self._connected()
         if isinstance(channel, Answer):
             return channel
@@ -75,7 +75,7 @@ class Connection:
         return await self._write_plain(channel, b"")
 
     def reset(self) -> None:
-        """Drop the channel; writes under way end as unknown, the next one dials."""
+        """Discard the channel; open writes get UNKNOWN, the next one connects again."""
         channel, batch = self._channel, self._batch
         self._channel = self._batch = None
         self.has_extension = self._use_extension
@@ -97,7 +97,7 @@ class Connection:
             await asyncio.wait(set(self._closing))
 
     async def _connected(self) -> grpc.aio.Channel | Answer:
-        """The channel, or why there is none. Who comes while one is being dialled shares the outcome."""
+        """The channel, or the answer why there is none; concurrent callers share one connection attempt."""
         if self._channel is not None:
             return self._channel
         if self._dialling is None:
@@ -111,7 +111,7 @@ class Connection:
             raise
 
     async def _dial(self) -> grpc.aio.Channel | Answer:
-        """Wait until the channel stands, so that a failure to connect is known to have sent nothing."""
+        """Wait until the channel is connected, so that a connection failure means that nothing was sent."""
         try:
             channel = open_channel(self.host, self._security, OPTIONS)
             try:

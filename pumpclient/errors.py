@@ -1,4 +1,4 @@
-"""What can go wrong between a writer and its pumps. Every message names the transaction and the pump."""
+"""Errors of the pump client. Every message names the transaction and the pump."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from binlog.errors import BinlogError
 
 
 class PumpClientError(BinlogError):
-    """Root of this package's errors."""
+    """Base class of the pump client's errors."""
 
 
 class NoPump(PumpClientError):

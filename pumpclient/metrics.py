@@ -1,4 +1,4 @@
-"""What a writing process counts. Upstream's client has no metrics of its own; these are ours."""
+"""Metrics of a writing process. The original client has none."""
 
 from __future__ import annotations
 

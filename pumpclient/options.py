@@ -1,4 +1,4 @@
-"""What a caller may say when it connects: the same words for the pump client, the SDK and their blocking faces."""
+"""Options of `connect`, common to the pump client, the SDK and their blocking forms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PdUrls = str | Sequence[str]
 class ConnectOptions(TypedDict, total=False):
     """Keyword arguments of every `connect`; each may be left out.
 
-    write_timeout_s: seconds after which another pump is tried, 15 by default; `limits` says it and all other times.
+    write_timeout_s: seconds after which another pump is tried, 15 by default; `limits` sets it and all other times.
     security: TLS towards etcd, PD and the pumps. tso_source: auto, pd or own. pd_addr: PD's gRPC address, host:port,
     where it is not at pd_urls. on_undelivered, on_expired: called in the event loop, once for each transaction whose
     end reached no pump, or that has been open for too long.
@@ -67,7 +67,7 @@ def _told(given: Mapping[str, object], place: Sequence[int | str], why: str) -> 
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """TypeError for an option that does not exist, or a value of another kind."""
+    """Raise TypeError for an unknown option or a value of the wrong type."""
     known = sorted(ConnectOptions.__annotations__)
     for name, value in options.items():
         if name not in known:
@@ -85,14 +85,14 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def check_strategy(strategy: str) -> str:
-    """ConfigError for one that does not exist."""
+    """Raise ConfigError for an unknown strategy."""
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy={strategy!r}: it must be one of {', '.join(STRATEGIES)}")
     return strategy
 
 
 def upstream_of(pd_urls: PdUrls, options: ConnectOptions) -> UpstreamSection:
-    """`upstream` of what the caller of a `connect` said. TypeError and ConfigError name the argument."""
+    """`upstream` of the options of a `connect`. TypeError and ConfigError name the argument."""
     check_options(options)
     return upstream(pd_urls, tso_source=options.get("tso_source", "auto"), pd_addr=options.get("pd_addr", ""))
 

@@ -1,4 +1,4 @@
-"""The binlogs a writer sends, as TiDB sends them: which fields each kind carries (X-01, X-02, X-03). Pure."""
+"""Encodes the binlogs that a writer sends, with the fields that TiDB sets in each kind (X-01, X-02, X-03). Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from binlog.envelope import BinlogType, encode_binlog
 
 @dataclass(frozen=True, slots=True)
 class DdlFields:
-    """What a DDL's prewrite and commit both carry. `schema_state` as X-06: 0 for drops, 5 otherwise."""
+    """The DDL fields of a prewrite and its commit. `schema_state` as X-06: 0 for drops, 5 otherwise."""
 
     job_id: int
     query: bytes

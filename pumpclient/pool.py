@@ -1,4 +1,4 @@
-"""The pumps as this client sees them: registered, online, usable (C-03 to C-06, C-14). Pure.
+"""The set of pumps known to this client, and which are available (C-03 to C-06, C-14). Pure.
 
 A pump is available when the registry says online and it has not failed more than `errors_max` times in a row.
 """
@@ -65,7 +65,7 @@ class Pool:
         return self._members.pop(node_id, None) is not None
 
     def replace_all(self, statuses: Iterable[NodeStatus]) -> set[str]:
-        """A fresh listing: ids that are gone or whose connection must go."""
+        """Replace the pool by a listing; returns ids that are gone or whose connection must be reset."""
         listed = {status.node_id: status for status in statuses}
         stale = {node_id for node_id in self._members if node_id not in listed}
         for node_id in stale:
@@ -79,7 +79,7 @@ class Pool:
         return tuple(sorted(m.node_id for m in self._members.values() if m.online))
 
     def suspended(self) -> tuple[str, ...]:
-        """Online by the registry and not usable by experience: whom detection probes (C-05)."""
+        """Pumps that are online in the registry but failed, which detection probes (C-05)."""
         return tuple(sorted(m.node_id for m in self._members.values() if m.online and m.suspended))
 
     def succeeded(self, node_id: str) -> bool:

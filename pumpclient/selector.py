@@ -1,4 +1,4 @@
-"""Which pump gets the next prewrite: upstream's `range` or `hash`. Pure."""
+"""Selects the pump of the next prewrite: the original's strategies `range` and `hash`. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Selector(Protocol):
 
 
 class RangeSelector:
-    """Round robin. The cursor starts over when the list changes, so that nobody inherits another list's place."""
+    """Round robin. The cursor is reset when the list of pumps changes."""
 
     name = "range"
 
@@ -51,6 +51,6 @@ STRATEGIES: dict[str, type[RangeSelector] | type[HashSelector]] = {"range": Rang
 
 
 def make_selector(strategy: str) -> tuple[Selector, bool]:
-    """The selector, and whether the name was known: an unknown one means range, and deserves a warning."""
+    """The selector, and whether the name was known: for an unknown one the range selector."""
     made = STRATEGIES.get(strategy)
     return (made() if made else RangeSelector()), made is not None

@@ -1,4 +1,4 @@
-"""The pump client for threads: an event loop of its own thread, and the same calls, blocking."""
+"""Blocking pump client for threads, with an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoopThread:
         """Run in the loop, wait, and return or raise what it did. A KeyboardInterrupt cancels it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call from inside the loop that would serve it")
+            raise RuntimeError("a blocking call from inside the event loop that has to run it")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

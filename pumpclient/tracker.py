@@ -1,11 +1,12 @@
-"""Where each open transaction's prewrite is, and where it may be (C-08, C-09, correctness rules 5 and 19). Pure.
+"""Tracks which pumps have, or may have, the prewrite of each open transaction (C-08, C-09, correctness rules 5 and 19).
+Pure.
 
     begin ─► unknown(pump)* ─► acked(pump) ─► ending(commit_ts) ─► settled   ─► clean up the others
                             └► failed                                       ─► clean up all
 
 A clean-up rollback goes to a pump only when (a) the transaction is settled and (b) that pump did not acknowledge
-the prewrite. Both are decided here and nowhere else: `settled` and `failed` are the only two ways to get a
-`CleanUp`, and neither names the acknowledging pump.
+the prewrite. Both are ensured here: only `settled` and `failed` return a
+`CleanUp`, and neither includes the acknowledging pump.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Tracker:
         self._open[start_ts] = OpenTransaction(start_ts, prewrite_key, now_s)
 
     def _evict(self) -> bool:
-        """Room for one more: the oldest goes if it outlived its time and that has been reported."""
+        """Make room for one more: remove the oldest transaction if it has expired and was reported."""
         oldest = next(iter(self._open.values()))
         if oldest.undelivered or (oldest.reported and oldest.commit_ts is None):
             del self._open[oldest.start_ts]
@@ -93,7 +94,7 @@ class Tracker:
         return CleanUp(start_ts, found.prewrite_key, tuple(sorted(found.unknown)))
 
     def ending(self, start_ts: int, commit_ts: int) -> str:
-        """The pump that must hear the end. Before anything is sent: from here on commit_ts is fixed."""
+        """The pump to which the commit or rollback must be sent. Called before sending; fixes commit_ts."""
         found = self._get(start_ts)
         if found.pump is None:
             raise UnknownTransaction(start_ts)

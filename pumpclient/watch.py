@@ -1,4 +1,4 @@
-"""Keeps the pool equal to the registry and gives failed pumps another chance (C-04, C-05).
+"""Keeps the pool equal to the registry and probes failed pumps (C-04, C-05).
 
 Two loops: one follows the registry from the revision of its listing, one probes pumps that are online by the
 registry and unusable by experience.
@@ -42,8 +42,9 @@ class Watch:
         return len(listing.nodes)
 
     async def follow(self) -> None:
-        """Apply changes for ever. A broken watch begins again with a listing, so that nothing is missed between."""
-        outage = Outage(log, "watch of pumps broke", "pumps are watched again")
+        """Apply changes until cancelled. After a broken watch the pumps are listed again, so that no change is
+        missed."""
+        outage = Outage(log, "watch of pumps failed", "watch of pumps works again")
         while True:
             try:
                 async for changes in self._registry.watch("pumps", self._revision):

@@ -1,6 +1,6 @@
-"""How one binlog reaches one pump: upstream's rules of retry and failover (C-10 to C-14), without the registry.
+"""Writes binlogs to pumps with the original's rules of retry and failover (C-10 to C-14), without the registry.
 
-`Writer` owns the connections, the tracker and the cleaner; `watch` feeds its pool; `client` is the face.
+`Writer` owns the connections, the tracker and the cleaner; `watch` updates its pool; `client` is the public interface.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ended(Protocol):
 
 @dataclass(slots=True)
 class Counts:
-    """What happened, for metrics and tests."""
+    """Counters for metrics and tests."""
 
     prewrites: int = 0
     commits: int = 0
@@ -187,7 +187,7 @@ class Writer:
         self.counts.commits += 1
 
     async def rollback(self, start_ts: int) -> None:
-        """Take the prewrite back. Same promises and errors as `commit`."""
+        """Roll the prewrite back. Delivery and errors as for `commit`."""
         pump = self.tracker.ending(start_ts, 0)
         key = self.tracker.prewrite_key(start_ts)
         await self._end(start_ts, 0, pump, rollback_payload(start_ts, key))
@@ -277,13 +277,11 @@ class Writer:
         return answer
 
     def _refusals(self, pump: str) -> Outage:
-        """One line for all transactions that meet a pump which takes nothing."""
-        return self._outages.setdefault(
-            pump, Outage(log, "a pump does not take what is written to it", "a pump takes what is written to it again")
-        )
+        """The shared outage log of a pump that refuses all writes."""
+        return self._outages.setdefault(pump, Outage(log, "writes to a pump fail", "writes to a pump succeed again"))
 
     async def probe(self, pump: str) -> Answer:
-        """Would this pump take a prewrite? A refusal is a no, whatever the transport says (C-05, fixed)."""
+        """Whether the pump accepts prewrites. A refusal means no, whatever its gRPC status is (C-05)."""
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
@@ -293,7 +291,7 @@ class Writer:
         return answer
 
     def forget(self, pump: str) -> None:
-        """The pump moved or left: its next write dials anew."""
+        """Reset the connection of a pump that moved or left."""
         connection = self._connections.pop(pump, None)
         if connection is not None:
             connection.reset()
@@ -318,7 +316,7 @@ class Writer:
         return member is not None and member.state is not State.OFFLINE
 
     def report_expired(self) -> None:
-        """Tell of transactions open for longer than their time; cheap when there are none (C-09)."""
+        """Report transactions that are open for too long (C-09)."""
         for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
             self.counts.expired += 1
             metrics.EXPIRED.inc()

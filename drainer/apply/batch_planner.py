@@ -36,7 +36,7 @@ class Sizes:
     """How batches are cut. Bytes are of binlog payloads.
 
     `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: less than this is not worth spreading;
-    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: tasks that can run at once.
+    `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: concurrent tasks available.
     """
 
     inline_bytes_max: int = 2 * MIB
@@ -116,12 +116,12 @@ def decide(
     asked: Limits,
     sizes: Sizes,
     ceiling_ts: int | None = None,
-    loose_from: int | None = None,
+    inline_from: int | None = None,
     another_share: bool = False,
 ) -> Decision:
     """The next batch after `after_ts`, never above `ceiling_ts`; None = nothing to do now.
 
-    `loose_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
+    `inline_from`: behind it upstream may not check a unique key any more, and nothing is spread (rule 12);
     `another_share`: the pumps may be asked again where what each of them may bring does not add up to a batch."""
     until_ts = min(watermark.ts, watermark.end_ts)
     if ceiling_ts is not None:
@@ -129,14 +129,14 @@ def decide(
     if not after_ts and watermark.purged_ts:  # 0 is no position that was reached: it asks for what there still is
         begin_ts = watermark.purged_ts if ceiling_ts is None else min(watermark.purged_ts, ceiling_ts)
         return Advance(begin_ts) if begin_ts <= watermark.ts else None
-    if loose_from is not None and after_ts < loose_from:
-        until_ts = min(until_ts, loose_from)
+    if inline_from is not None and after_ts < inline_from:
+        until_ts = min(until_ts, inline_from)
     if watermark.empty:
         return Advance(until_ts) if until_ts > after_ts else None
     large = _large(watermark, after_ts, until_ts, ceiling_ts)
     if large is not None:
         return large
-    if loose_from is not None and after_ts >= loose_from and asked.stop_at_schema:
+    if inline_from is not None and after_ts >= inline_from and asked.stop_at_schema:
         return Ask(inline_limits(sizes, pumps=len(watermark.marks)))
     batch_bytes = sum(mark.bytes_until(until_ts) for mark in watermark.marks)
     spread = asked.stop_at_schema and bool(sizes.spread_bytes_max)

@@ -83,7 +83,7 @@ class LargePuller:
         """The binlogs of the plan's ranges, for as long as the block lasts. Raises NotServed and what Spool raises."""
         with contextlib.closing(Spool()) as spool:
             with Step(progress, "pulling", plan.batch_bytes, plan.until_ts) as step:
-                spool.pull(plan.large, cluster_id=self.cluster_id, security=self.security, came=step.add)
+                spool.pull(plan.large, cluster_id=self.cluster_id, security=self.security, on_bytes=step.add)
             found = list(spool.binlogs(PART_BYTES_MAX))
             for node_id in plan.holders:
                 if not any(one.pump == node_id and one.commit_ts == plan.until_ts for one in found):

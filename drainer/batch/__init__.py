@@ -1,1 +1,1 @@
-"""A batch as values: its binlogs, read once, and the rows that a destination gets of it. Pure."""
+"""Values of a batch: its binlogs and the rows for the destination. Pure."""

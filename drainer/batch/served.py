@@ -1,4 +1,4 @@
-"""A batch of served binlogs, read once: which are rows of what schema version, which are DDLs. Pure."""
+"""A batch of served binlogs, classified as rows (with schema version) or DDLs. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEQUENCE_VALUE = "select setval"
 
 @dataclass(frozen=True, slots=True)
 class DdlBinlog:
-    """A DDL binlog's own words. `announces_drop`: the first of the two of a single DROP COLUMN, at delete-only
+    """The DDL part of a binlog. `announces_drop`: the first of the two binlogs of a DROP COLUMN, at delete-only
     (X-06), which produces no SQL."""
 
     job_id: int
@@ -29,7 +29,7 @@ class DdlBinlog:
 
 
 class Item(NamedTuple):
-    """One binlog of a batch; `schema_version` is 0 for a DDL. A tuple, for there is one for every transaction."""
+    """One binlog of a batch; `schema_version` is 0 for a DDL. A tuple for speed: one per transaction."""
 
     commit_ts: int
     schema_version: int
@@ -41,7 +41,7 @@ class Item(NamedTuple):
 class Batch:
     """Everything in (after_ts, until_ts] in commit_ts order, without fakes, sequence values and duplicates.
 
-    `ddl_texts`: the DDL binlogs by job id, for a DDL that must run ahead of its place.
+    `ddl_texts`: the DDL binlogs by job id, for a DDL that must run before its binlog.
     """
 
     after_ts: int
@@ -55,7 +55,7 @@ class Batch:
         return max((i.schema_version for i in self.items), default=0)
 
     def after(self, after_ts: int) -> Batch:
-        """The rest of the batch behind `after_ts`."""
+        """The rest of the batch after `after_ts`."""
         return replace(self, after_ts=after_ts, items=tuple(i for i in self.items if i.commit_ts > after_ts))
 
 

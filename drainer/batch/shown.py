@@ -1,4 +1,4 @@
-"""How rows and keys are shown in an error: the first ones, not at length. Pure."""
+"""Abbreviated rows and keys for error texts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEY_CHARS_MAX = 200
 
 
 def shown_keys(work: SegmentWork, schema: str, table: str) -> str:
-    """The first rows that a transaction writes to a table, or the keys it takes away."""
+    """The first rows that a transaction writes to a table, and keys that it deletes, as text."""
     rows = chain.from_iterable(
         row.stale if row.row is None else (row.row,)
         for folded in work.folded
@@ -29,7 +29,7 @@ def shown_keys(work: SegmentWork, schema: str, table: str) -> str:
 
 
 def shown_row(row: object) -> str:
-    """As people read it, not at length."""
+    """A row or key as text, at most _KEY_CHARS_MAX characters."""
     if isinstance(row, tuple):
         values = [value.decode(errors="replace") if isinstance(value, bytes) else repr(value) for value in row]
         text = "(" + ",".join(values) + ")"

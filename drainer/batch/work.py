@@ -46,7 +46,8 @@ class TableShape:
     writers check nothing, so a row takes away whatever stands under one of its unique keys, and one to remove may be
     missing (rule 21); `row_key`: of such a table that stays in order, the columns by which a row is removed, empty:
     all of them; `unique`: of such a table, the places of every unique key. `fractions`: parallel to
-    `columns`, how many digits upstream keeps behind the point of a number or of a second.
+    `columns`, how many digits upstream keeps behind the point of a number or of a second; `families`: likewise, the
+    families of their types (row.family), empty where nobody has told.
     """
 
     table_id: int
@@ -62,6 +63,7 @@ class TableShape:
     row_key: tuple[int, ...] = ()
     unique: tuple[tuple[int, ...], ...] = ()
     fractions: tuple[int, ...] = ()
+    families: tuple[str, ...] = ()
 
     @property
     def has_text_key(self) -> bool:

@@ -46,6 +46,10 @@ class Tuples(Sequence[bytes]):
         place = at % len(self)
         return bytes(self._data[self._places[place] : self._places[place + 1] - _COMMA])
 
+    def lines(self) -> memoryview:
+        """All of them, each with a comma behind it, uncopied."""
+        return self._data[self._places[0] : self._places[-1]]
+
     def joined(self) -> bytes:
         """All of them with commas between them: the body of a statement."""
         return bytes(self._data[self._places[0] : self._places[-1] - _COMMA]) if len(self) else b""

@@ -61,7 +61,7 @@ class RowReader:
     @classmethod
     def of(cls, layout: Layout) -> RowReader | None:
         """None where rows cannot be read in step: values of another column's type, a DECIMAL of unknown digits."""
-        if any(target.heir_of for target in layout.targets):
+        if any(target.old_column_id for target in layout.targets):
             return None
         columns = []
         for stored in layout.stored:

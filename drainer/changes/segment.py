@@ -91,7 +91,7 @@ class SegmentDecoder:
     def _covers(self, table_id: int) -> bool:
         view = self.view
         versions = view.tables.get(table_id)
-        if versions is None or table_id in view.strays or table_id in view.homes.values():
+        if versions is None or table_id in view.relocations or table_id in view.relocated_ids.values():
             return False
         return bool(choose_key(versions.current).columns)
 

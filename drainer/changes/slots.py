@@ -109,7 +109,7 @@ def _flag(value: bool) -> str:
 def shape_from(text: str) -> TableShape:
     """A TableShape of its JSON."""
     fields = json.loads(text)
-    for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions"):
+    for name in ("columns", "key", "secondary_unique", "collations", "row_key", "fractions", "families"):
         fields[name] = tuple(fields[name])
     fields["match"] = tuple(Match(one) for one in fields["match"])
     fields["unique"] = tuple(tuple(one) for one in fields["unique"])

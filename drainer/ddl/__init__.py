@@ -1,6 +1,6 @@
-"""DDL as the difference of two TableInfos, and the statements that make it. Pure; knows no job, no server, no Spark.
+"""DDL statements generated from the difference of two TableInfos. Pure.
 
-column_pairs, table_diff, partition_diff    what changed
-dialect, mysql_*                            the same said for a server of the MySQL family
-lexer, rename_parser                        the little reading of SQL text that is left
+column_pairs, table_diff, partition_diff    the differences
+dialect, mysql_*                            their SQL for servers of the MySQL family
+lexer, rename_parser                        parsing of SQL text, where TableInfos are not enough
 """

@@ -1,4 +1,4 @@
-"""Which column of a table is which, before and after a DDL. Pure."""
+"""Matches the columns of a table before and after a DDL. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from drainer.ddl.lexer import tokens
 
 
 def paired(before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], query: str) -> dict[int, ColumnInfo]:
-    """Column id after → the column it was before. Columns keep their id, except when a MODIFY or CHANGE rewrote them:
-    then the name tells, or the CHANGE in the text."""
+    """Column id after the DDL → the column before it. Columns keep their id except when a MODIFY or CHANGE rewrote
+    them; those are matched by name, or by CHANGE in `query`."""
     old = {column.id: column for column in before}
     pairs = {column.id: old.pop(column.id) for column in after if column.id in old}
     by_name = {column.name.lower(): column for column in old.values()}
@@ -25,7 +25,7 @@ def paired(before: Sequence[ColumnInfo], after: Sequence[ColumnInfo], query: str
 
 
 def changed_names(query: str) -> list[tuple[str, str]]:
-    """(old, new) of each CHANGE [COLUMN] [IF EXISTS] old new …"""
+    """(old name, new name) of each CHANGE [COLUMN] [IF EXISTS] old new … in the text."""
     words = list(tokens(query))
     found = []
     for at, word in enumerate(words):

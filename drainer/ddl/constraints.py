@@ -1,4 +1,4 @@
-"""Foreign keys and CHECK constraints as a TableInfo tells them. Pure."""
+"""Foreign keys and CHECK constraints of a TableInfo. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from binlog.tidb.table import TableInfo
 from binlog.tidb.types import SchemaState
 
 _ACTIONS: Final = {1: "RESTRICT", 2: "CASCADE", 3: "SET NULL", 4: "NO ACTION", 5: "SET DEFAULT"}
-_MADE_UP: Final = re.compile(r"fk_\d+")
+_GENERATED_NAME: Final = re.compile(r"fk_\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKey:
-    """A foreign key; `parent_schema` '' is the table's own, `on_delete` and `on_update` are SQL or ''."""
+    """A foreign key. `parent_schema` '': that of the table; `on_delete`, `on_update`: SQL action or ''."""
 
     id: int
     name: str
@@ -29,14 +29,15 @@ class ForeignKey:
     on_update: str = ""
 
     @property
-    def is_name_made_up(self) -> bool:
-        """Whether TiDB may have named it: fk_1 in every table, where a server knows a name once in a database."""
-        return _MADE_UP.fullmatch(self.name) is not None
+    def is_name_generated(self) -> bool:
+        """Whether TiDB may have generated the name: it uses fk_1 in every table, but MySQL needs it unique per
+        database."""
+        return _GENERATED_NAME.fullmatch(self.name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A CHECK constraint. Only those are in a TableInfo that TiDB keeps (tidb_enable_check_constraint)."""
+    """A CHECK constraint; in a TableInfo only with tidb_enable_check_constraint."""
 
     id: int
     name: str
@@ -45,7 +46,7 @@ class Check:
 
 
 def foreign_keys(info: TableInfo) -> tuple[ForeignKey, ...]:
-    """Those with a parent and columns."""
+    """The public foreign keys with a parent and columns."""
     found = (_foreign_key(key) for key in info.foreign_keys if isinstance(key, Mapping) and _is_public(key))
     return tuple(key for key in found if key.columns and key.parent and key.parent_columns)
 
@@ -64,7 +65,7 @@ def _foreign_key(key: Mapping[str, Json]) -> ForeignKey:
 
 
 def checks(info: TableInfo) -> tuple[Check, ...]:
-    """The CHECK constraints that upstream keeps."""
+    """The public CHECK constraints."""
     found = info.rest.get("constraint_info")
     return tuple(
         Check(

@@ -1,11 +1,11 @@
-"""What a server of the MySQL family can be told, and how it spells it. Values only; who makes them knows the server."""
+"""Capabilities and syntax of a server of the MySQL family. Values only, filled in by the destination."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Final
 
-# TiDB's default collation of each character set (what a table means that names only the set).
+# TiDB's default collation of each character set.
 TIDB_DEFAULTS: Final = {
     "utf8mb4": "utf8mb4_bin",
     "utf8": "utf8_bin",
@@ -14,7 +14,7 @@ TIDB_DEFAULTS: Final = {
     "ascii": "ascii_bin",
     "gbk": "gbk_chinese_ci",
 }
-# Where a server lacks a collation: the nearest first.
+# Substitutes of collations that a server lacks, the nearest first.
 SUBSTITUTES: Final = {
     "utf8mb4_0900_ai_ci": ("utf8mb4_uca1400_nopad_ai_ci", "utf8mb4_unicode_520_nopad_ci", "utf8mb4_unicode_520_ci"),
     "utf8mb4_0900_bin": ("utf8mb4_nopad_bin", "utf8mb4_bin"),
@@ -25,18 +25,18 @@ SUBSTITUTES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """A server's abilities and words, and the session that runs the statement.
+    """A server's capabilities and keywords, and the session that runs the statement.
 
-    `collations`: those it knows, in lower case; empty: not asked, every one is taken.
+    `collations`: those it supports, in lower case; empty: unknown, every one is used.
     `expression_indexes`: an index may be on an expression.
     `generated_keys`: a primary key may hold a generated column, and a generated column may be NOT NULL.
     `unenforced_checks`: a CHECK may be NOT ENFORCED.
     `if_exists`: DROP of an index or constraint takes IF EXISTS.
     `validation`: EXCHANGE PARTITION takes WITHOUT VALIDATION.
-    `invisible`, `visible`: an index that the optimizer does not use, and one that it does.
+    `invisible`, `visible`: the keywords for an index that the optimizer ignores or uses.
     `time_zone`: the session's while the statement runs, '' for UTC.
-    `bare`: only what rows depend on is said; foreign keys, CHECKs, indexes on expressions, defaults that are
-    expressions and the visibility of indexes are left out.
+    `bare`: generate only what rows depend on, without foreign keys, CHECKs, expression indexes, expression defaults
+    and index visibility.
     """
 
     collations: frozenset[str] = frozenset()
@@ -51,11 +51,11 @@ class Dialect:
     bare: bool = False
 
     def only_rows(self) -> Dialect:
-        """The same, `bare`."""
+        """A copy with `bare` set."""
         return replace(self, bare=True)
 
     def collation(self, name: str) -> str:
-        """The collation itself or the nearest one the server has; the server's own error names an unknown one."""
+        """The collation or its nearest substitute on the server; unchanged if there is none."""
         lowered = name.lower()
         if not self.collations or lowered in self.collations:
             return name

@@ -1,6 +1,6 @@
-"""The little SQL reading that schemas need: words of a statement, statements of a text, quoted names. Pure.
+"""SQL lexer: tokens of a statement, statements of a text, quoted names. Pure.
 
-Only what stands outside quotes and comments counts, and what is a comment is decided as TiDB's parser does it:
+Comments are recognised as by TiDB's parser:
 
     /*! … */ /*!50100 … */       code, whatever the version; five or six digits are a version, fewer are code
     /*T! … */ /*T![ttl] … */     code, if TiDB knows every feature in the brackets, else a comment
@@ -43,7 +43,7 @@ _PIECE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a text; the parts of a text are all of it. `kind`: space, comment, open (`/*!`, `/*T!`), close (the
+    """A piece of a text; the pieces cover the whole text. `kind`: space, comment, open (`/*!`, `/*T!`), close (the
     `*/` of such code), name, text, word or mark."""
 
     kind: str
@@ -69,8 +69,8 @@ class Token:
 
 
 def pieces(sql: str) -> Iterator[Piece]:
-    """All of `sql`, cut as TiDB cuts it. Never fails: an open quote becomes a mark, an open comment ends with the
-    text."""
+    """Split `sql` into pieces as TiDB does. Never fails: an unterminated quote becomes a mark, an unterminated comment
+    extends to the end."""
     in_code = False
     position = 0
     while position < len(sql):
@@ -101,9 +101,9 @@ def tokens(sql: str) -> Iterator[Token]:
 
 
 def statements(sql: str) -> tuple[str, ...]:
-    """The text cut at every `;` outside quotes and comments; pieces without a token are left out.
+    """Split the text at every `;` outside quotes and comments; pieces without a token are omitted.
 
-    Code that a cut goes through is closed before it and opened again behind it."""
+    A `/*! … */` that spans a split is closed before it and opened again after it."""
     found: list[str] = []
     head = opened = ""
     start = last = 0
@@ -126,8 +126,8 @@ def statements(sql: str) -> tuple[str, ...]:
 
 
 def without_comments(sql: str) -> str:
-    """What TiDB runs of the text, with its code in the open: a server takes other comments for code, or fewer. A blank
-    stands for each comment."""
+    """The text that TiDB executes, with the code of `/*! … */` unwrapped, because other servers recognise other
+    comments as code. Each comment becomes a blank."""
     return "".join(
         " " if piece.kind in ("comment", "open", "close") else sql[piece.start : piece.end] for piece in pieces(sql)
     ).strip()

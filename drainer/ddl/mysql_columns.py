@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's definition of a column, from its ColumnInfo. Pure."""
+"""SQL of a column definition for MySQL and MariaDB, from its ColumnInfo. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTEGERS: Final = frozenset({Tp.TINY, Tp.SHORT, Tp.INT24, Tp.LONG, Tp.LONGLONG}
 
 
 class UnsupportedType(BinlogError):
-    """MySQL has no such type."""
+    """MySQL has no such column type or time zone."""
 
 
 def literal(value: str) -> str:
@@ -64,12 +64,13 @@ def _sign(kind: FieldType) -> str:
 
 
 def _charset(kind: FieldType, dialect: Dialect) -> str:
-    said = dialect.charset(kind.charset, kind.collate)
-    return f" {said}" if said else ""
+    clause = dialect.charset(kind.charset, kind.collate)
+    return f" {clause}" if clause else ""
 
 
 def column_sql(column: ColumnInfo, dialect: Dialect, *, counted: bool = True) -> str:
-    """A column's definition. `counted`: AUTO_INCREMENT may be said, there is a key for it. Raises UnsupportedType."""
+    """A column's definition. `counted`: include AUTO_INCREMENT, because there is a key for it. Raises
+    UnsupportedType."""
     kind = column.type
     words = [quoted(column.name), type_sql(kind, dialect)]
     if column.is_generated:
@@ -95,7 +96,7 @@ def column_sql(column: ColumnInfo, dialect: Dialect, *, counted: bool = True) ->
 
 
 def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
-    """What stands behind DEFAULT, '' where there is none. TiDB keeps a TIMESTAMP's in UTC."""
+    """The expression after DEFAULT, '' for none. TiDB stores TIMESTAMP defaults in UTC."""
     kind, value = column.type, column.default
     if column.default_bit is not None and (kind.tp is Tp.BIT or kind.is_binary):
         return f"x'{column.default_bit.hex()}'"
@@ -109,12 +110,12 @@ def default_sql(column: ColumnInfo, dialect: Dialect) -> str:
     if kind.is_binary and kind.tp not in _BLOBS:
         return f"x'{text.encode().hex()}'" if text else "''"
     if dialect.time_zone and has_instant(column):
-        return literal(at_clock(text, dialect.time_zone))
+        return literal(in_time_zone(text, dialect.time_zone))
     return literal(text)
 
 
 def has_instant(column: ColumnInfo) -> bool:
-    """Whether the default is a moment, which a text gives in its session's time zone."""
+    """Whether the default is a TIMESTAMP literal, which depends on the session's time zone."""
     return column.type.tp is Tp.TIMESTAMP and _is_instant(column.default)
 
 
@@ -122,9 +123,8 @@ def _is_instant(value: Json) -> bool:
     return isinstance(value, str) and INSTANT.fullmatch(value) is not None and not value.startswith("0000")
 
 
-def at_clock(utc: str, zone: str) -> str:
-    """What a clock in `zone` (a name or +05:30) shows at a moment given in UTC. Raises UnsupportedType for a name that
-    is not known here."""
+def in_time_zone(utc: str, zone: str) -> str:
+    """Convert a UTC timestamp text to local time in `zone` (a name or +05:30). UnsupportedType for an unknown zone."""
     offset = _OFFSET.fullmatch(zone)
     there: timezone | ZoneInfo
     if offset:
@@ -134,7 +134,7 @@ def at_clock(utc: str, zone: str) -> str:
         try:
             there = ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError) as error:
-            raise UnsupportedType(f"time zone {zone} is not known here") from error
+            raise UnsupportedType(f"time zone {zone} is unknown on this machine") from error
     whole, dot, fraction = utc.partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC).astimezone(there)
     return moment.strftime("%Y-%m-%d %H:%M:%S") + dot + fraction

@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's words for indexes, foreign keys and CHECK constraints. Pure."""
+"""SQL of indexes, foreign keys and CHECK constraints for MySQL and MariaDB. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from drainer.ddl.dialect import Dialect
 from drainer.ddl.lexer import quoted
 from drainer.ddl.mysql_columns import literal
 
-# What stands for a primary key on a generated column where the server has none: a unique one of this name.
+# Name of the unique key that replaces a primary key on a generated column where the server does not support it.
 GENERATED_PRIMARY: Final = "pk_generated"
 
 
 def index_sql(info: TableInfo, index: IndexInfo, dialect: Dialect) -> str:
-    """`UNIQUE KEY name (parts)`, '' for an index on an expression that the server cannot have."""
+    """`UNIQUE KEY name (parts)`, '' for an expression index that the server does not support."""
     parts = []
     for part in index.columns:
         column = info.columns[part.offset]
@@ -40,13 +40,13 @@ def index_sql(info: TableInfo, index: IndexInfo, dialect: Dialect) -> str:
 
 
 def is_primary_key(info: TableInfo, index: IndexInfo, dialect: Dialect) -> bool:
-    """Whether the server has it as its primary key."""
+    """Whether the index is created as the primary key on the server."""
     generated = any(info.columns[part.offset].is_generated for part in index.columns)
     return index.primary and (dialect.generated_keys or not generated)
 
 
 def drop_index_sql(info: TableInfo, index: IndexInfo, dialect: Dialect) -> str:
-    """`DROP INDEX name` of an index of `info`, '' where the server cannot have it."""
+    """`DROP INDEX name` of an index of `info`, '' where the server does not have it."""
     if is_primary_key(info, index, dialect):
         return "DROP PRIMARY KEY"
     if not index_sql(info, index, dialect):
@@ -67,20 +67,20 @@ def foreign_key_sql(schema: str, table_id: int, key: ForeignKey) -> str:
 
 
 def foreign_key_name(key: ForeignKey, table_id: int) -> str:
-    """A name that TiDB made up gets the table's id behind it, for a server knows a name once in a database."""
-    return f"{key.name}_{table_id}" if key.is_name_made_up else key.name
+    """The key's name; one that TiDB generated gets the table's id appended, to be unique in the database."""
+    return f"{key.name}_{table_id}" if key.is_name_generated else key.name
 
 
 def drop_foreign_key_sql(table_id: int, key: ForeignKey, dialect: Dialect) -> list[str]:
-    """A key with a name that TiDB might have made up may be there under either name."""
+    """DROP clauses; a key with a generated name may exist under either name."""
     names = [foreign_key_name(key, table_id)]
-    if dialect.if_exists and key.is_name_made_up:
+    if dialect.if_exists and key.is_name_generated:
         names.insert(0, key.name)
     return [f"DROP FOREIGN KEY {_if_exists(dialect)}{quoted(name)}" for name in names]
 
 
 def check_sql(check: Check, dialect: Dialect) -> str:
-    """`CONSTRAINT name CHECK (…)`, '' for one that is not enforced where the server enforces all it has."""
+    """`CONSTRAINT name CHECK (…)`, '' for an unenforced one where the server does not support NOT ENFORCED."""
     if not check.enforced and not dialect.unenforced_checks:
         return ""
     return f"CONSTRAINT {quoted(check.name)} CHECK ({check.expression})" + " NOT ENFORCED" * (not check.enforced)

@@ -19,7 +19,7 @@ _SECURITY: Final = {0: "DEFINER", 1: "INVOKER"}
 
 
 def create_database(database: DBInfo, dialect: Dialect, *, if_not_exists: bool = False) -> str:
-    """CREATE DATABASE with upstream's character set and collation, whatever the server's own."""
+    """CREATE DATABASE with upstream's character set and collation."""
     return f"CREATE DATABASE {'IF NOT EXISTS ' * if_not_exists}{_database(database, dialect)}"
 
 
@@ -39,16 +39,16 @@ def rename_tables(pairs: Iterable[tuple[Name, Name]]) -> str:
 
 
 def exchange_partition(parted: Name, partition: str, table: Name, dialect: Dialect) -> str:
-    """ALTER TABLE … EXCHANGE PARTITION. Upstream has looked whether the rows belong there, or was told not to."""
+    """ALTER TABLE … EXCHANGE PARTITION. Without validation where supported: upstream has validated the rows."""
     text = f"ALTER TABLE {quoted(*parted)} EXCHANGE PARTITION {quoted(partition)} WITH TABLE {quoted(*table)}"
     return text + " WITHOUT VALIDATION" * dialect.validation
 
 
 def create_view(schema: str, info: TableInfo, *, definer: bool = False, for_reader: bool = False) -> str:
-    """CREATE OR REPLACE VIEW, '' where the TableInfo does not tell its select. TiDB qualifies the names in the select.
+    """CREATE OR REPLACE VIEW, '' where the TableInfo has no SELECT. TiDB qualifies the names in the SELECT.
 
     `definer`: upstream's user is its DEFINER, who may not be there; otherwise whoever runs the statement.
-    `for_reader`: with the rights of whoever looks, never with more than upstream's user had."""
+    `for_reader`: SQL SECURITY INVOKER."""
     view = info.view
     select = view.get("view_select") if view else None
     if view is None or not isinstance(select, str) or not select:
@@ -77,14 +77,14 @@ def _security(number: Json | None) -> str:
 
 
 def create_sequence(schema: str, info: TableInfo) -> str:
-    """CREATE SEQUENCE, '' where the TableInfo does not tell it. Where it stands no binlog tells."""
+    """CREATE SEQUENCE, '' where the TableInfo has none. Its current value is in no binlog."""
     text = _sequence(f"CREATE SEQUENCE {quoted(schema, info.name)}", info)
     comment = info.sequence.get("sequence_comment") if info.sequence else None
     return text + (f" COMMENT = {literal(comment)}" if isinstance(comment, str) and comment else "")
 
 
 def alter_sequence(schema: str, info: TableInfo) -> str:
-    """ALTER SEQUENCE: the whole definition but its comment, which MariaDB does not take there."""
+    """ALTER SEQUENCE: the definition without its comment, which MariaDB does not accept there."""
     return _sequence(f"ALTER SEQUENCE {quoted(schema, info.name)}", info)
 
 

@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's words for partitions. Pure."""
+"""SQL of partitioning for MySQL and MariaDB. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _comment(definition: PartitionDefinition) -> str:
 
 
 def partition_change_sql(diff: PartitionDiff, after: TableInfo) -> str:
-    """The clause of ALTER TABLE that makes one change of the partitions."""
+    """The ALTER TABLE clause of one partition change."""
     if isinstance(diff, RemovePartitioning):
         return "REMOVE PARTITIONING"
     if isinstance(diff, Repartition):

@@ -34,7 +34,7 @@ from drainer.ddl.table_diff import (
 
 
 def create_table(schema: str, info: TableInfo, dialect: Dialect) -> str:
-    """CREATE TABLE with all the server can have. Raises UnsupportedType."""
+    """CREATE TABLE with everything the server supports. Raises UnsupportedType."""
     items = [_column(info, column, dialect) for column in shown_columns(info)]
     items += [text for index in all_indexes(info) if (text := index_sql(info, index, dialect))]
     if not dialect.bare:
@@ -47,8 +47,8 @@ def create_table(schema: str, info: TableInfo, dialect: Dialect) -> str:
 
 
 def alter_table(schema: str, before: TableInfo, after: TableInfo, diff: TableDiff, dialect: Dialect) -> list[str]:
-    """The statements that make `after` of `before`: at most one for the table, and one for each change of its
-    partitions; none where there is nothing to change. Raises UnsupportedType."""
+    """The statements that change `before` to `after`: at most one for the table, and one per partition change; none if
+    nothing changes. Raises UnsupportedType."""
     head = f"ALTER TABLE {quoted(schema, after.name)} "
     clauses = [*_dropped(before, diff, dialect), *_columns(before, after, diff, dialect)]
     clauses += [*_indexes(after, diff, dialect), *_constraints(schema, after, diff, dialect)]
@@ -91,7 +91,8 @@ def _columns(before: TableInfo, after: TableInfo, diff: TableDiff, dialect: Dial
 
 
 def _short(before: TableInfo, after: TableInfo, change: ColumnChange, dialect: Dialect) -> str:
-    """A clause that leaves the rest of the definition as it is in the destination; '' where there is none."""
+    """A clause that leaves the rest of the definition as it is in the destination; '' if the whole definition is
+    needed."""
     was, now = change.was, change.now
     if dialect.bare or was is None or change.place is not None or is_counted(before, was) != is_counted(after, now):
         return ""
@@ -103,7 +104,7 @@ def _short(before: TableInfo, after: TableInfo, change: ColumnChange, dialect: D
     if not alike or same_default(was, now):
         return ""
     default = default_sql(now, dialect) or ("" if has_no_default(now) else "NULL")
-    if default.upper().startswith("CURRENT_TIMESTAMP"):  # MySQL takes it in a definition alone
+    if default.upper().startswith("CURRENT_TIMESTAMP"):  # MySQL accepts it only in a definition
         return ""
     return f"ALTER COLUMN {quoted(now.name)} " + (f"SET DEFAULT {default}" if default else "DROP DEFAULT")
 
@@ -153,8 +154,8 @@ def _counts(info: TableInfo) -> bool:
 
 
 def _charset(info: TableInfo, dialect: Dialect) -> str:
-    said = dialect.charset(info.charset, info.collate)
-    return f"DEFAULT {said}" if said else ""
+    clause = dialect.charset(info.charset, info.collate)
+    return f"DEFAULT {clause}" if clause else ""
 
 
 def _auto_increment(base: int) -> str:

@@ -1,7 +1,7 @@
-"""What a DDL did to a table's partitions, from the PartitionInfo before and after. Pure.
+"""Difference of two PartitionInfos: the partition changes of a DDL. Pure.
 
-The physical ids tell which partitions stayed; whether the rows of those that went stayed too, only the kind of the job
-tells: TRUNCATE and REORGANIZE may leave the same names with other ids.
+Partitions are matched by physical id. Whether the rows of removed partitions were kept follows only from the job type:
+TRUNCATE and REORGANIZE may both leave the same names with new ids.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ _WHOLE: Final = frozenset({ActionType.ALTER_TABLE_PARTITIONING, ActionType.REMOV
 
 @dataclass(frozen=True, slots=True)
 class RemovePartitioning:
-    """The table has no partitions any more, and all its rows."""
+    """REMOVE PARTITIONING: all rows are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """The table is partitioned as its TableInfo says, and has all its rows."""
+    """PARTITION BY as in the TableInfo: all rows are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatePartitions:
-    """These are empty now."""
+    """TRUNCATE PARTITION of these."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DropPartitions:
-    """These are gone with their rows."""
+    """DROP PARTITION of these, with their rows."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """These are new and empty."""
+    """ADD PARTITION: new, empty partitions."""
 
     definitions: tuple[PartitionDefinition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReorganizePartitions:
-    """The rows of `names` lie in `definitions` now."""
+    """REORGANIZE PARTITION: the rows of `names` are moved to `definitions`."""
 
     names: tuple[str, ...]
     definitions: tuple[PartitionDefinition, ...]
@@ -57,7 +57,8 @@ class ReorganizePartitions:
 
 @dataclass(frozen=True, slots=True)
 class CountPartitions:
-    """The rows of a HASH or KEY table lie in so many more partitions, or fewer."""
+    """ADD or COALESCE PARTITION of a HASH or KEY table. `more`: change of the number of partitions, negative for
+    fewer."""
 
     more: int
 
@@ -76,7 +77,7 @@ PartitionDiff = (
 def partition_diff(
     before: PartitionInfo | None, after: PartitionInfo | None, kind: ActionType
 ) -> tuple[PartitionDiff, ...]:
-    """The changes in order. `kind`: of the job."""
+    """The partition changes in order. `kind`: type of the DDL job."""
     had, has = _enabled(before), _enabled(after)
     if has is None:
         return () if had is None else (RemovePartitioning(),)

@@ -1,8 +1,8 @@
-"""What a DDL did to one table, from its TableInfo before and after. Pure.
+"""Difference of two TableInfos: the changes of one table by a DDL. Pure.
 
-Complete for all that a TableInfo holds and a destination may have: columns and their places, indexes, foreign keys,
-CHECK constraints, character set, comment, the base of AUTO_INCREMENT, partitions. How TiDB stores the table
-(AUTO_RANDOM, SHARD_ROW_ID_BITS, TTL, placement, TiFlash replicas) is no difference.
+Covers everything in a TableInfo that a destination may have: columns and their positions, indexes, foreign keys, CHECK
+constraints, character set, comment, the base of AUTO_INCREMENT, partitions. TiDB's storage options (AUTO_RANDOM,
+SHARD_ROW_ID_BITS, TTL, placement, TiFlash replicas) are ignored.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ _DEFINING: Final = Flag.NOT_NULL | Flag.UNSIGNED | Flag.ZEROFILL | Flag.ON_UPDAT
 
 @dataclass(frozen=True, slots=True)
 class ColumnChange:
-    """A column that is new (`was` None), defined otherwise, or elsewhere. `place`: the name of the column it stands
-    behind, '' for the first place, None where it stands there without being told: a column that stays among those that
-    stay, a new one behind all that are there."""
+    """A column that is added (`was` None), redefined or moved. `place`: name of the column before it (AFTER), '' for
+    FIRST, None where no position is needed: a column that keeps its relative position, or a new one at the end."""
 
     was: ColumnInfo | None
     now: ColumnInfo
@@ -38,9 +37,10 @@ class ColumnChange:
 
 @dataclass(frozen=True, slots=True)
 class TableDiff:
-    """The changes of one table. `columns` are in the order of the table; each place holds when those before it are
-    made. An index of `dropped_indexes` whose columns all go is not in it, for servers drop it with them. `charset`:
-    the table's own, for columns to come. `auto_increment`: the new base, 0 where it is the old one."""
+    """The changes of one table. `columns`: in the order of the table; each `place` assumes that the changes before it
+    are made. `dropped_indexes`: without indexes all of whose columns are dropped, which servers drop with the columns.
+    `shown_indexes`: whose visibility changes. `charset`: whether the table's default changes. `auto_increment`: the new
+    base, 0 if unchanged."""
 
     dropped_columns: tuple[ColumnInfo, ...] = ()
     columns: tuple[ColumnChange, ...] = ()
@@ -59,8 +59,8 @@ class TableDiff:
 
 
 def table_diff(before: TableInfo, after: TableInfo, *, kind: ActionType, query: str = "") -> TableDiff:
-    """From `before` to `after` by one job of this kind. `query`: its text, which alone tells the old name of a column
-    that got another type, and thereby a new id, and another name in a job of several changes."""
+    """The changes from `before` to `after` by one job of type `kind`. `query`: its text, needed to match a column that
+    got both another type, thereby a new id, and another name in a statement of several changes."""
     old, new = shown_columns(before), shown_columns(after)
     pairs = paired(old, new, query)
     staying = {was.id for was in pairs.values()}
@@ -88,31 +88,31 @@ def table_diff(before: TableInfo, after: TableInfo, *, kind: ActionType, query: 
 
 
 def shown_columns(info: TableInfo) -> list[ColumnInfo]:
-    """The columns a destination has."""
+    """The columns that a destination has: public and not hidden."""
     return [column for column in info.public_columns if not column.hidden]
 
 
 def all_indexes(info: TableInfo) -> list[IndexInfo]:
-    """Every public index, the primary key first, also the one that has no IndexInfo."""
+    """All public indexes, the primary key first, also one without an IndexInfo."""
     primary = info.primary_index()
     others = [index for index in info.indexes if index.is_public and not index.primary]
     return [*([primary] if primary is not None and primary.is_public else []), *others]
 
 
 def is_counted(info: TableInfo, column: ColumnInfo) -> bool:
-    """Whether a server can count the column: AUTO_INCREMENT needs an index that begins with it."""
+    """Whether the column is AUTO_INCREMENT on a server, which needs an index that begins with it."""
     if not column.type.flag & Flag.AUTO_INCREMENT:
         return False
     return any(info.columns[index.columns[0].offset].id == column.id for index in all_indexes(info))
 
 
 def same_type(was: FieldType, now: FieldType) -> bool:
-    """Without what follows from indexes."""
+    """Whether two types are equal, without flags that follow from indexes."""
     return replace(was, flag=was.flag & _DEFINING) == replace(now, flag=now.flag & _DEFINING)
 
 
 def same_definition(was: ColumnInfo, now: ColumnInfo) -> bool:
-    """Whether two columns are defined alike, but for their names and places and AUTO_INCREMENT."""
+    """Whether two column definitions are equal, apart from name, position and AUTO_INCREMENT."""
     return same_default(was, now) and (
         same_type(was.type, now.type)
         and (was.generated_expr, was.generated_stored, was.comment)
@@ -121,14 +121,14 @@ def same_definition(was: ColumnInfo, now: ColumnInfo) -> bool:
 
 
 def same_default(was: ColumnInfo, now: ColumnInfo) -> bool:
-    """Whether a row that does not name the column holds the same in it."""
+    """Whether the columns have the same default."""
     if has_no_default(was) != has_no_default(now):
         return False
     return (was.default, was.default_bit, was.default_is_expr) == (now.default, now.default_bit, now.default_is_expr)
 
 
 def has_no_default(column: ColumnInfo) -> bool:
-    """Whether a row must name the column; one that takes NULL has it for its default unless that was dropped."""
+    """Whether the column has no default; a nullable column has NULL unless its default was dropped."""
     return bool(column.type.flag & Flag.NO_DEFAULT_VALUE) or (column.is_not_null and column.default is None)
 
 
@@ -158,8 +158,9 @@ def _columns(before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo
 
 
 def _in_order(columns: Sequence[tuple[int, int, bool]]) -> frozenset[int]:
-    """The columns that need not move: the most whose places before, in this order, only grow, and of those rather
-    columns that are defined as before. `columns`: id, place before, whether it is defined as before."""
+    """Ids of the columns that need not move: the longest subsequence with increasing old positions, preferring columns
+    whose definition is unchanged. `columns`: (id, old position, whether the definition is unchanged) in the new
+    order."""
     best: list[tuple[int, int, int]] = []  # up to each column: how many, how many defined as before, the one before it
     for at, (_, place, alike) in enumerate(columns):
         until = max(((*best[i][:2], i) for i in range(at) if columns[i][1] < place), default=(0, 0, -1))
@@ -173,7 +174,7 @@ def _in_order(columns: Sequence[tuple[int, int, bool]]) -> frozenset[int]:
 
 
 class _Indexes:
-    """The indexes of a table before and after, by name, and by id where one was renamed."""
+    """Matches the indexes before and after by name, and renamed ones by id."""
 
     def __init__(self, before: TableInfo, after: TableInfo, pairs: Mapping[int, ColumnInfo]) -> None:
         self._before, self._after = before, after
@@ -205,7 +206,7 @@ class _Indexes:
         ]
 
     def dropped(self, columns: set[int]) -> Iterator[IndexInfo]:
-        """`columns`: ids of those that go."""
+        """Indexes to drop. `columns`: ids of the dropped columns."""
         renamed = {was.name.lower() for was, _ in self._renamed}
         for name, index in self._old.items():
             now = self._new.get(name)
@@ -222,7 +223,7 @@ class _Indexes:
                 yield index
 
     def renamed(self) -> Iterator[tuple[IndexInfo, IndexInfo]]:
-        """As each was and is, also where only the case of its name changed."""
+        """(before, after) of renamed indexes, also where only the case of the name changed."""
         yield from self._renamed
         for name, now in self._new.items():
             old = self._old.get(name)
@@ -230,7 +231,7 @@ class _Indexes:
                 yield old, now
 
     def shown(self) -> Iterator[IndexInfo]:
-        """Those that stay and are used by the optimizer now, or are not any more."""
+        """Kept indexes whose visibility to the optimizer changes."""
         pairs = [*self._renamed, *((was, self._new[name]) for name, was in self._old.items() if name in self._new)]
         for was, now in pairs:
             if was.invisible != now.invisible and self._alike(was, now):
@@ -238,6 +239,6 @@ class _Indexes:
 
 
 def _part(column: ColumnInfo, length: int, flen: int | None = None) -> tuple[object, int]:
-    """What an index part is, by its column as it was before; a hidden column is its expression."""
+    """(column id or expression, prefix length) of an index part, for comparison; -1: whole column."""
     whole = length < 0 or length == (column.type.flen if flen is None else flen)
     return (column.generated_expr if column.hidden else column.id), -1 if whole else length

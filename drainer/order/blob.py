@@ -74,6 +74,7 @@ def packed_shape(shape: TableShape) -> tuple[object, ...]:
         shape.row_key,
         shape.unique,
         shape.fractions,
+        shape.families,
     )
 
 

@@ -1,4 +1,4 @@
-"""Where a batch ends among binlogs whose sizes are known: what our own pump answers to Watermark. Pure."""
+"""Computes for a Go pump what a pump of this project answers to Watermark: where a batch ends. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECES = 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One binlog of the stream. `schema_version` is 0 for a DDL."""
+    """One binlog of the stream; `size` in bytes, `schema_version` 0 for a DDL."""
 
     commit_ts: int
     size: int
@@ -23,7 +23,7 @@ class Place:
 
 
 def cut(places: Iterable[Place], limits: Limits, *, node_id: str, host: str, resolved_ts: int) -> PumpMark:
-    """Where a batch of these places ends under `limits`: what our own pump answers to Watermark. Pure."""
+    """The PumpMark of a batch of these binlogs under `limits`."""
     stop, stop_ts, end_ts, stop_bytes = Stop.RESOLVED, 0, resolved_ts, 0
     total = count = 0
     sizes: list[int] = []
@@ -46,7 +46,7 @@ def cut(places: Iterable[Place], limits: Limits, *, node_id: str, host: str, res
         sizes.append(total)
         ends.append(place.commit_ts)
     splits = [bisect_right(sizes, total * i // PIECES) for i in range(1, PIECES) if count >= PIECES]
-    # A first binlog of more than a piece leaves nothing before it.
+    # No split before a first binlog that is larger than a piece.
     splits = [n for n in dict.fromkeys(splits) if n]
     return PumpMark(
         node_id=node_id,

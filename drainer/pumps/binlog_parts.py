@@ -1,7 +1,7 @@
-"""A large binlog on its way: cut into messages of a few MiB, and joined again where it must be one value.
+"""Splits a large binlog into messages of a few MiB, and joins them again.
 
-Nothing above a few MiB may be one value in the JVM, so whoever pulls gives on parts, whether the pump served them so
-(see PullRangeResp in pump_ext.proto) or sent the binlog whole, as pumps of the original do.
+No value in the JVM may exceed a few MiB, so a pull yields parts, whether the pump served parts (see PullRangeResp in
+pump_ext.proto) or sent the binlog whole, as Go pumps do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _START_TS = 2
 def cut_into_parts(
     payload: bytes | memoryview, commit_ts: int, part_bytes_max: int = PART_BYTES_MAX
 ) -> Iterator[ext.PullRangeResp]:
-    """The messages in which a pump of ours would have served it."""
+    """The PullRangeResp messages of a binlog, with at most `part_bytes_max` payload bytes each."""
     view = memoryview(payload)
     for at in range(0, len(view), part_bytes_max):
         part = bytes(view[at : at + part_bytes_max])
@@ -29,14 +29,14 @@ def cut_into_parts(
 
 
 class PartJoiner:
-    """Gives the binlogs of a pull's messages, in order; a large one when its last part has come."""
+    """Joins the messages of a pull into binlogs, in order."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, message: bytes) -> list[bytes]:
-        """The binlogs that are whole now. DecodeError where a part is not the one that must follow."""
+        """Add a message; returns the binlogs that it completes. DecodeError where a part is out of sequence."""
         found = parse(message, self._size)
         if not found.whole_bytes:
             return list(found.payloads)
@@ -50,18 +50,18 @@ class PartJoiner:
         return [whole]
 
     def end(self) -> None:
-        """Nothing more comes. DecodeError where a binlog is not whole."""
+        """End of the pull. DecodeError where a binlog is incomplete."""
         if self._size:
-            raise _torn(self._size)
+            raise _incomplete(self._size)
 
 
-def _torn(size: int) -> DecodeError:
-    return DecodeError("parts of a binlog", offset=size, detail="the rest of it did not come")
+def _incomplete(size: int) -> DecodeError:
+    return DecodeError("parts of a binlog", offset=size, detail="the remaining parts are missing")
 
 
 def parse(message: bytes, offset: int) -> ext.PullRangeResp:
-    """A message of a pull. `offset` bytes of a binlog that is not whole yet came before it: DecodeError unless it goes
-    on with that one."""
+    """Decode a message of a pull. `offset`: bytes of an incomplete binlog received before; DecodeError unless the
+    message continues it."""
     try:
         found = ext.PullRangeResp.FromString(message)
     except ProtobufError as error:
@@ -69,7 +69,7 @@ def parse(message: bytes, offset: int) -> ext.PullRangeResp:
     if found.whole_bytes:
         _check_part(found, offset)
     elif offset:
-        raise _torn(offset)
+        raise _incomplete(offset)
     return found
 
 
@@ -79,12 +79,12 @@ def _check_part(found: ext.PullRangeResp, offset: int) -> None:
         raise DecodeError(
             f"parts of the binlog of commit_ts {found.last_ts}",
             offset=offset,
-            detail=f"a part of {size} bytes at {found.part_offset} of {found.whole_bytes} does not belong here",
+            detail=f"a part of {size} bytes at {found.part_offset} of {found.whole_bytes} is out of sequence",
         )
 
 
 def leading_start_ts(first_part: bytes) -> int:
-    """The start_ts of a binlog that has only begun to come; 0 where it is not among the leading scalars."""
+    """The start_ts from the first part of a binlog; 0 where it is not among the leading fields."""
     at = 0
     try:
         for _ in range(3):

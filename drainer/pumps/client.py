@@ -1,4 +1,4 @@
-"""One of our pumps, asked over the extension service. A Go pump answers UNIMPLEMENTED, which is NoExtension here."""
+"""gRPC client of a pump's extension service. A Go pump answers UNIMPLEMENTED, which raises NoExtension."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 class NoExtension(BinlogError):
-    """This pump does not know the extension service: a Go pump."""
+    """The pump has no extension service: it is a Go pump."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a pump says of itself. `late_count`: commits that arrived at or below a resolved ts already given out."""
+    """A pump's own counters. `late_count`: commits accepted at or below a resolved ts that it had published."""
 
     resolved_ts: int
     pending_count: int
@@ -48,8 +48,8 @@ class Inspection:
 
 
 class PumpClient(Protocol):
-    """One pump that can be asked how far it is. `interrupted`: the connection was lost since this was last cleared, and
-    what runs at the address may be another program now."""
+    """Client of one pump. `interrupted`: the connection was lost since this was last cleared, so another program may
+    run at the address now."""
 
     extension: bool
     interrupted: bool
@@ -59,18 +59,18 @@ class PumpClient(Protocol):
     async def inspect(self) -> Inspection | None: ...
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
-        """What a pull of (after_ts, until_ts] must bring; None where it cannot tell. Raises as `mark` does."""
+        """Number and bytes of the binlogs in (after_ts, until_ts], None if unknown. Raises as `mark` does."""
         ...
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        """What it holds in (after_ts, until_ts], all of which must be resolved there. Raises as `mark` does."""
+        """The binlogs it holds in (after_ts, until_ts], which must be resolved there. Raises as `mark` does."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Count:
-    """Counts binlogs for `missed`, fakes apart."""
+    """Counts binlogs for `missed`, without fakes."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -88,7 +88,7 @@ class Count:
             self._shown.append((found.start_ts, found.commit_ts))
 
     def add_large(self, first_part: bytes, commit_ts: int) -> None:
-        """One that comes in parts."""
+        """Count a binlog that arrives in parts."""
         self._count += 1
         if len(self._shown) < MISSED_SHOWN:
             self._shown.append((leading_start_ts(first_part), commit_ts))
@@ -98,7 +98,7 @@ class Count:
 
 
 class Received:
-    """What came of one PullRange, until its end. `ends_pulls`: the pump tells at the end what it has sent."""
+    """Counts what one PullRange received. `ends_pulls`: the pump ends it with the counts of what it sent."""
 
     def __init__(self, ends_pulls: bool) -> None:
         self._ends_pulls = ends_pulls
@@ -106,30 +106,30 @@ class Received:
         self.found = Counted()
 
     def add(self, message: ext.PullRangeResp) -> bool:
-        """Whether it holds binlogs; the last one holds none. A binlog in parts counts with the last of them."""
+        """Count a message; returns whether it holds binlogs, which the last message does not."""
         payloads = list(message.payloads)
         found = Counted.of(payloads)
         if message.whole_bytes and message.part_offset + (found.size or 0) < message.whole_bytes:
-            found = Counted(0, found.size)  # a binlog in parts counts with its last one
+            found = Counted(0, found.size)  # a binlog in parts is counted with its last part
         self.found += found
         if message.HasField("end"):
             self._end = message.end
         return bool(payloads)
 
     def check(self, who: str, *, after_ts: int, until_ts: int) -> None:
-        """After the last message: RangeDiffers where the stream was not whole."""
+        """Check after the last message. RangeDiffers where the stream was incomplete."""
         if self._end is not None:
             sent = Counted(self._end.count, self._end.bytes)
             check(sent, self.found, who=who, after_ts=after_ts, until_ts=until_ts, where="of what it says it has sent")
         elif self._ends_pulls:
             raise RangeDiffers(
-                f"{who}: its stream of the range ({after_ts}, {until_ts}] ended after {self.found} without the message "
-                f"that ends it; nothing of the batch is applied, it is planned anew"
+                f"{who}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its final "
+                "message; nothing of the batch was applied, it is planned again"
             )
 
 
 def aio_channel(host: str, security: Security, *more: tuple[str, int]) -> grpc.aio.Channel:
-    """`more`: options that win over the usual ones."""
+    """A channel to host:port. `more`: options that override the defaults."""
     options = tuple({**dict(CHANNEL_OPTIONS), **dict(more)}.items())
     credentials = security.grpc_channel_credentials()
     if credentials is None:
@@ -143,10 +143,10 @@ def _pending(found: ext.PendingPrewrite) -> Pending:
 
 
 class ExtensionPump:
-    """A client of PumpExt at one address. Nothing is sent before the first question."""
+    """Client of PumpExt at one address; connects at the first call."""
 
     extension = True
-    interrupted = False  # its answers tell by themselves when it is no pump of ours any more
+    interrupted = False  # not needed: NoExtension shows that another program runs there
 
     def __init__(self, node_id: str, host: str, *, cluster_id: int, security: Security) -> None:
         self._node_id = node_id
@@ -247,12 +247,12 @@ class ExtensionPump:
 
 
 def ended_early(who: str, at_ts: int, until_ts: int) -> PumpUnavailable:
-    """A Go pump that stops ends its streams as if there were nothing more."""
-    return PumpUnavailable(f"{who}: its stream ended at ts {at_ts}, before {until_ts} had come")
+    """The error of a Go pump that stopped: it ends its streams without an error status."""
+    return PumpUnavailable(f"{who}: the stream ended at ts {at_ts}, before ts {until_ts}")
 
 
 def translate(error: grpc.RpcError, who: str, *, after_ts: int = 0) -> BinlogError:
-    """The one place of the drainer that knows gRPC codes."""
+    """Translate a gRPC error into NoExtension, ClusterMismatch, PurgedPosition or PumpUnavailable."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
         details = details.rpartition("Failed to connect to remote host: ")[2]  # without a list of every address tried
@@ -277,7 +277,7 @@ class ClusterMismatchAt(ClusterMismatch):
 
 
 class PurgedAt(PurgedPosition):
-    """The pump said so while it was pulled from."""
+    """The pump reported a purged position during a pull."""
 
     def __init__(self, text: str) -> None:
         super().__init__(0, 0)

@@ -1,4 +1,4 @@
-"""Which pumps count (correctness rule 8). Pure: two lists in, a verdict out.
+"""Decides which pumps count for the watermark (correctness rule 8). Pure.
 
     list the pumps ──► ask every one that counts ──► list again ──► equal? ──► watermark
           ▲                                                          │ no
@@ -18,10 +18,9 @@ from binlog.cluster.node import State
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """One pump as a linearizable read of the registry shows it. `final`: a `paused` pump of ours promised, in its own
-    hand, that nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1); a paused Go pump
-    promises nothing."""
+class RegisteredPump:
+    """One pump, from a linearizable read of the registry. `final`: the record of a `paused` pump states that
+    nothing is pending there and nothing newer than `max_commit_ts` is stored (rule 1); a Go pump never does."""
 
     node_id: str
     host: str
@@ -31,19 +30,19 @@ class Listed:
     final: bool
 
 
-def counts(pump: Listed, *, after_ts: int) -> bool:
-    """Whether this pump can still hold something above `after_ts` that we must wait for."""
+def counts(pump: RegisteredPump, *, after_ts: int) -> bool:
+    """Whether this pump may hold binlogs above `after_ts`, so that the watermark must wait for it."""
     if pump.state is State.OFFLINE:
         return False
     return not (pump.state is State.PAUSED and pump.final and pump.max_commit_ts <= after_ts)
 
 
-def unchanged(before: Sequence[Listed], after: Sequence[Listed], *, after_ts: int) -> bool:
-    """Whether the answers collected between the two lists may be believed."""
+def unchanged(before: Sequence[RegisteredPump], after: Sequence[RegisteredPump], *, after_ts: int) -> bool:
+    """Whether answers collected between the two lists are valid."""
     return _signature(before, after_ts) == _signature(after, after_ts)
 
 
-def _signature(pumps: Sequence[Listed], after_ts: int) -> Mapping[str, tuple[str, str, int]]:
+def _signature(pumps: Sequence[RegisteredPump], after_ts: int) -> Mapping[str, tuple[str, str, int]]:
     return {
         pump.node_id: (pump.state, pump.host, 0 if counts(pump, after_ts=after_ts) else pump.mod_revision)
         for pump in pumps

@@ -1,13 +1,13 @@
-"""A Go pump: it knows no watermark call, so we hold a PullBinlogs stream and remember what came.
+"""Client of a Go pump: derives watermarks from a PullBinlogs stream, because a Go pump has no watermark call.
 
-Its resolved ts is the last commit_ts received, fakes included (P-FAKE-02): a pump streams in ascending order and never
-serves below what it has sent (P-PULL-06). Of each binlog only its place is kept, not its payload: executors pull the
-range themselves. At `backlog_max` places the stream is not read any further until the position has moved on.
+Its resolved ts is the last commit_ts received, fakes included: a pump streams in ascending order and never serves below
+what it has sent. Only commit_ts and size of each binlog are kept, not the payload: executors pull the range themselves.
+At `backlog_max` entries the stream is not read until the position has advanced.
 
-A pump that has nothing to send writes a fake binlog every few seconds. So a stream on which nothing comes for much
-longer has no pump at its other end any more, or one that hangs, and TCP alone says so after a quarter of an hour, or
-never. After `silence_max_s` the pump is not believed until it sends something, and the stream is opened anew, over a
-new connection: where a host is gone, the old one takes every new call with it.
+An idle pump writes a fake binlog every few seconds. A stream without any binlog for much longer means that the pump is
+down or hangs, which TCP alone detects after 15 minutes or never. After `silence_max_s` the pump counts as unavailable
+until it sends something, and the stream is opened again over a new connection: if the host is down, every call on the
+old one would fail.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from drainer.pumps.watermark import Limits, PumpMark
 
 BACKLOG_MAX = 500_000
 RECONNECT_S = 1.0
-SILENCE_MAX_S = 15.0  # five times the interval of its fakes, unless it was set otherwise there
+SILENCE_MAX_S = 15.0  # five times the default interval of fake binlogs
 
 _log = get_logger(__name__)
 
 
 class GoPump:
-    """Idle until the first `mark`, then streaming from there until `close`; after an error it connects again."""
+    """Streams from the first `mark` until `close`; reconnects after an error."""
 
     extension = False
 
@@ -67,12 +67,12 @@ class GoPump:
         self._task: asyncio.Task[None] | None = None
         self.interrupted = False
         self._error: BinlogError | None = PumpUnavailable(f"pump {node_id} ({host}): nothing received yet")
-        self._outage = Outage(_log, "pull from a Go pump stopped", "pull from a Go pump goes on")
+        self._outage = Outage(_log, "pull from a Go pump failed", "pull from a Go pump resumed")
 
     async def mark(self, *, after_ts: int, limits: Limits) -> PumpMark:
-        """From what has been received. Raises the last error while the stream is down: a Go pump always counts."""
+        """The mark computed from the received binlogs. Raises the last error while the stream is down."""
         if after_ts < self._known_after_ts:
-            await self._forget(after_ts)
+            await self._restart(after_ts)
         if self._task is None:
             self._resolved_ts = after_ts
             self._task = asyncio.create_task(self._follow(), name=f"pull {self._node_id}")
@@ -94,14 +94,14 @@ class GoPump:
         return None
 
     async def count(self, *, after_ts: int, until_ts: int) -> Counted | None:
-        """From what has been received; None where that does not cover the range."""
+        """Computed from the received binlogs; None where they do not cover the range."""
         if after_ts < self._known_after_ts or until_ts > self._resolved_ts:
             return None
         sizes = [place.size for place in self._places if after_ts < place.commit_ts <= until_ts]
         return Counted(len(sizes), sum(sizes))
 
     async def missed(self, *, after_ts: int, until_ts: int) -> Missed:
-        """There is a binlog or a fake at or above `until_ts`, for `mark` has seen it or will."""
+        """Pulls until a binlog or fake at or above `until_ts`, which exists because `mark` has resolved it."""
         stub = pump_pb2_grpc.PumpStub(self._channel)  # type: ignore[no-untyped-call]
         request = pump_pb2.PullBinlogReq(clusterID=self._cluster_id, startFrom=pump_pb2.Pos(offset=after_ts))
         count, at_ts = Count(), after_ts
@@ -134,14 +134,14 @@ class GoPump:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
-    async def _forget(self, after_ts: int) -> None:
-        """The batch behind which it was asked has failed and is planned anew: the places in front of it are gone here,
-        and without them its rows would be passed as if there were none. The stream begins again at `after_ts`."""
+    async def _restart(self, after_ts: int) -> None:
+        """Restart the stream at `after_ts`, because an earlier batch failed and is planned again: its binlogs were
+        already discarded here, and the range would look empty."""
         await self._stop_following()
         self._places.clear()
         self._known_after_ts = after_ts
         who = f"pump {self._node_id} ({self._host})"
-        self._error = PumpUnavailable(f"{who}: its stream begins again at ts {after_ts}, nothing received yet")
+        self._error = PumpUnavailable(f"{who}: the stream restarted at ts {after_ts}, nothing received yet")
 
     async def _follow(self) -> None:
         while True:
@@ -158,8 +158,8 @@ class GoPump:
             await asyncio.sleep(RECONNECT_S)
 
     async def _read(self) -> None:
-        """One stream over one connection. Returns when there has been no room for long; PumpUnavailable else."""
-        # Its own connection: closing it must not end other calls. Two pings while it may be silent: see keepalive.
+        """Read one stream over one connection. Returns when the backlog was full for too long; else PumpUnavailable."""
+        # A connection of its own, so that closing it ends no other calls. Two keepalive pings per silence_max_s.
         channel = aio_channel(
             self._host,
             self._security,
@@ -179,15 +179,15 @@ class GoPump:
             await channel.close()
 
     async def _next(self, stream: Any) -> bytes:
-        """The next binlog; PumpUnavailable when the stream ended or none came in time."""
+        """The next binlog. PumpUnavailable when the stream ended or none arrived in time."""
         who = f"pump {self._node_id} ({self._host})"
         try:
             async with asyncio.timeout(self._silence_max_s):
                 answer = await stream.read()
         except TimeoutError:
             raise PumpUnavailable(
-                f"{who}: nothing came for {self._silence_max_s:g} s, not even a fake binlog: its host or the network "
-                f"is gone, it hangs, or a transaction there waits for its commit (go-pump-silence-max)"
+                f"{who}: nothing came for {self._silence_max_s:g} s, not even a fake binlog (go-pump-silence-max): the "
+                "pump's host or the network is down, the pump hangs, or one of its transactions is not committed"
             ) from None
         if answer is grpc.aio.EOF:
             raise PumpUnavailable(f"{who}: the stream ended")
@@ -195,7 +195,8 @@ class GoPump:
         return payload
 
     async def _has_room(self) -> bool:
-        """Wait for the position to move on; False after a while, for a stream that nobody reads is no sign of life."""
+        """Wait until the backlog has room; False after `silence_max_s`, because an unread stream does not show that the
+        pump is alive."""
         self._room.clear()
         try:
             async with asyncio.timeout(self._silence_max_s):
@@ -207,7 +208,12 @@ class GoPump:
     def _take(self, payload: bytes) -> None:
         found = envelope.scan(payload)
         if found.commit_ts <= self._resolved_ts:
-            _log.error("a Go pump went back", pump=self._node_id, commit_ts=found.commit_ts, at=self._resolved_ts)
+            _log.error(
+                "a Go pump served a commit_ts below one that it had served before",
+                pump=self._node_id,
+                commit_ts=found.commit_ts,
+                at=self._resolved_ts,
+            )
             return
         if found.start_ts != found.commit_ts:
             self._places.append(Place(found.commit_ts, len(payload), bool(found.ddl_job_id), found.schema_version))

@@ -1,4 +1,4 @@
-"""What is known of each pump, for the status page and the log, and the error of a watermark that cannot move."""
+"""State of each pump for the status page and the log, and the error of a watermark that cannot advance."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from drainer.pumps.client import Inspection
 from drainer.pumps.left_pumps import Missed
 from drainer.pumps.watermark import Pending, Watermark
 
-# A pump that is away for a moment is no reason to get up at night.
+# A pump is reported after it has not answered for this long.
 AWAY_WARN_S = 3.0
-# A transaction may take long; one that takes this long is worth a line, and another every so often.
+# A prewrite pending for this long is logged, and again every PENDING_EVERY_S.
 PENDING_WARN_MS = 30_000
-HOLDS_MS = 5_000  # a prewrite that has waited this long is what an operator sees behind a lag
+HOLDS_MS = 5_000  # a prewrite pending for this long is reported as the cause of a lag
 PENDING_EVERY_S = 60.0
 
 _log = get_logger(__name__)
@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 def _away() -> Outage:
     return Outage(
         _log,
-        "a pump holds everything back",
+        "a pump holds the watermark back",
         "pump answers again",
         quiet_s=AWAY_WARN_S,
         first="a pump does not answer",
@@ -36,14 +36,14 @@ def _away() -> Outage:
 def _pending() -> Outage:
     return Outage(
         _log,
-        "a prewrite waits for its commit and holds everything back; `binlogctl settle` ends it",
-        "no prewrite waits for long any more",
+        "a pending prewrite holds the watermark back; settle it with `binlogctl settle`",
+        "no prewrite holds the watermark back any more",
         every_s=PENDING_EVERY_S,
     )
 
 
 class HeldBack(BinlogError):
-    """The watermark cannot move now; `node_id` is the pump that holds it ('' = the list keeps changing)."""
+    """The watermark cannot advance now. `node_id`: the pump that prevents it, '' if it is not a single pump."""
 
     def __init__(self, node_id: str, why: str) -> None:
         super().__init__(node_id, why)
@@ -55,30 +55,31 @@ class HeldBack(BinlogError):
 
 
 def held_by_prewrite(watermark: Watermark) -> tuple[HeldBack, float] | None:
-    """What keeps the watermark where it is although every pump answers, and for how many seconds; None: nothing yet."""
+    """The pending prewrite that holds the watermark back while every pump answers, and its age in seconds; None:
+    none."""
     lowest = min(watermark.marks, key=lambda mark: mark.resolved_ts, default=None)
     if lowest is None or lowest.holding is None or lowest.holding.age_ms < HOLDS_MS:
         return None
-    return HeldBack(lowest.node_id, _waits(lowest.holding)), lowest.holding.age_ms / 1000
+    return HeldBack(lowest.node_id, _pending_text(lowest.holding)), lowest.holding.age_ms / 1000
 
 
-def _waits(pending: Pending) -> str:
+def _pending_text(pending: Pending) -> str:
     job = f" of DDL job {pending.ddl_job_id}" if pending.ddl_job_id else ""
     if pending.writer:
         return (
-            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump ends it "
-            "by itself when that writer's lease in etcd has ended"
+            f"its prewrite {pending.start_ts}{job} waits for the commit of writer {pending.writer}: the pump settles "
+            "it when that writer's lease in etcd expires"
         )
     return (
-        f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if it is gone, "
-        "`binlogctl settle` ends the prewrite"
+        f"its prewrite {pending.start_ts}{job} waits for its commit; its writer holds no lease: if the writer is gone, "
+        "settle the prewrite with `binlogctl settle`"
     )
 
 
 @dataclass(slots=True)
 class PumpView:
-    """What is known of one pump, for the status page. `down_since`: unix seconds of its first unanswered question;
-    `left_ts`: it does not count since the position was there; `missed`: what it brought back that had been passed."""
+    """State of one pump for the status page. `down_since`: unix seconds of its first failed call; `left_ts`: position
+    at which it stopped counting; `missed`: binlogs at or below the position that it held when it rejoined."""
 
     node_id: str
     host: str = ""
@@ -99,7 +100,8 @@ def report_late(view: PumpView, found: Inspection) -> None:
     before = view.inspection.late_count if view.inspection else 0
     if found.late_count > before:
         _log.error(
-            "ALARM: commits arrived at or below a resolved ts already given out; what was read before lacks them",
+            "ALARM: a pump accepted commits at or below a resolved ts that it had published; batches read before lack "
+            "them",
             pump=view.node_id,
             count=found.late_count,
             commit_ts=list(found.late_ts),
@@ -107,7 +109,7 @@ def report_late(view: PumpView, found: Inspection) -> None:
 
 
 def report_pending(view: PumpView, found: Inspection) -> None:
-    """A prewrite without its commit holds everything back at its start_ts; its writer may be gone."""
+    """Log a prewrite that has been pending for long: it holds the watermark back at its start_ts."""
     oldest = found.pending[0] if found.pending else None
     if oldest is None or oldest.age_ms < PENDING_WARN_MS:
         view.pending_long.over(pump=view.node_id)

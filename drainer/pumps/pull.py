@@ -1,4 +1,4 @@
-"""Pulls one range from one pump, inside an executor. Synchronous; a worker keeps its channels between tasks."""
+"""Pulls one range from one pump in an executor. Synchronous; a worker process caches its channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from drainer.pumps.watermark import PumpRange
 
 MESSAGE_BYTES_MAX = 1 << 20
 PULL_TIMEOUT_S = 600.0
-CONNECT_TIMEOUT_S = 30.0  # a pump that is started again is waited for; one whose host is gone not for ten minutes
+CONNECT_TIMEOUT_S = 30.0  # long enough for a pump that restarts
 _PULL_RANGE = "/binlog.ext.PumpExt/PullRange"
 
 
@@ -33,13 +33,13 @@ def _channel(host: str, security: Security) -> grpc.Channel:
 
 
 def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[bytes]:
-    """Serialized PullRangeResp messages that hold every binlog of the range, ascending, fakes apart, and large ones in
+    """Yield serialized PullRangeResp messages with every binlog of the range, ascending, without fakes, large ones in
     parts (see drainer.pumps.binlog_parts).
 
-    Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where what came is not what was
-    planned (correctness rule 22); what was yielded before is then no whole range.
+    Raises PumpUnavailable, PurgedPosition, ClusterMismatch, and RangeDiffers at the end where the received binlogs
+    differ from the plan (correctness rule 22); then the yielded messages must not be applied.
     """
-    messages = _pull_ours if part.extension else _pull_go
+    messages = _pull_extension if part.extension else _pull_go
     who = f"pump {part.node_id} ({part.host})"
     received = Received(part.ends_pulls)
     try:
@@ -51,7 +51,7 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
         failure = translate(error, who, after_ts=part.after_ts)
         if not isinstance(failure, NoExtension):
             raise failure from error
-        # Planned while ours ran there: a Go pump has been started on its data-dir since.
+        # Planned with a pump of this project; a Go pump was started on its data-dir since.
         yield from pull(replace(part, extension=False, ends_pulls=False), cluster_id=cluster_id, security=security)
         return
     received.check(who, after_ts=part.after_ts, until_ts=part.until_ts)
@@ -60,8 +60,8 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
 
 
 def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
-    """The message, or in its place several where it holds a large binlog whole: one of our pumps from before parts
-    serves any so, and every pump a DDL."""
+    """The message, or several parts of it where it holds a large binlog whole: older pumps serve any large binlog so,
+    and every pump a DDL."""
     if found.whole_bytes or len(message) <= PART_BYTES_MAX:
         yield message
         return
@@ -71,7 +71,7 @@ def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
 
 
 def _connected(part: PumpRange, security: Security) -> grpc.Channel:
-    """The channel, with a connection that stands. PumpUnavailable if there is none in time."""
+    """The channel, connected. PumpUnavailable if it does not connect within CONNECT_TIMEOUT_S."""
     channel = _channel(part.host, security)
     ready = grpc.channel_ready_future(channel)
     try:
@@ -85,11 +85,11 @@ def _connected(part: PumpRange, security: Security) -> grpc.Channel:
 
 
 def payloads(message: bytes) -> list[bytes]:
-    """What one message of `pull` holds: binlogs, or a part of one."""
+    """The payloads of one message of `pull`: binlogs, or a part of one."""
     return list(ext.PullRangeResp.FromString(message).payloads)
 
 
-def _pull_ours(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
+def _pull_extension(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
     request = ext.PullRangeReq(
         cluster_id=cluster_id,
         after_ts=part.after_ts,
@@ -97,7 +97,7 @@ def _pull_ours(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Itera
         message_bytes_max=MESSAGE_BYTES_MAX,
         part_bytes_max=PART_BYTES_MAX,
     )
-    # No deserializer: the message goes to Spark as it came.
+    # No deserializer: the message is passed to Spark unchanged.
     call: grpc.UnaryStreamMultiCallable[ext.PullRangeReq, bytes] = channel.unary_stream(
         _PULL_RANGE, request_serializer=ext.PullRangeReq.SerializeToString
     )
@@ -105,8 +105,8 @@ def _pull_ours(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Itera
 
 
 def _pull_go(part: PumpRange, cluster_id: int, channel: grpc.Channel) -> Iterator[bytes]:
-    """A Go pump streams without end: stop at the first binlog at or above until_ts. There is one, for the driver
-    has seen it before it planned this range (drainer.pumps.go_pump)."""
+    """A Go pump streams without end: stop at the first binlog at or above until_ts, which exists because the driver
+    received it before it planned this range (drainer.pumps.go_pump)."""
     stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]
     request = pump_pb2.PullBinlogReq(clusterID=cluster_id, startFrom=pump_pb2.Pos(offset=part.after_ts))
     stream = stub.PullBinlogs(request, timeout=PULL_TIMEOUT_S)

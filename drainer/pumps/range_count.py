@@ -1,9 +1,9 @@
-"""What was planned for a range is what was pulled (correctness rule 22): the numbers, and the comparison. Pure.
+"""Compares the binlogs received for a range with those planned (correctness rule 22). Pure.
 
-    plan: the pump counts its index ──► PumpRange.planned ──► pull: compared with what came over the wire
-                                                         └──► apply: compared with what came through Spark
+    plan: the pump counts its index ──► PumpRange.planned ──► pull: compared with what was received over gRPC
+                                                         └──► apply: compared with what was received through Spark
 
-Fakes do not count, for a pull leaves them out; a transaction that two pumps hold counts on both.
+Fakes are not counted, because a pull omits them; a transaction that two pumps hold is counted on both.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from binlog.errors import BinlogError
 
 
 class RangeDiffers(BinlogError):
-    """More or less came of a range than was planned for it. Nothing of it has been applied."""
+    """More or fewer binlogs were received for a range than planned. None of them has been applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """So many binlogs with payloads of so many bytes; `size` None: nobody has counted them exactly."""
+    """Number of binlogs and bytes of their payloads; `size` None: not known exactly."""
 
     count: int = 0
     size: int | None = 0
@@ -43,7 +43,7 @@ class Counted:
 
 
 def together(parts: Iterable[Counted | None]) -> Counted | None:
-    """None where one of them is not known."""
+    """The sum; None if one of them is unknown."""
     total = Counted()
     for part in parts:
         if part is None:
@@ -53,11 +53,12 @@ def together(parts: Iterable[Counted | None]) -> Counted | None:
 
 
 def check(planned: Counted | None, found: Counted, *, who: str, after_ts: int, until_ts: int, where: str) -> None:
-    """RangeDiffers unless `found` is what was planned, as far as that is known. `where`: who received them."""
+    """Raise RangeDiffers unless `found` equals `planned` (None: unknown). `where`: end of the error's first
+    sentence."""
     if planned is None or (planned.count == found.count and planned.size in (None, found.size)):
         return
     raise RangeDiffers(
         f"{who}: the range ({after_ts}, {until_ts}] was planned with {planned}, but {found} came {where}. The position "
-        f"does not move; the range is planned anew, and where that ends in the same way the drainer stops: keep the "
+        "does not move; the range is planned again, and if that fails in the same way the drainer stops: keep the "
         f"pump's data-dir, its log may hold binlogs that it does not serve"
     )

@@ -1,7 +1,7 @@
-"""A range of pumps pulled into a file by the driver, for a transaction that is too large to be one value anywhere.
+"""Temporary file into which the driver pulls a range that contains a transaction too large for memory.
 
-The file has no name and lies where temporary files do; whatever becomes of this process, it is gone. It is mapped, not
-read: a binlog in it is a view, and its pages are given back as soon as they have been used.
+The file is unlinked, so it disappears with the process. It is memory-mapped: a binlog in it is a memoryview, and its
+pages are released after use.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from drainer.pumps.watermark import PumpRange
 
 
 class SpoolFailed(BinlogError):
-    """The folder for temporary files does not take a large transaction; the text names the folder."""
+    """A large transaction cannot be written to the directory of temporary files, which the text names."""
 
 
 class NotServed(BinlogError):
-    """A pump that told of a large transaction served its range without it. Nothing has been applied."""
+    """A pump announced a large transaction and served its range without it. Nothing has been applied."""
 
     def __init__(self, node_id: str, commit_ts: int) -> None:
         super().__init__(
-            f"pump {node_id} told of a large transaction of commit_ts {commit_ts} and did not serve it: look at its log"
+            f"pump {node_id} announced a large transaction of commit_ts {commit_ts} and did not serve it: see its log"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a binlog lies in the file."""
+    """Position of a binlog in the file, in bytes."""
 
     pump: str
     begin: int
@@ -45,7 +45,7 @@ class _Place:
 
 
 class Spool:
-    """Filled by `pull`, then read by `binlogs`. Open until `close`."""
+    """Call `pull`, then `binlogs`, then `close`."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="drainer-large-", buffering=0)  # noqa: SIM115  closed by `close`
@@ -58,21 +58,21 @@ class Spool:
         *,
         cluster_id: int,
         security: Security,
-        came: Callable[[int], None] = lambda _size: None,
+        on_bytes: Callable[[int], None] = lambda _size: None,
     ) -> None:
-        """Everything in the ranges; `came` is told of the bytes of each message.
+        """Write everything in the ranges to the file; `on_bytes` is called with the size of each message.
 
-        Raises what pulling raises, DecodeError where parts do not fit together, and SpoolFailed."""
+        Raises what pulling raises, DecodeError where parts are out of sequence, and SpoolFailed."""
         for part in ranges:
             begin = self._size
             for message in pull(part, cluster_id=cluster_id, security=security):
                 begin = self.take(part.node_id, message, begin)
-                came(len(message))
+                on_bytes(len(message))
             if begin != self._size:
                 raise BinlogError(f"pump {part.node_id} ({part.host}) ended a pull within a binlog")
 
     def take(self, pump: str, message: bytes, begin: int) -> int:
-        """Write a message; where the binlog begins that is not whole yet, or the next one."""
+        """Write a message; returns the offset of the incomplete binlog, or of the next one."""
         found = parse(message, self._size - begin)
         if found.whole_bytes:
             self._write(found.payloads[0])
@@ -93,13 +93,13 @@ class Spool:
                 view = view[self._file.write(view) :]
         except OSError as error:
             raise SpoolFailed(
-                f"{tempfile.gettempdir()}: a large transaction cannot be kept there, {self._size} bytes of it could: "
-                f"{error}; make room, or name another folder in TMPDIR"
+                f"{tempfile.gettempdir()}: cannot store a large transaction, {self._size} bytes were written: {error}; "
+                "free disk space, or set TMPDIR to another directory"
             ) from error
         self._size += len(data)
 
     def binlogs(self, large_bytes_min: int) -> Iterator[ServedBinlog]:
-        """The binlogs in the order they came; those of more than `large_bytes_min` as views of the file."""
+        """The binlogs in the order received; those above `large_bytes_min` bytes as views of the file."""
         if not self._size:
             return
         whole = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -110,12 +110,12 @@ class Spool:
             yield ServedBinlog(found.commit_ts, found.start_ts, place.pump, payload)
 
     def close(self) -> None:
-        """Views that are still in use keep the bytes."""
+        """Close the file; views still in use stay valid."""
         self._file.close()
 
 
 def give_back(view: memoryview) -> None:
-    """Let the kernel have the pages of a view's file that were looked at; looking again reads them again."""
+    """Release the resident pages of a view's file; a later access reads them again."""
     mapped = view.obj
     if isinstance(mapped, mmap.mmap):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Asks all pumps how far they are (correctness rule 8). The rules are in eligibility.py; here are the calls."""
+"""Computes the watermark from all pumps (correctness rule 8). The rules are in eligibility.py; the calls are here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
 from drainer.pumps.client import ExtensionPump, NoExtension, PumpClient
-from drainer.pumps.eligibility import Listed, counts, unchanged
+from drainer.pumps.eligibility import RegisteredPump, counts, unchanged
 from drainer.pumps.go_pump import SILENCE_MAX_S, GoPump
 from drainer.pumps.health import HeldBack, PumpView, report_late, report_pending
-from drainer.pumps.membership import Books
+from drainer.pumps.membership import Membership
 from drainer.pumps.range_count import Counted
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange, Watermark, watermark_of
 
@@ -29,29 +29,29 @@ Dial = Callable[[str, str, bool], PumpClient]  # node id, host, extension
 
 
 class PumpSet:
-    """The clients of all pumps, one by node id and address; made when first needed, closed together."""
+    """Clients of all pumps by (node id, host), created on demand and closed together."""
 
     def __init__(
         self,
         registry: Registry,
         dial: Dial,
         *,
-        books: Books | None = None,
+        membership: Membership | None = None,
     ) -> None:
-        """`books`: of who has a position that outlives it."""
+        """`membership`: None for a reader without a stored position."""
         self._registry = registry
         self._dial = dial
-        self._books = books
+        self._membership = membership
         self._probed_at: dict[str, float] = {}
         self._clients: dict[tuple[str, str], PumpClient] = {}
-        self._list: list[Listed] | None = None
+        self._list: list[RegisteredPump] | None = None
         self.views: dict[str, PumpView] = {}
 
     async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
-        """The watermark of all pumps that count for a position of `after_ts`.
+        """The watermark of all pumps that count at position `after_ts`.
 
-        Raises HeldBack while a pump that counts does not answer, ClusterMismatch and PurgedPosition for good.
-        The second list of one survey is the first of the next: equal lists around a longer time prove no less.
+        Raises HeldBack while a pump that counts does not answer (retry), ClusterMismatch and PurgedPosition (fatal).
+        The second list of one survey is the first of the next: equal lists over a longer time prove the same.
         """
         for _ in range(ATTEMPTS_MAX):
             before = self._list if self._list is not None else await self._read_list(after_ts)
@@ -62,17 +62,18 @@ class PumpSet:
             self._list = await self._read_list(after_ts)
             if not unchanged(before, self._list, after_ts=after_ts):
                 continue
-            marks = tuple(self._believe(p, a) for p, a in zip(asked, answers, strict=True))
-            if self._books is not None:
-                await self._books.settle(self.views, marks, self._clients, after_ts)
+            marks = tuple(self._accept(p, a) for p, a in zip(asked, answers, strict=True))
+            if self._membership is not None:
+                await self._membership.settle(self.views, marks, self._clients, after_ts)
             return watermark_of(marks, floor_ts=after_ts)
-        raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while they were asked")
+        raise HeldBack("", f"the list of pumps changed {ATTEMPTS_MAX} times while the pumps were queried")
 
     async def count(self, part: PumpRange) -> Counted | None:
-        """What a pull of `part` must bring, as its pump tells; None where it cannot. Raises HeldBack."""
+        """Number and bytes of binlogs that a pull of `part` must return; None if its pump does not know. Raises
+        HeldBack."""
         client = self._clients.get((part.node_id, part.host))
         if client is None or client.extension is not part.extension:
-            raise HeldBack(part.node_id, "it has changed since it was asked")
+            raise HeldBack(part.node_id, "its record changed while it was queried")
         try:
             return await client.count(after_ts=part.after_ts, until_ts=part.until_ts)
         except BinlogError as error:
@@ -81,14 +82,14 @@ class PumpSet:
             raise HeldBack(part.node_id, str(error)) from error
 
     async def inspect(self) -> None:
-        """Refresh what operators look at: pending prewrites and late commits. A pump that fails keeps its last."""
+        """Refresh pending prewrites and late commits for the status page; after a failure the last values stay."""
 
         async def one(key: tuple[str, str], client: PumpClient) -> None:
             view = self.views.get(key[0])
             try:
                 found = await client.inspect()
             except BinlogError:
-                return  # the survey reports a pump that is down
+                return  # a pump that is down is reported by the survey
             if view is not None and found is not None:
                 report_late(view, found)
                 report_pending(view, found)
@@ -101,26 +102,26 @@ class PumpSet:
         clients, self._clients = self._clients, {}
         await asyncio.gather(*(client.close() for client in clients.values()))
 
-    async def _read_list(self, after_ts: int) -> list[Listed]:
+    async def _read_list(self, after_ts: int) -> list[RegisteredPump]:
         try:
             listing = await self._registry.list("pumps")
         except EtcdError as error:
             raise HeldBack("", f"the registry does not answer: {error}") from error
         if listing.unreadable:
             raise HeldBack(listing.unreadable[0], "its record in the registry cannot be read")
-        pumps = [listed(record) for record in listing.nodes]
+        pumps = [registered_pump(record) for record in listing.nodes]
         for pump in pumps:
             view = self.views.setdefault(pump.node_id, PumpView(pump.node_id))
             view.host, view.state, view.counts = pump.host, pump.state, counts(pump, after_ts=after_ts)
-            view.left_ts = self._books.left_ts(pump.node_id) if self._books is not None else None
+            view.left_ts = self._membership.left_ts(pump.node_id) if self._membership is not None else None
             if not view.counts:
                 view.error, view.down_since = "", None
-                view.away.over("a pump that did not answer does not count any more", pump=pump.node_id)
+                view.away.over("a pump that does not answer no longer counts for the watermark", pump=pump.node_id)
         here = {pump.node_id for pump in pumps}
         for view in self.views.values():
-            if view.node_id not in here:  # nothing of ours removes a record
+            if view.node_id not in here:  # only an operator removes a record
                 view.counts, view.error, view.down_since = False, "its record was removed from the registry", None
-                view.away.over("a pump that did not answer has no record any more", pump=view.node_id)
+                view.away.over("a pump that does not answer was removed from the registry", pump=view.node_id)
         await self._drop_clients({(pump.node_id, pump.host) for pump in pumps if pump.state is not State.OFFLINE})
         return pumps
 
@@ -128,7 +129,7 @@ class PumpSet:
         for key in [key for key in self._clients if key not in wanted]:
             await self._clients.pop(key).close()
 
-    async def _ask(self, pump: Listed, after_ts: int, limits: Limits) -> PumpMark:
+    async def _ask(self, pump: RegisteredPump, after_ts: int, limits: Limits) -> PumpMark:
         key = (pump.node_id, pump.host)
         client = self._clients.get(key)
         if client is None:
@@ -144,8 +145,9 @@ class PumpSet:
             client = self._clients[key] = self._dial(pump.node_id, pump.host, False)
             return await client.mark(after_ts=after_ts, limits=limits)
 
-    async def _probe(self, pump: Listed, after_ts: int, limits: Limits) -> PumpMark | None:
-        """A Go pump's connection was lost: one of ours may have taken its place. Its answer then, else None."""
+    async def _probe(self, pump: RegisteredPump, after_ts: int, limits: Limits) -> PumpMark | None:
+        """After the connection to a Go pump was lost: the answer of a Python pump that replaced it, None if there is
+        none."""
         key, now = (pump.node_id, pump.host), time.monotonic()
         if now - self._probed_at.get(pump.node_id, -PROBE_EVERY_S) < PROBE_EVERY_S:
             return None
@@ -154,15 +156,15 @@ class PumpSet:
         try:
             found = await new.mark(after_ts=after_ts, limits=limits)
         except BinlogError as error:
-            old.interrupted = not isinstance(error, NoExtension)  # it answers, and is what it was
+            old.interrupted = not isinstance(error, NoExtension)  # it answers and is still a Go pump
             await new.close()
             return None
         self._clients[key] = new
         await old.close()
-        _log.info("a pump of ours runs where a Go pump was", pump=pump.node_id, host=pump.host)
+        _log.info("a Python pump replaced a Go pump", pump=pump.node_id, host=pump.host)
         return found
 
-    def _believe(self, pump: Listed, answer: PumpMark | BaseException) -> PumpMark:
+    def _accept(self, pump: RegisteredPump, answer: PumpMark | BaseException) -> PumpMark:
         view = self.views[pump.node_id]
         if isinstance(answer, PumpMark):
             view.away.over(pump=pump.node_id)
@@ -177,10 +179,10 @@ class PumpSet:
         raise HeldBack(pump.node_id, why) from answer
 
 
-def listed(record: NodeRecord) -> Listed:
-    """A registry record as rule 8 needs it."""
+def registered_pump(record: NodeRecord) -> RegisteredPump:
+    """Convert a registry record."""
     status = record.status
-    return Listed(
+    return RegisteredPump(
         status.node_id,
         status.host,
         status.state,
@@ -191,7 +193,7 @@ def listed(record: NodeRecord) -> Listed:
 
 
 def dial_with(cluster_id: int, security: Security, *, silence_max_s: float = SILENCE_MAX_S) -> Dial:
-    """Clients of this cluster's pumps. `silence_max_s`: see go_pump.py."""
+    """Factory of clients for this cluster's pumps. `silence_max_s`: see go_pump.py."""
 
     def dial(node_id: str, host: str, extension: bool) -> PumpClient:
         if extension:

@@ -1,4 +1,4 @@
-"""How far each pump is, and what that makes of all of them together. Values only; survey.py asks the pumps."""
+"""Watermarks of single pumps and of all together, and the ranges to pull. Values only; survey.py makes the calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Stop(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a batch may hold, asked of each pump. 0 = no bound.
+    """Limits of a batch, sent to each pump. 0: no limit.
 
     `stop_at_schema`: end before the first DDL and before the first row above `schema_version`. `large_bytes_min`: end
-    before a transaction of rows of more bytes, which is a batch of its own.
+    before a row transaction of more bytes, which becomes a batch of its own.
     """
 
     batch_bytes_max: int
@@ -36,8 +36,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A prewrite whose commit has not come: its pump's resolved ts stays below it. `writer`: the id it names, in hex
-    digits; "" for one of TiDB's, which the pump does not end by itself when its writer is gone."""
+    """A prewrite without its commit: its pump's resolved ts stays below it. `age_ms`: milliseconds. `writer`: hex id of
+    the SDK writer; "" for a TiDB's prewrite, which the pump does not settle by the lease of a writer."""
 
     start_ts: int
     age_ms: int
@@ -47,16 +47,16 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class PumpMark:
-    """One pump's answer for (after_ts, …]. `end_ts`: last ts of the batch as this pump alone would cut it, with
-    `batch_bytes` and `batch_count` in it; `split_ts`: ascending, where readers may share it; `purged_ts`: binlogs at
-    or below may be gone; `extension`: one of ours, else a Go pump; `stop_bytes`: of the transaction at `stop_ts`, where
-    `stop` is LARGE.
+    """One pump's answer for (after_ts, …]. `end_ts`: last ts of the batch for this pump alone, with
+    `batch_bytes` and `batch_count` in it; `split_ts`: ascending, where the batch can be split between readers;
+    `purged_ts`: binlogs at or below may be purged; `extension`: False for a Go pump; `stop_bytes`: of the transaction
+    at `stop_ts`, where `stop` is LARGE.
 
-    For rule 22: `last_ts` is the last binlog of the batch (0: none, or it does not tell), `splits` what lies up to each
-    of `split_ts` (empty: it does not tell), `bytes_exact` whether bytes are just what a pull brings, and `ends_pulls`
-    whether its pulls end with a count and it counts when asked: ours of before do not.
+    For rule 22: `last_ts` is the last binlog of the batch (0: none or unknown), `splits` the counts up to each of
+    `split_ts` (empty: unknown), `bytes_exact` whether bytes equal those of a pull, and `ends_pulls` whether the pump
+    ends pulls with a count and supports Count; older pumps do not.
 
-    `holding`: the prewrite that keeps `resolved_ts` where it is; None where none does, or the pump does not tell."""
+    `holding`: the prewrite that keeps `resolved_ts` where it is; None where there is none, or it is unknown."""
 
     node_id: str
     host: str
@@ -78,11 +78,11 @@ class PumpMark:
 
     @property
     def empty(self) -> bool:
-        """Nothing of this pump lies in (after_ts, resolved_ts]."""
+        """Whether this pump has no binlogs in (after_ts, resolved_ts]."""
         return self.stop is Stop.RESOLVED and self.batch_count == 0
 
     def bytes_until(self, ts: int) -> int:
-        """Roughly how many bytes of this batch lie at or below `ts`, counted in the pieces that `split_ts` cuts."""
+        """Approximate bytes of this batch at or below `ts`, in steps of the pieces between `split_ts`."""
         if ts >= self.end_ts:
             return self.batch_bytes
         pieces = len(self.split_ts) + 1
@@ -90,7 +90,7 @@ class PumpMark:
         return self.batch_bytes * (passed + 1) // pieces
 
     def counted(self, ts: int) -> Counted | None:
-        """Exactly what lies in (after_ts, ts], where this answer tells it."""
+        """Exact counts of (after_ts, ts]; None where this answer does not have them."""
         if ts == self.end_ts or (ts < self.end_ts and (not self.batch_count or 0 < self.last_ts <= ts)):
             return Counted(self.batch_count, self.batch_bytes if self.bytes_exact else None)
         found = next((part for split, part in zip(self.split_ts, self.splits, strict=False) if split == ts), None)
@@ -99,7 +99,7 @@ class PumpMark:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """Everything at or below `ts` is final on every pump that counts, and on no other pump is anything unread."""
+    """Everything at or below `ts` is final on every pump that counts, and no other pump has unread binlogs."""
 
     ts: int
     marks: tuple[PumpMark, ...]
@@ -126,8 +126,8 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class PumpRange:
-    """One pull: everything of one pump in (after_ts, until_ts]. `planned`: what that is, where it is known;
-    `ends_pulls`: the pump says at the end of the pull what it has sent."""
+    """One pull: all binlogs of one pump in (after_ts, until_ts]. `planned`: their counts, None if unknown;
+    `ends_pulls`: the pump ends the pull with the counts of what it sent."""
 
     node_id: str
     host: str
@@ -139,12 +139,12 @@ class PumpRange:
 
 
 def watermark_of(marks: tuple[PumpMark, ...], *, floor_ts: int) -> Watermark:
-    """The least resolved ts of the pumps that count; `floor_ts` where none does (all offline: nothing can come)."""
+    """The least resolved ts of the pumps that count; `floor_ts` where there are none."""
     return Watermark(min((mark.resolved_ts for mark in marks), default=floor_ts), marks)
 
 
 def ranges_of(mark: PumpMark, *, after_ts: int, until_ts: int, pieces_max: int) -> tuple[PumpRange, ...]:
-    """Cut one pump's part of (after_ts, until_ts] at its `split_ts` into at most `pieces_max` ranges in order."""
+    """Split one pump's part of (after_ts, until_ts] at its `split_ts` into at most `pieces_max` ranges, in order."""
     splits = [ts for ts in mark.split_ts if after_ts < ts < until_ts]
     pieces = max(1, min(pieces_max, len(splits) + 1))
     cuts = [splits[(i * (len(splits) + 1)) // pieces - 1] for i in range(1, pieces)]

@@ -32,7 +32,7 @@ def _layout(at: TableAt) -> tuple[Layout, GeneralReader]:
 def _usual_reader(at: TableAt, needed: frozenset[int]) -> UsualReader | None:
     """None where a column takes the value of another one."""
     layout = _layout(at)[0]
-    return None if any(target.heir_of for target in layout.targets) else UsualReader(layout, needed)
+    return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
 
 
 class Codec:
@@ -101,11 +101,11 @@ class Codec:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
-            coming = self._view.coming.get((self._at.table_id, column_id))
-            if coming is not None and coming.shows_nothing(values.get(column_id), values):
+            coming = self._view.upcoming_columns.get((self._at.table_id, column_id))
+            if coming is not None and coming.may_precede_ddl(values.get(column_id), values):
                 return
             if column_id in self._at.current.columns_by_id:
-                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.going:
+                if not self.shape.foldable and (self._at.table_id, column_id) in self._view.columns_being_dropped:
                     raise ColumnGoing(
                         table_id=self._at.table_id,
                         column_id=column_id,
@@ -151,6 +151,7 @@ def shape_of(at: TableAt, layout: Layout) -> TableShape:
         row_key=layout.key.row_key,
         unique=layout.key.unique,
         fractions=tuple(_fraction(t.form) for t in layout.targets),
+        families=tuple(t.form.family.value for t in layout.targets),
     )
 
 

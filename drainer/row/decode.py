@@ -50,7 +50,7 @@ class Decoder:
         if self.view.must_verify(table_id, schema_version):
             self._unverified.setdefault(table_id, (schema_version, commit_ts))
         made = None
-        stray = self.view.stray(table_id, schema_version)
+        stray = self.view.relocation(table_id, schema_version)
         if stray is not None:
             self._strays[key] = StrayRows(table_id, stray, self.view)
         else:

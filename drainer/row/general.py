@@ -66,8 +66,8 @@ class GeneralReader:
 def _cell(target: Target, values: Mapping[int, Datum]) -> Carrier:
     try:
         if target.id not in values:
-            if target.heir_of is not None and target.heir_of[0] in values:
-                return target.inherit(values[target.heir_of[0]])
+            if target.old_column_id is not None and target.old_column_id[0] in values:
+                return target.inherit(values[target.old_column_id[0]])
             return target.default
         return target.form.carrier(values[target.id])
     except DecodeError as err:

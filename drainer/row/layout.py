@@ -23,20 +23,20 @@ from drainer.schema.view import TableAt
 class Target:
     """One column of the destination's row. `default` is the carrier of a row that lacks the column (D-TR-03).
 
-    `heir_of`: id and type of the column whose value it takes there, of a row from before its type was changed.
+    `old_column_id`: id and type of the column whose value it takes there, of a row from before its type was changed.
     """
 
     id: int
     name: str
     form: Form
     default: Carrier
-    heir_of: tuple[int, FieldType] | None = None
+    old_column_id: tuple[int, FieldType] | None = None
 
     def inherit(self, value: Datum) -> Carrier:
         """The carrier of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""
-        assert self.heir_of is not None
+        assert self.old_column_id is not None
         try:
-            return self.form.carrier(flatten(to_text(value, self.heir_of[1]), self.form.kind))
+            return self.form.carrier(flatten(to_text(value, self.old_column_id[1]), self.form.kind))
         except ValueError as error:
             raise DecodeError("value of another type", offset=0, detail=str(error)) from None
 
@@ -93,8 +93,8 @@ def layout_of(table: TableAt) -> Layout:
     for column in replicated(table.current):
         written = known.get(column.id, column)
         form = Form.of(written.type)
-        heir_of = None if column.id in known else _ancestor(column.id, table)
-        targets.append(Target(column.id, column.name, form, form.carrier(missing_value(written)), heir_of))
+        old_column_id = None if column.id in known else _ancestor(column.id, table)
+        targets.append(Target(column.id, column.name, form, form.carrier(missing_value(written)), old_column_id))
     place = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(

@@ -1,4 +1,4 @@
-"""`ddl-rewrite` rules: the operator's own text for a DDL the destination cannot run. Pure."""
+"""`ddl-rewrite` rules: statements configured by the operator in place of a DDL. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from binlog.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """For one DDL, named by its job id or by the commit_ts of its binlog. Empty `sql`: it does not run at all.
+    """Replacement of one DDL, named by its job id or by the commit_ts of its binlog. Empty `sql`: the DDL is skipped.
 
-    A DDL that runs ahead of its binlog (rule 14) has no commit_ts yet unless its binlog is in the same batch: a job
-    id always finds it.
+    A DDL that runs before its binlog (rule 14) has no commit_ts yet unless its binlog is in the same batch; a job id
+    always matches.
     """
 
     sql: tuple[str, ...]
@@ -22,7 +22,7 @@ class RewriteRule:
 
 
 class RewriteRules:
-    """Looks a rule up. Raises ConfigError on a rule that names nothing, or two rules for one DDL."""
+    """Finds the rule of a DDL. Raises ConfigError for a rule with neither or both names, or two rules for one DDL."""
 
     def __init__(self, rules: Sequence[RewriteRule] = ()) -> None:
         self._by_job: dict[int, tuple[str, ...]] = {}
@@ -38,6 +38,6 @@ class RewriteRules:
             table[key] = rule.sql
 
     def text_for(self, job_id: int, commit_ts: int) -> tuple[str, ...] | None:
-        """The replacing statements, or None where no rule speaks of this DDL. `commit_ts` 0 = not known."""
+        """The replacement statements; None where no rule names this DDL. `commit_ts`: 0 if unknown."""
         by_job = self._by_job.get(job_id)
         return by_job if by_job is not None else self._by_ts.get(commit_ts)

@@ -1,4 +1,4 @@
-"""What can go wrong when a row or a DDL is matched with a schema. Each error names the thing and the place."""
+"""Errors of schema lookup and DDL history. Each names the object and its position."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from binlog.errors import BinlogError
 
 
 class SchemaError(BinlogError):
-    """Something upstream's DDL history does not explain. Survives pickling, for it is raised in executors too."""
+    """Base class: a row or DDL does not fit the known DDL history. Can be pickled, because executors raise it too."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _revive, (type(self), self.args, dict(self.__dict__))
@@ -20,7 +20,7 @@ def _revive(kind: type[SchemaError], args: tuple[object, ...], fields: dict[str,
 
 
 class HistoryBroken(SchemaError):
-    """A history source gave something that is not a list of jobs; `place` is a file and line, or a URL."""
+    """A history source returned something other than a list of jobs. `place`: file and line, or URL."""
 
     def __init__(self, place: str, detail: str) -> None:
         super().__init__(f"DDL history {place}: {detail}")
@@ -29,7 +29,7 @@ class HistoryBroken(SchemaError):
 
 
 class HistoryUnavailable(HistoryBroken):
-    """A source does not answer now; it may later."""
+    """A history source does not answer; retried."""
 
 
 class TableUnknown(SchemaError):
@@ -39,8 +39,7 @@ class TableUnknown(SchemaError):
         super().__init__(
             f"no DDL job is known for table id {table_id} (row of commit_ts {commit_ts}, schema version "
             f"{schema_version}): the DDL history is incomplete. Give the whole history (TiDB's /ddl/history as a "
-            f"file or the URL of a status port), or put {commit_ts} into ignore-txn-commit-ts to leave this "
-            f"transaction out"
+            f"file or the URL of a status port), or put {commit_ts} into ignore-txn-commit-ts to skip this transaction"
         )
         self.table_id = table_id
         self.schema_version = schema_version
@@ -48,15 +47,17 @@ class TableUnknown(SchemaError):
 
 
 class JobUnknown(SchemaError):
-    """The walk needs a job that is not known yet: read the history again and walk on.
+    """The segmenter needs a job that has not been read yet: read the history again and continue.
 
-    `job_id` is the DDL binlog's, or None when a row's `version` is above everything asked for so far. Everything
-    up to and with `final_ts` has been handed out and is final; the binlog of `commit_ts` has not.
+    `job_id`: of the DDL binlog, or None where a row's schema `version` is above the one read so far. Steps up to and
+    including `final_ts` have been yielded; the binlog of `commit_ts` has not.
     """
 
     def __init__(self, *, job_id: int | None, version: int | None, commit_ts: int, final_ts: int) -> None:
         wanted = f"DDL job {job_id}" if job_id is not None else f"the jobs up to schema version {version}"
-        super().__init__(f"{wanted} needed by the binlog of commit_ts {commit_ts} not in the known DDL history")
+        super().__init__(
+            f"{wanted} needed by the binlog of commit_ts {commit_ts} is not in the DDL history read so far"
+        )
         self.job_id = job_id
         self.version = version
         self.commit_ts = commit_ts
@@ -64,12 +65,12 @@ class JobUnknown(SchemaError):
 
 
 class JobMissing(SchemaError):
-    """A DDL binlog's job is in no source, and the sources say that they have everything."""
+    """The job of a DDL binlog is in none of the sources, although they are complete."""
 
     def __init__(self, *, job_id: int, commit_ts: int, sources: str) -> None:
         super().__init__(
-            f"DDL job {job_id} (binlog of commit_ts {commit_ts}) is in no DDL history given: {sources}. Add a source "
-            f"that has it, or put {commit_ts} into ignore-txn-commit-ts to leave this DDL out"
+            f"DDL job {job_id} (binlog of commit_ts {commit_ts}) is in none of the DDL history sources: {sources}. Add "
+            f"a source that has it, or put {commit_ts} into ignore-txn-commit-ts to skip this DDL"
         )
         self.job_id = job_id
         self.commit_ts = commit_ts
@@ -81,7 +82,8 @@ class UnknownColumn(SchemaError):
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
         super().__init__(
             f"column id {column_id} of table id {table_id} (row of commit_ts {commit_ts}, schema version "
-            f"{schema_version}) is in no TableInfo known: a DDL on this table is running or its job is not known yet"
+            f"{schema_version}) is in no known TableInfo: a DDL on this table is running, or its job has not been read "
+            "yet"
         )
         self.table_id = table_id
         self.column_id = column_id
@@ -90,14 +92,14 @@ class UnknownColumn(SchemaError):
 
 
 class TableUnverified(SchemaError):
-    """Rows are of a version up to which these tables have not been asked for: a DDL that is running may already make
-    them other than the newest known job says (see drainer.schema.running_ddl)."""
+    """Rows are of a schema version for which these tables have not been compared with the status port: a running DDL
+    may already have changed them (see drainer.schema.running_ddl)."""
 
     def __init__(self, *, table_ids: tuple[int, ...], schema_version: int, commit_ts: int) -> None:
         shown = ", ".join(map(str, table_ids[:5])) + (", …" if len(table_ids) > 5 else "")
         super().__init__(
-            f"a DDL that no source shows yet is running, or may be, on table id {shown} (row of commit_ts {commit_ts}, "
-            f"schema version {schema_version})"
+            f"a DDL that the history does not show yet may be running on table id {shown} (row of commit_ts "
+            f"{commit_ts}, schema version {schema_version})"
         )
         self.table_ids = table_ids
         self.schema_version = schema_version
@@ -105,13 +107,13 @@ class TableUnverified(SchemaError):
 
 
 class ColumnGoing(SchemaError):
-    """An update lacks a column that a pending job drops: the job must run before it, for the row has no key and is not
-    found by a value that it does not tell."""
+    """An update lacks a column that a pending job drops. The job must run first: the row has no key and is matched by
+    all its columns."""
 
     def __init__(self, *, table_id: int, column_id: int, schema_version: int, commit_ts: int) -> None:
         super().__init__(
-            f"column id {column_id} of table id {table_id} is not in an updated row of commit_ts {commit_ts}, schema "
-            f"version {schema_version}: a DDL that drops it must run first"
+            f"column id {column_id} of table id {table_id} is missing in an updated row of commit_ts {commit_ts}, "
+            f"schema version {schema_version}: a DDL that drops it must run first"
         )
         self.table_id = table_id
         self.column_id = column_id

@@ -1,7 +1,8 @@
-"""Which schemas and tables are replicated (D-FI-01, D-FI-02). Pure.
+"""Replication filter: which databases and tables are replicated. Pure.
 
 A pattern that begins with `~` is an unanchored regular expression of the rest; any other is a whole name. Both
-ignore case. The original also reads whole names as regular expressions (`a.b` matches `axb`); here a name is a name.
+ignore case. The original also reads whole names as regular expressions (`a.b` matches `axb`); here it is compared
+literally.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TablePattern = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Allowed when it matches `do_dbs` or `do_tables` (if either is given), and neither ignore list.
+    """Allows a table that matches `do_dbs` or `do_tables` (if either is given) and no ignore list.
 
     A DDL on a database has the table name "", so CREATE DATABASE passes an allow list only through `do_dbs`.
     """

@@ -1,7 +1,7 @@
-"""What each kind of DDL job does to the catalog (X-09, X-10, X-11). Nothing here is fatal; upstream stops (L-02):
+"""Effects of each kind of DDL job on the catalog. Nothing here raises; upstream stops (L-02).
 
-a job that does not fit what is known is applied as far as it can be and reported, because a table that is never
-written must not stop the others; a row that then finds no table is a named error of its own.
+A job that does not fit the catalog is applied as far as possible and logged, because a table without rows must not stop
+the others. A row whose table is then unknown raises TableUnknown.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from drainer.schema.view import Gone
 
 Changes = tuple[TableChange, ...]
 _log = get_logger(__name__)
-_TAKES_PARTITIONS = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
+_DROPS_PARTITIONS = frozenset({ActionType.DROP_TABLE_PARTITION, ActionType.TRUNCATE_TABLE_PARTITION})
 
 
 def apply(catalog: Catalog, job: Job, public_version: int = 0) -> Changes:
-    """Change `catalog` by one finished job; returns what happened to each table, in order.
+    """Apply one finished job to `catalog`; returns the change of each table, in order.
 
-    A RENAME ring names one id several times. Jobs of skipped kinds change nothing. `public_version`: from which on
-    rows are as the job leaves the table, its own where it is not given.
+    A cyclic RENAME returns one id several times. Jobs of skipped kinds change nothing. `public_version`: the schema
+    version from which rows match the table after the job; 0: the job's own.
     """
     if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
         return ()
-    if job.type in _TAKES_PARTITIONS:
-        _lose_partitions(catalog, job, public_version or job.schema_version)
+    if job.type in _DROPS_PARTITIONS:
+        _drop_partitions(catalog, job, public_version or job.schema_version)
     return _EFFECTS.get(job.type, _replace)(catalog, job)
 
 
@@ -45,20 +45,20 @@ def _create_schema(catalog: Catalog, job: Job) -> Changes:
 
 
 def _drop_schema(catalog: Catalog, job: Job) -> Changes:
-    buried = catalog.bury_schema(job.schema_id)
-    return tuple(TableChange(Located(i, t.schema, t.current), None) for i, t in buried.items())
+    dropped_schemas = catalog.drop_schema(job.schema_id)
+    return tuple(TableChange(Located(i, t.schema, t.current), None) for i, t in dropped_schemas.items())
 
 
 def _flashback_schema(catalog: Catalog, job: Job) -> Changes:
     _create_schema(catalog, job)
     name = _schema_name(catalog, job)
     changes = []
-    for table_id, table in catalog.buried.pop(job.schema_id, {}).items():
+    for table_id, table in catalog.dropped_schemas.pop(job.schema_id, {}).items():
         catalog.tables[table_id] = table.moved(name, job.schema_id)
         catalog.gone.pop(table_id, None)
         changes.append(TableChange(None, catalog.locate(table_id)))
     if not changes:
-        _log.warning("FLASHBACK DATABASE of a schema whose tables are not known", job_id=job.id, schema=name)
+        _log.warning("FLASHBACK DATABASE of a schema whose tables are unknown", job_id=job.id, schema=name)
     return tuple(changes)
 
 
@@ -73,11 +73,11 @@ def _create_many(catalog: Catalog, job: Job) -> Changes:
 
 
 def _create_one(catalog: Catalog, job: Job, info: TableInfo) -> TableChange:
-    # CREATE OR REPLACE VIEW gives a new id to a name that is there.
-    taken = catalog.named(job.schema_id, info.name) if job.type == ActionType.CREATE_VIEW else None
-    before = catalog.locate(taken) if taken is not None else None
-    if taken is not None and taken != info.id:
-        catalog.bury(taken, Gone.DROPPED)
+    # CREATE OR REPLACE VIEW gives an existing name a new id.
+    existing = catalog.named(job.schema_id, info.name) if job.type == ActionType.CREATE_VIEW else None
+    before = catalog.locate(existing) if existing is not None else None
+    if existing is not None and existing != info.id:
+        catalog.drop_table(existing, Gone.DROPPED)
     catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
     return TableChange(before, catalog.locate(info.id))
 
@@ -86,7 +86,7 @@ def _drop(catalog: Catalog, job: Job) -> Changes:
     before = catalog.locate(job.table_id)
     if before is None and job.table_info is not None:
         before = Located(job.table_id, _schema_name(catalog, job), job.table_info)
-    catalog.bury(job.table_id, Gone.DROPPED)
+    catalog.drop_table(job.table_id, Gone.DROPPED)
     return (TableChange(before, None),) if before else ()
 
 
@@ -94,7 +94,7 @@ def _truncate(catalog: Catalog, job: Job) -> Changes:
     if job.table_info is None:
         return _without_info(job)
     before = catalog.locate(job.table_id)
-    catalog.bury(job.table_id, Gone.TRUNCATED)
+    catalog.drop_table(job.table_id, Gone.TRUNCATED)
     catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, job.table_info)
     return (TableChange(before, catalog.locate(job.table_info.id)),)
 
@@ -106,7 +106,7 @@ def _rename(catalog: Catalog, job: Job) -> Changes:
 
 
 def _rename_many(catalog: Catalog, job: Job) -> Changes:
-    """X-09: ids and new names come from the job, the target schemas only from the text."""
+    """RENAME of several tables: ids and new names are in the job, the target schemas only in its text."""
     infos = job.multiple_table_infos
     targets = _target_schemas(catalog, job, infos)
     changes = []
@@ -120,27 +120,27 @@ def _rename_many(catalog: Catalog, job: Job) -> Changes:
 
 
 def _target_schemas(catalog: Catalog, job: Job, infos: tuple[TableInfo, ...]) -> list[str]:
-    """The schema each renamed table goes to. An unqualified name means the session's schema, which the job does not
-    tell: it is where a table with an unqualified old name stood, else the job's own (that of the last target)."""
+    """The target schema of each renamed table. An unqualified name refers to the session's schema, which the job does
+    not record: it is that of a table with an unqualified old name, else the job's own (that of the last target)."""
     last = _schema_name(catalog, job)
     try:
         pairs: tuple[RenamePair, ...] = rename_pairs(job.query)
     except RenameUnreadable as error:
-        _log.warning("RENAME TABLE cannot be read", job_id=job.id, error=str(error))
+        _log.warning("cannot parse RENAME TABLE", job_id=job.id, error=str(error))
         pairs = ()
     if len(pairs) != len(infos):
-        return [_home(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
+        return [_schema_of(catalog, info.id, last) for info in infos[:-1]] + [last] * bool(infos)
     session = last
     for pair, info in zip(pairs, infos, strict=True):
         if pair.old_schema is None:
-            session = _home(catalog, info.id, last)
+            session = _schema_of(catalog, info.id, last)
             break
     return [pair.new_schema or session for pair in pairs]
 
 
-def _home(catalog: Catalog, table_id: int, otherwise: str) -> str:
+def _schema_of(catalog: Catalog, table_id: int, default: str) -> str:
     found = catalog.tables.get(table_id)
-    return found.schema if found else otherwise
+    return found.schema if found else default
 
 
 def _move(catalog: Catalog, job: Job, info: TableInfo, schema_id: int, schema: str) -> TableChange:
@@ -154,23 +154,25 @@ def _move(catalog: Catalog, job: Job, info: TableInfo, schema_id: int, schema: s
 
 
 def _exchange(catalog: Catalog, job: Job) -> Changes:
-    """X-10: the normal table takes the id of the partition, which the partition definitions give away."""
+    """EXCHANGE PARTITION: the normal table gets the id of the partition that is missing in the new definitions."""
     info = job.table_info
     if info is None:
         return _without_info(job)
     before_normal, before_parted = catalog.locate(job.table_id), catalog.locate(info.id)
     if before_normal is None or before_parted is None:
-        _log.warning("EXCHANGE PARTITION of a table that is not known", job_id=job.id, table_id=job.table_id)
+        _log.warning("EXCHANGE PARTITION of an unknown table", job_id=job.id, table_id=job.table_id)
         return _replace(catalog, job)
-    given = partition_ids(before_parted.info) - partition_ids(info)
-    if len(given) != 1:
-        _log.warning("EXCHANGE PARTITION whose partition cannot be told", job_id=job.id, candidates=len(given))
+    removed = partition_ids(before_parted.info) - partition_ids(info)
+    if len(removed) != 1:
+        _log.warning(
+            "EXCHANGE PARTITION: cannot determine the exchanged partition", job_id=job.id, candidates=len(removed)
+        )
         return _replace(catalog, job)
-    new_id = given.pop()
-    # Rows of older versions lie where their physical id has gone.
-    homes: dict[int, int | None] = {job.table_id: info.id, new_id: new_id}
-    catalog.rehome(info.id, job.schema_version, before_parted.info, homes)
-    catalog.rehome(job.table_id, job.schema_version, before_normal.info, {})
+    new_id = removed.pop()
+    # Rows of older versions belong to the table that holds their physical id now.
+    relocated_ids: dict[int, int | None] = {job.table_id: info.id, new_id: new_id}
+    catalog.relocate(info.id, job.schema_version, before_parted.info, relocated_ids)
+    catalog.relocate(job.table_id, job.schema_version, before_normal.info, {})
     catalog.renumber(job.table_id, new_id)
     catalog.tables[info.id] = catalog.tables[info.id].add(job.schema_version, info)
     return (
@@ -179,18 +181,18 @@ def _exchange(catalog: Catalog, job: Job) -> Changes:
     )
 
 
-def _lose_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
-    """Rows of older versions in the partitions that go are gone with them, whenever they come."""
+def _drop_partitions(catalog: Catalog, job: Job, public_version: int) -> None:
+    """Record that rows of older versions in the dropped partitions are dropped, also if they arrive later."""
     info = job.table_info
     before = catalog.locate(info.id) if info is not None else None
     if info is not None and before is not None:
-        lost = partition_ids(before.info) - partition_ids(info)
-        if lost:
-            catalog.rehome(info.id, public_version, before.info, dict.fromkeys(lost))
+        dropped = partition_ids(before.info) - partition_ids(info)
+        if dropped:
+            catalog.relocate(info.id, public_version, before.info, dict.fromkeys(dropped))
 
 
 def _replace(catalog: Catalog, job: Job) -> Changes:
-    """Every other kind: the job's TableInfo is the table from now on."""
+    """Every other kind: the job's TableInfo replaces the table's."""
     info = job.table_info
     if info is None:
         return _without_info(job)
@@ -199,7 +201,7 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
         old_id = job.table_id
     before = catalog.locate(old_id)
     if before is None:
-        _log.warning("DDL job on a table that is not known", job_id=job.id, table_id=info.id, table=info.name)
+        _log.warning("DDL job on an unknown table", job_id=job.id, table_id=info.id, table=info.name)
         catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
         return (TableChange(None, catalog.locate(info.id)),)
     if old_id != info.id:
@@ -212,12 +214,12 @@ def _replace(catalog: Catalog, job: Job) -> Changes:
 
 
 def _without_info(job: Job) -> Changes:
-    _log.warning("DDL job has no TableInfo and is left out", job_id=job.id, kind=job.type.name)
+    _log.warning("DDL job has no TableInfo and is ignored", job_id=job.id, kind=job.type.name)
     return ()
 
 
 def _schema_name(catalog: Catalog, job: Job) -> str:
-    """The job's schema by id; by the job's own word where the history does not begin at the beginning."""
+    """The job's schema name by id; where the history is incomplete, the name recorded in the job."""
     known = catalog.schemas.get(job.schema_id)
     if known is None and job.schema_name:
         known = catalog.schemas[job.schema_id] = job.schema_name

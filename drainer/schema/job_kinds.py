@@ -1,4 +1,4 @@
-"""Which DDL jobs matter, and to what. Tables of facts; no rules beyond membership."""
+"""Classification of DDL job types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from binlog.tidb.job import ActionType, Job
 
 from drainer.schema.view import SYSTEM_TABLE_ID_MIN
 
-# D-SC-03: nothing a row or a downstream table shows. CACHE and NOCACHE jobs have no binlog at all (X-07).
+# D-SC-03: jobs without an effect on rows or downstream tables. CACHE and NOCACHE jobs have no binlog at all (X-07).
 SKIPPED: Final = frozenset(
     {
         ActionType.LOCK_TABLE,
@@ -30,14 +30,14 @@ SKIPPED: Final = frozenset(
     }
 )
 
-# What a job of these kinds takes away.
+# Object type in the DROP statement of a job.
 DROPS: Final = {
     ActionType.DROP_TABLE: "TABLE",
     ActionType.DROP_VIEW: "VIEW",
     ActionType.DROP_SEQUENCE: "SEQUENCE",
 }
 
-# They name no table: the name filter sees "" (D-FI-02).
+# Jobs on a database; the name filter gets table "".
 ON_SCHEMA: Final = frozenset(
     {
         ActionType.CREATE_SCHEMA,
@@ -47,17 +47,17 @@ ON_SCHEMA: Final = frozenset(
     }
 )
 
-# They name neither a database nor a table.
+# Jobs that name neither a database nor a table.
 ON_CLUSTER: Final = frozenset({ActionType.FLASHBACK_CLUSTER})
 
-# Run without a current database: it is not there yet, or goes.
+# Jobs that run without a current database, because it does not exist yet or is dropped.
 WITHOUT_DATABASE: Final = (ON_SCHEMA - {ActionType.MODIFY_SCHEMA_CHARSET_AND_COLLATE}) | ON_CLUSTER
 
 
 def takes_effect(job: Job) -> bool:
-    """Whether a job changed anything upstream: finished, not rolled back, not on TiDB's own DDL tables (D-SC-07).
+    """Whether a job changed the schema upstream: finished, not rolled back, and not on TiDB's own DDL tables (D-SC-07).
 
-    Failed jobs have state 3 and still a version (X-07); version 0 is a job refused before it began.
+    A failed job has state 3 and a schema version too; version 0 is a job that was refused before it began.
     """
     return job.took_effect and job.schema_version > 0 and job.table_id < SYSTEM_TABLE_ID_MIN
 

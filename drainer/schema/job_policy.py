@@ -1,4 +1,4 @@
-"""Whether a job's DDL runs downstream, and as which step. Pure (D-FI-02, correctness rule 14)."""
+"""Decides whether a job's DDL runs downstream, and with which statements (correctness rule 14). Pure."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the configuration says of rows and DDLs. `ignored_ts`: transactions left out whole; the catalog still
-    follows an ignored DDL. `sync_ddl` false: no DDL runs downstream, someone else keeps the tables alike."""
+    """The configured replication policy. `ignored_ts`: commit_ts of skipped transactions and DDLs; the catalog still
+    follows a skipped DDL. `sync_ddl` false: no DDL runs downstream, the tables are maintained by other means."""
 
     filter: Filter = field(default_factory=Filter.create)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
@@ -28,27 +28,27 @@ class Policy:
     ignored_ts: frozenset[int] = frozenset()
 
     def step(self, proposed: Ddl, text: str) -> Ddl | None:
-        """The step as it shall run: filtered, rewritten, with its SQL; None when nothing runs downstream.
+        """The DDL step to run: filtered, rewritten, with its SQL; None when nothing runs downstream.
 
-        `proposed` carries every change and an empty `sql`; `text` is its query, independent of the writer's session.
+        `proposed`: with all changes and an empty `sql`. `text`: its query, independent of the writer's session.
         """
         job = proposed.job
         if not self.sync_ddl or proposed.own_ts in self.ignored_ts:
-            return self._left_out(proposed, "sync-ddl is off" if not self.sync_ddl else "ignored commit_ts")
+            return self._log_skipped(proposed, "sync-ddl is off" if not self.sync_ddl else "ignored commit_ts")
         if job.type in job_kinds.ON_SCHEMA:
             if not self.filter.allows(proposed.schema):
-                return self._left_out(proposed, "filtered")
+                return self._log_skipped(proposed, "filtered")
             changes = self._on_schema(proposed.changes)
         elif job.type in job_kinds.ON_CLUSTER:
-            changes = ()  # every table; a destination stops at it
+            changes = ()  # concerns every table; a destination stops with an error
         else:
             changes = self._replicated(job, proposed.changes)
             if not changes:
-                return self._left_out(proposed, "filtered" if proposed.changes else "touches no known table")
+                return self._log_skipped(proposed, "filtered" if proposed.changes else "touches no known table")
         plain = statement(job, text, changes, proposed.schema)
         sql = self.rewrite.text_for(job.id, proposed.own_ts)
         if sql is not None and not sql:
-            return self._left_out(proposed, "ddl-rewrite says so")
+            return self._log_skipped(proposed, "the ddl-rewrite rule is empty")
         return replace(
             proposed,
             changes=changes,
@@ -62,15 +62,15 @@ class Policy:
         return tuple(c for c in changes if _passes(self.filter, c.before) and _passes(self.filter, c.after))
 
     def _replicated(self, job: Job, changes: Changes) -> Changes:
-        """The changes of tables that are replicated both before and after (the original looks only at a RENAME's
-        new name, D-FI-03). In a RENAME chain a table's first and last names count, not the ones in passing."""
-        kept = tuple(c for c in changes if self._ends_replicated(changes, c))
-        if not kept or len(kept) == len(changes):
-            return kept
+        """The changes of tables that are replicated both before and after the job (the original checks only the new
+        name of a RENAME, D-FI-03). In a RENAME chain the first and the last name of a table count."""
+        replicated = tuple(c for c in changes if self._ends_replicated(changes, c))
+        if not replicated or len(replicated) == len(changes):
+            return replicated
         if job.type == ActionType.EXCHANGE_TABLE_PARTITION:
             _log.warning("EXCHANGE PARTITION with a table that is not replicated", job_id=job.id)
             return ()
-        return kept
+        return replicated
 
     def _ends_replicated(self, changes: Changes, change: TableChange) -> bool:
         ids = {t.table_id for t in (change.before, change.after) if t is not None}
@@ -79,7 +79,7 @@ class Policy:
         allowed = (_passes(self.filter, first), _passes(self.filter, last))
         if first is not None and last is not None and allowed[0] != allowed[1]:
             _log.warning(
-                "a table is renamed across the filter: its DDL does not run downstream",
+                "RENAME between a replicated and a filtered name: the DDL does not run downstream",
                 old=f"{first.schema}.{first.name}",
                 new=f"{last.schema}.{last.name}",
                 replicated_after=allowed[1],
@@ -87,7 +87,7 @@ class Policy:
         return all(allowed)
 
     @staticmethod
-    def _left_out(proposed: Ddl, why: str) -> None:
+    def _log_skipped(proposed: Ddl, why: str) -> None:
         job = proposed.job
         _log.info("DDL does not run downstream", job_id=job.id, kind=job.type.name, why=why, query=proposed.query)
 

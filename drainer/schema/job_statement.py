@@ -1,12 +1,12 @@
-"""Upstream's text of a job as a whole, and the current database it needs. Pure.
+"""The SQL text of a job and the current database it needs. Pure.
 
-It is what a TiDB is told, and any destination where the TableInfos do not tell what a job did: the DDL binlog's
-restored text (X-04), or the job's where the binlog has not come yet. Where that text leans on the writer's session or
-on other jobs, the statement is made from what the catalog knows, fully qualified:
+Used for a TiDB destination, and for every destination where the TableInfos do not show what a job did: the normalized
+text of the DDL binlog, or the job's query where the binlog has not arrived yet. Where that text depends on the writer's
+session or on other jobs, the statement is generated from the catalog, fully qualified:
 
-- RENAME (X-17): an unqualified old name resolves in the writer's session, which no job tells.
-- EXCHANGE PARTITION: the job's schema is the normal table's, the text's first name the partitioned one's (X-10).
-- DROP TABLE a, b: a job for each table, all with the whole text; the first would drop b before its last rows.
+- RENAME: an unqualified old name is resolved in the writer's session, which the job does not record.
+- EXCHANGE PARTITION: the job's schema is the normal table's, the text's first name the partitioned one's.
+- DROP TABLE a, b: a job for each table, each with the whole text; the first would drop b before b's last rows.
 """
 
 from __future__ import annotations

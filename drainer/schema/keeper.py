@@ -1,4 +1,4 @@
-"""Keeps a Schema supplied from its sources: the shell between the pure walk and files, status ports and etcd."""
+"""Reads DDL jobs from files, status ports and etcd into a Schema. The I/O around the pure segmenter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from drainer.schema.errors import (
 )
 from drainer.schema.history.base import JobHistory, JobSource
 from drainer.schema.job_policy import Policy
-from drainer.schema.running_ddl import abreast
+from drainer.schema.running_ddl import is_current
 from drainer.schema.state import Schema
 from drainer.schema.unknown_column import Verdict, unknown_column, unknown_until
 
@@ -30,37 +30,37 @@ _log = get_logger(__name__)
 
 @runtime_checkable
 class TableSource(Protocol):
-    """A source that can also show a table as it stands at this moment."""
+    """A source that can also return the current TableInfo of a table."""
 
     async def table(self, table_id: int) -> TableInfo | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """`tables`: names of the replicated tables of a moment; `first_ts`: when the first known DDL finished, 0: none."""
+    """`tables`: names of the replicated tables; `first_ts`: FinishedTS of the first known DDL, 0: none."""
 
     tables: tuple[tuple[str, str], ...]
     first_ts: int
 
 
 class SchemaKeeper:
-    """Opens a schema at a destination's position, then reads the sources again whenever a batch needs more.
+    """Opens a schema at a destination's position and reads the sources again whenever a batch needs newer jobs.
 
-    Per batch: `prepare(batch)`, then walk. The walk raises JobUnknown only when `prepare` found nothing: call
-    `missing(error)` and walk again from error.final_ts, after a pause where it returns False.
+    Per batch: `prepare(batch)`, then segment it. Segmenting raises JobUnknown only when `prepare` did not find the job:
+    call `missing(error)` and continue from error.final_ts, after a pause if it returns False.
     """
 
     def __init__(self, sources: Sequence[JobSource], policy: Policy) -> None:
         self._sources = tuple(sources)
         self._policy = policy
         self._history = JobHistory()
-        self._told: list[JobSource] = []
-        self._away = Outage(_log, "DDL history is not there now", "DDL history is there again")
+        self._logged_sources: list[JobSource] = []
+        self._outage = Outage(_log, "DDL history is unavailable", "DDL history is available again")
         self.schema = Schema.open(self._history, position_ts=0, policy=policy)
 
     @property
     def complete(self) -> bool:
-        """Whether what the sources give together is everything that can matter: each of them says so."""
+        """Whether the sources together contain every relevant job."""
         return all(source.complete for source in self._sources)
 
     async def open(
@@ -71,7 +71,8 @@ class SchemaKeeper:
         job_done: Callable[[int], bool] | None = None,
         first_start: bool = False,
     ) -> Schema:
-        """Read every source and open the schema at a position (see Schema.open). Raises what a source raises."""
+        """Read every source and open the schema at a position (see Schema.open). Raises HistoryBroken,
+        HistoryUnavailable."""
         await self._read()
         self.schema = Schema.open(
             self._history,
@@ -85,7 +86,7 @@ class SchemaKeeper:
         return self.schema
 
     async def known(self, at_ts: int) -> Known:
-        """What the sources tell, for a destination that may have no position yet. Raises what a source raises."""
+        """Tables and first DDL in the history, for a first start. Raises HistoryBroken, HistoryUnavailable."""
         await self._read()
         schema = Schema.open(self._history, position_ts=at_ts, policy=self._policy)
         tables, _ = schema.catalog.replicated(self._policy.filter.allows)
@@ -97,13 +98,13 @@ class SchemaKeeper:
         for source in self._sources:
             jobs = await source.refresh()
             self._history.add(jobs)
-            if jobs or source not in self._told:
+            if jobs or source not in self._logged_sources:
                 _log.info("DDL history read", source=source.describe(), jobs=len(jobs))
-                self._told.append(source)
+                self._logged_sources.append(source)
 
     async def prepare(self, batch: Batch) -> None:
-        """Read the sources again if the batch names a job or a version that is not known yet. A source that does not
-        answer leaves the rest to the walk, which then stops with JobUnknown."""
+        """Read the sources again if the batch needs a job or a version that is not known yet. If a source does not
+        answer, segmenting raises JobUnknown."""
         unknown = [job_id for job_id in batch.ddl_texts if self.schema.job(job_id) is None]
         version = batch.greatest_version
         if not unknown and version <= self.schema.settled_version:
@@ -114,50 +115,50 @@ class SchemaKeeper:
                 if self.schema.job(job_id) is None:
                     await self._refresh(job_id)
         except HistoryUnavailable as error:
-            self._away.failed(error=str(error))
+            self._outage.failed(error=str(error))
             return
         self.schema.settle(version)
 
     async def settle(self, version: int) -> bool:
-        """Before rows of `version` are decoded elsewhere (executors): make sure the jobs up to it are known. False
-        when a source does not answer."""
+        """Make sure that the jobs up to `version` are known, before executors decode rows of it. False when a source
+        does not answer."""
         if version > self.schema.settled_version:
             try:
                 await self._refresh(None)
             except HistoryUnavailable as error:
-                self._away.failed(error=str(error))
+                self._outage.failed(error=str(error))
                 return False
             self.schema.settle(version)
         return True
 
     async def missing(self, error: JobUnknown) -> bool:
-        """Look for what the walk lacks; False when it is still not there and may yet come.
+        """Read the sources for the missing job; False when it may still appear.
 
-        Raises JobMissing when every source says that it has everything.
+        Raises JobMissing when all sources are complete and none has it.
         """
         try:
             await self._refresh(error.job_id)
         except HistoryUnavailable as unavailable:
-            self._away.failed(error=str(unavailable))
+            self._outage.failed(error=str(unavailable))
             return False
         if error.version is not None:
             self.schema.settle(error.version)
         if error.job_id is None or self.schema.job(error.job_id) is not None:
             return True
         if self.complete:
-            sources = ", ".join(source.describe() for source in self._sources) or "no source at all"
+            sources = ", ".join(source.describe() for source in self._sources) or "no source is configured"
             raise JobMissing(job_id=error.job_id, commit_ts=error.commit_ts, sources=sources)
         return False
 
     async def judge(self, error: UnknownColumn) -> bool:
-        """A decoder met a column id it does not know. True: decode again with `schema.view()`, the column may be
-        left out now or its DDL is known; False: the row must wait, ask again after a pause."""
+        """Handle an unknown column id found by a decoder. True: decode again with `schema.view()`, the column may be
+        skipped or its DDL is known; False: the row must wait, call again after a pause."""
         try:
-            fresh = await self._shown(error.table_id)
+            fresh = await self._current_table(error.table_id)
             if await self._refresh(None):
                 return True
         except HistoryUnavailable as unavailable:
-            self._away.failed(error=str(unavailable))
+            self._outage.failed(error=str(unavailable))
             return False
         schema = self.schema
         job = schema.publisher(error.table_id, error.column_id)
@@ -171,36 +172,36 @@ class SchemaKeeper:
         return True
 
     async def verify(self, error: TableUnverified) -> bool:
-        """Rows may be of a running DDL. True: decode again with `schema.view()`, no unknown DDL is at work on these
-        tables, or its job is known now; False: their rows must wait for it, ask again after a pause."""
+        """Check whether a DDL is running on the tables. True: decode again with `schema.view()`, there is none, or its
+        job is known now; False: the rows must wait for it, call again after a pause."""
         seen_version = max(error.schema_version, self.schema.settled_version)
         try:
-            shown = [(table_id, await self._shown_if_told(table_id)) for table_id in error.table_ids]
+            current = [(table_id, await self._current_table_or_none(table_id)) for table_id in error.table_ids]
             found = await self._refresh(None)
         except HistoryUnavailable as unavailable:
-            self._away.failed(error=str(unavailable))
+            self._outage.failed(error=str(unavailable))
             return False
-        ahead = []
-        for table_id, fresh in shown:
+        changed = []
+        for table_id, fresh in current:
             known = self.schema.newest(table_id)
-            if known is None or abreast(known, fresh):
+            if known is None or is_current(known, fresh):
                 self.schema.verify(table_id, seen_version)
             else:
-                ahead.append(table_id)
-        return not ahead or found > 0
+                changed.append(table_id)
+        return not changed or found > 0
 
-    async def _shown_if_told(self, table_id: int) -> TableInfo | None:
-        """As `_shown`; a server whose answer is no table does not stop the rows."""
+    async def _current_table_or_none(self, table_id: int) -> TableInfo | None:
+        """As `_current_table`, but an answer that is not a table counts as None."""
         try:
-            return await self._shown(table_id)
+            return await self._current_table(table_id)
         except HistoryUnavailable:
             raise
         except HistoryBroken as broken:
-            _log.warning("a table cannot be read from the status port", table_id=table_id, error=str(broken))
+            _log.warning("cannot read a table from the status port", table_id=table_id, error=str(broken))
             return None
 
-    async def _shown(self, table_id: int) -> TableInfo | None:
-        """The table as it stands at this moment, by the first source that tells."""
+    async def _current_table(self, table_id: int) -> TableInfo | None:
+        """The current TableInfo from the first source that has it; None: from none."""
         for source in self._sources:
             if isinstance(source, TableSource):
                 fresh = await source.table(table_id)
@@ -212,8 +213,8 @@ class SchemaKeeper:
         found = 0
         for source in self._sources:
             found += self.schema.learn(await source.refresh(wanted))
-        self._away.over()
+        self._outage.over()
         self.schema.settle(self._history.greatest_version)
         if found:
-            _log.info("DDL jobs learned", jobs=found, greatest_version=self._history.greatest_version)
+            _log.info("new DDL jobs read", jobs=found, greatest_version=self._history.greatest_version)
         return found

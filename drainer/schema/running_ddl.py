@@ -1,9 +1,9 @@
-"""Does upstream still write a table as its newest known job says? Pure.
+"""Detects a running DDL that the job history does not show yet. Pure.
 
-A status port shows a job only when it has finished, and a statement may change what rows hold some versions before: a
-unique key that is not checked any more (rule 12), a type changed in place by one of several changes, a column that
-updates do not carry, a partition that rows know no more. So the table is asked for as it stands, after a row of a new
-version was seen: where it is the same in all that rows show, it was so for the row too.
+A status port lists a job only when it has finished, but a DDL may affect rows some schema versions earlier: a unique
+key that is no longer enforced (rule 12), a type changed in place by one of several changes, a column missing in
+updates, a partition that is no longer written. So after a row of a new version has been seen, the current table is read
+from the status port: if it equals the known one in everything that affects rows, it did so for that row too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from drainer.schema.catalog import partition_ids
 _SHOWN_FLAGS = Flag.NOT_NULL | Flag.UNSIGNED
 
 
-def abreast(known: TableInfo, fresh: TableInfo | None) -> bool:
-    """`fresh`: the table as the status port shows it, None where it is not there: dropped, or nothing can be told."""
+def is_current(known: TableInfo, fresh: TableInfo | None) -> bool:
+    """Whether `known`, the table after its newest known job, matches `fresh`, the table at the status port, in columns,
+    unique keys and partitions. `fresh` None (dropped, or not available): True."""
     if fresh is None:
         return True
     shown = {column.id: _shape(column) for column in fresh.public_columns}

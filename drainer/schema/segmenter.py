@@ -1,8 +1,8 @@
-"""The walk over a batch: rows between two DDLs, and each DDL in its place (rule 14, X-08).
+"""Splits a batch into segments of rows and the DDLs between them (correctness rule 14).
 
-A DDL runs before the first row whose schema_version is at or above its job's version, and is skipped at its own
-place when it has run already. One that drops a key by which rows fold runs before the first row behind its job's
-start, for upstream may have stopped checking the key by then (rule 12). See drainer.schema.steps for the values.
+A DDL runs before the first row whose schema_version is at or above its job's version, and is skipped at its own binlog
+if it has run already. A DDL that drops a fold key runs before the first row after its job's start_ts, because TiDB may
+not enforce the key from then on (rule 12). See drainer.schema.steps for the values.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _log = get_logger(__name__)
 
 
 def walk(batch: Batch, schema: Schema, *, job_done: Callable[[int], bool] = lambda _: False) -> Iterator[Step]:
-    """The steps of `batch`, one at a time: apply each before asking for the next, for asking commits it to `schema`.
+    """Yield the steps of `batch`. Apply each before requesting the next, because that commits it to `schema`.
 
-    `job_done` tells the DDLs the destination has marked. The last step is a Rows or a Fence that ends at the
-    batch's until_ts, unless a DDL does. Raises JobUnknown after everything before the place has been given out:
-    learn the job, then walk `batch.after(error.final_ts)`.
+    `job_done`: whether the destination has recorded a job id as done. The last step is a Rows or a Fence that ends at
+    the batch's until_ts, unless a DDL does. Raises JobUnknown after all earlier steps have been yielded: read the job,
+    then continue with `batch.after(error.final_ts)`.
     """
     return _Walk(batch, schema, job_done).steps()
 
 
 class _Walk:
-    """One walk. `_rows` collects since `_after_ts`, which is where the destination stands."""
+    """One pass over a batch. `_rows` holds the binlogs after `_after_ts`, the destination's position."""
 
     def __init__(self, batch: Batch, schema: Schema, job_done: Callable[[int], bool]) -> None:
         self._batch = batch
@@ -43,7 +43,7 @@ class _Walk:
         self._job_done = job_done
         self._after_ts = batch.after_ts
         self._rows: list[ServedBinlog] = []
-        self._unfolding = schema.unfolding
+        self._fold_key_drop = schema.fold_key_drop
 
     def steps(self) -> Iterator[Step]:
         ignored = self._schema.policy.ignored_ts
@@ -59,7 +59,7 @@ class _Walk:
     def _row(self, item: Item) -> Iterator[Step]:
         if item.schema_version > self._schema.settled_version:
             yield from self._unknown(item, None, item.schema_version)
-        while (job := self._unfolding) is not None and item.commit_ts > job.start_ts:
+        while (job := self._fold_key_drop) is not None and item.commit_ts > job.start_ts:
             self._schema.bring_forward(job, item.schema_version)
             yield from self._run_due(item, item.schema_version)
         yield from self._run_due(item, item.schema_version)
@@ -68,7 +68,7 @@ class _Walk:
     def _ddl(self, item: Item) -> Iterator[Step]:
         assert item.ddl is not None
         if item.ddl.announces_drop:
-            return  # the delete-only half of DROP COLUMN: its job is still running and in no history
+            return  # the delete-only step of DROP COLUMN: its job is still running and in no history
         job = self._schema.job(item.ddl.job_id)
         if job is None:
             if item.commit_ts in self._schema.policy.ignored_ts:
@@ -83,7 +83,7 @@ class _Walk:
         yield from self._run(job, item.commit_ts, query=item.ddl.query, own_ts=item.commit_ts, early=False)
 
     def _run_due(self, item: Item, version: int, *, but: Job | None = None) -> Iterator[Step]:
-        """Run what must have run before a row of `version`, lowest version first, as far as `but`."""
+        """Run the pending jobs that a row of `version` needs, lowest version first, up to but not including `but`."""
         while (job := self._schema.due(version)) is not None and job is not but:
             own = self._batch.ddl_texts.get(job.id)
             query, own_ts = (own.query, own.commit_ts) if own else (job.query, 0)
@@ -93,13 +93,13 @@ class _Walk:
         planned = self._schema.plan(job, query=query, commit_ts=commit_ts, own_ts=own_ts, early=early)
         before_start = early and not own_ts and self._began_before_start(job)
         if before_start:
-            _log.info("DDL finished as replication began: its binlog lies before", job_id=job.id, query=query)
+            _log.info("DDL not run: its binlog precedes the start position", job_id=job.id, query=query)
         yield from self._flush(commit_ts - 1 if own_ts == commit_ts else commit_ts)
         if planned.ddl is not None and not before_start and not self._job_done(job.id):
             yield planned.ddl
             self._after_ts = commit_ts
         self._schema.commit(planned)
-        self._unfolding = self._schema.unfolding
+        self._fold_key_drop = self._schema.fold_key_drop
 
     def _began_before_start(self, job: Job) -> bool:
         """The job's binlog would be in this batch (it commits before FinishedTS) if it came after the start."""

@@ -1,7 +1,7 @@
-"""The schema as the destination has it: the catalog, and the jobs that have not run there yet. Pure.
+"""Schema state of the destination: its catalog, and the pending jobs that have not run there yet. Pure.
 
-A job is *pending* from when it is known until it has run downstream or turned out to have nothing to run. The
-catalog always shows what the destination has: pending jobs are not in it.
+A job is *pending* from the moment it is read until it has run downstream, or has turned out to need no statement. The
+catalog describes the destination: pending jobs are not in it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from drainer.schema.create_like import independent
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
-from drainer.schema.unknown_column import coming_columns, public_version, publisher
+from drainer.schema.unknown_column import public_version, publisher, upcoming_columns
 from drainer.schema.view import SchemaView
 
-# A DDL's binlog commits before its job's FinishedTS (X-05), by up to 850 ms in the recordings: a job finished this
-# soon after a first start may have its binlog before the start.
+# A DDL's binlog commits before its job's FinishedTS , by up to 850 ms in the recordings: a job that finished
+# within this time after a first start may have its binlog before the start.
 FINISH_LAG_MS_MAX = 10_000
 
 VERDICTS_KEPT = 4096
 
-# How many pending jobs can be at work when a row is written that none of them has to precede: TiDB runs fewer at once.
-AT_WORK_MAX = 64
+# Upper limit of DDL jobs that TiDB runs at once; a row can show effects of no more pending jobs than that.
+RUNNING_JOBS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A job tried on a copy of the catalog. `ddl` is None when nothing runs downstream."""
+    """A job applied to a copy of the catalog. `ddl`: None when nothing runs downstream."""
 
     job: Job
     catalog: Catalog
@@ -44,7 +44,7 @@ class Planned:
 
 
 class Schema:
-    """Opened from a history; `plan` a job, run its DDL, then `commit` it. `view` never changes once given."""
+    """Open from a history; for each job `plan` it, run its DDL, then `commit` it. A returned `view` never changes."""
 
     def __init__(
         self, history: JobHistory, policy: Policy, *, position_ts: int, first_start: bool, complete: bool
@@ -75,19 +75,19 @@ class Schema:
         first_start: bool = False,
         complete: bool = True,
     ) -> Schema:
-        """The schema at a destination's position. Applied already are the jobs finished at or before `position_ts`,
-        those the destination has marked (`job_done`), and, for a destination without marks (`job_done` None: a
-        position taken from upstream's checkpoint) and for jobs without a FinishedTS, those up to `schema_version`.
-        The others are pending.
+        """The schema at a destination's position. Jobs count as applied if they finished at or before `position_ts`,
+        if the destination has recorded them (`job_done`), or, without such records (`job_done` None: a position taken
+        from the original's checkpoint) and for jobs without a FinishedTS, if their version is at most
+        `schema_version`. The others are pending.
 
-        `first_start`: the destination had no position before, it was filled from a copy at `position_ts`.
-        `complete`: the sources give every job that matters (see JobSource); if not, rows with unknown columns wait.
+        `first_start`: the destination had no position; it was loaded from a copy of the upstream at `position_ts`.
+        `complete`: the sources contain every relevant job (see JobSource); if not, rows with unknown columns wait.
         """
         schema = cls(history, policy or Policy(), position_ts=position_ts, first_start=first_start, complete=complete)
         for job in history:
             marked = job_done is not None and job_done(job.id)
             by_version = (job_done is None or not job.finished_ts) and job.schema_version <= schema_version
-            schema._meet(job, done=marked or by_version)
+            schema._add(job, done=marked or by_version)
         schema._settled_version = max(schema_version, history.greatest_version)
         return schema
 
@@ -97,28 +97,28 @@ class Schema:
 
     @property
     def catalog(self) -> Catalog:
-        """As the destination has it. Not to be changed by the caller."""
+        """The catalog of the destination; callers must not modify it."""
         return self._catalog
 
     @property
     def settled_version(self) -> int:
-        """Rows up to this version may be applied without asking the sources again."""
+        """Rows up to this schema version can be applied without reading the sources again."""
         return self._settled_version
 
     @property
     def applied_version(self) -> int:
-        """What goes into the checkpoint as schema-version: every known job up to it has run or had nothing to run."""
+        """The schema version for the checkpoint: every known job up to it has run or needed no statement."""
         return self._pending[0][0] - 1 if self._pending else self._history.greatest_version
 
     def learn(self, jobs: Iterable[Job]) -> int:
-        """Take in what a source gave; returns how many jobs were new."""
+        """Add jobs read from a source; returns how many were new."""
         fresh = self._history.add(jobs)
         for job in fresh:
-            self._meet(job, done=False)
+            self._add(job, done=False)
         return len(fresh)
 
     def settle(self, version: int) -> None:
-        """The sources have been read after a row of `version` was seen: what is still missing is a job that runs."""
+        """Record that the sources were read after a row of `version` was seen: jobs still missing are running."""
         if version > self._settled_version:
             self._settled_version = version
             self._view = None
@@ -130,55 +130,55 @@ class Schema:
         return job.id in self._due
 
     def due(self, version: int) -> Job | None:
-        """The first pending job at or below `version`."""
+        """The first pending job that rows of `version` need, None if there is none."""
         if not self._pending or self._pending[0][0] > version:
             return None
         return self._history.get(self._pending[0][1])
 
     def publisher(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that makes this column public."""
-        return publisher(self._waiting(), table_id, column_id)
+        return publisher(self._pending_jobs(), table_id, column_id)
 
     def dropper(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that drops this column."""
-        jobs = (job for job in self._waiting() if job.table_id == table_id)
+        jobs = (job for job in self._pending_jobs() if job.table_id == table_id)
         return next((job for job in jobs if column_id in constraint_drops.lost_columns(job, self._catalog)), None)
 
     @property
-    def loose_from(self) -> int | None:
-        """From this ts on upstream may not check every unique key the destination has (constraint_drops.py)."""
-        return constraint_drops.loose_from(self._waiting(), self._catalog)
+    def unenforced_from(self) -> int | None:
+        """From this ts on TiDB may not enforce every unique key that the destination has; None: no such job."""
+        return constraint_drops.unenforced_from(self._pending_jobs(), self._catalog)
 
     @property
-    def unfolding(self) -> Job | None:
-        """The pending job before whose start every row of some fold key must be, and behind whose run the others."""
-        return constraint_drops.unfolding(self._waiting(), self._catalog)
+    def fold_key_drop(self) -> Job | None:
+        """The pending job that drops a fold key and must run before the first row after its start_ts."""
+        return constraint_drops.fold_key_drop(self._pending_jobs(), self._catalog)
 
     def job_that_drops(self, *, schema: str, table: str, key: str) -> Job | None:
         """The pending job that drops this unique key and may be brought forward."""
-        return constraint_drops.job_that_drops(self._waiting(), self._catalog, schema=schema, table=table, key=key)
+        return constraint_drops.job_that_drops(self._pending_jobs(), self._catalog, schema=schema, table=table, key=key)
 
-    def _waiting(self) -> Iterator[Job]:
-        """The pending jobs in the order in which they are due."""
+    def _pending_jobs(self) -> Iterator[Job]:
+        """The pending jobs by the schema version that needs them."""
         for _, job_id in self._pending:
             job = self._history.get(job_id)
             if job is not None:
                 yield job
 
     def bring_forward(self, job: Job, version: int) -> None:
-        """Rows from `version` on need this pending job to have run."""
+        """Lower the schema version from which rows need this pending job."""
         if version < self._due[job.id]:
             self._pending.remove((self._due[job.id], job.id))
-            self._await(job, version)
+            self._add_pending(job, version)
 
     def may_precede_start(self, job: Job) -> bool:
-        """Whether the job's binlog may lie before the position this schema was opened at."""
+        """Whether the job's binlog may precede the position at which this schema was opened."""
         if not job.finished_ts:
             return False
         return tso.physical_ms(job.finished_ts) <= tso.physical_ms(self._opened_ts) + FINISH_LAG_MS_MAX
 
     def plan(self, job: Job, *, query: str, commit_ts: int, own_ts: int, early: bool) -> Planned:
-        """Try `job` on a copy. Running it and `commit` come after, so a failed DDL leaves this schema as it was."""
+        """Apply `job` to a copy of the catalog. A DDL that fails before `commit` leaves this schema unchanged."""
         catalog = self._catalog.copy()
         name_before = catalog.schemas.get(job.schema_id)
         changes = job_effects.apply(catalog, job, self._public_version(job))
@@ -199,22 +199,22 @@ class Schema:
         return Planned(job, catalog, self._policy.step(proposed, text))
 
     def commit(self, planned: Planned) -> None:
-        """The planned job has run downstream, or has nothing to run there."""
+        """Adopt the planned catalog, after the job has run downstream or needed no statement."""
         self._catalog = planned.catalog
-        self._leave(planned.job)
+        self._remove_pending(planned.job)
         self._view = None
 
     def has_run(self, job: Job) -> bool:
-        """Whether the job was committed by this schema (as opposed to: before it was opened)."""
+        """Whether the job was committed since this schema was opened."""
         return job.id in self._ran
 
     def view(self) -> SchemaView:
-        """The schema of this moment for decoders."""
+        """The current schema as an immutable value for decoders."""
         if self._view is None:
             tables, gone = self._catalog.replicated(self._policy.filter.allows)
             due = self._pending[0][0] if self._pending else 0
             verdicts = None if self._complete else dict(self._verdicts)
-            strays, homes = dict(self._catalog.strays), dict(self._catalog.homes)
+            relocations, relocated_ids = dict(self._catalog.relocations), dict(self._catalog.relocated_ids)
             known, verified = self._history.greatest_version, None if self._complete else dict(self._verified)
             self._view = SchemaView(
                 tables,
@@ -222,17 +222,19 @@ class Schema:
                 due,
                 self._settled_version,
                 verdicts,
-                strays,
-                homes,
+                relocations,
+                relocated_ids,
                 known,
                 verified,
-                going=constraint_drops.going_columns(islice(self._waiting(), AT_WORK_MAX), self._catalog),
-                coming=coming_columns(islice(self._waiting(), AT_WORK_MAX), self._catalog),
+                columns_being_dropped=constraint_drops.columns_being_dropped(
+                    islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog
+                ),
+                upcoming_columns=upcoming_columns(islice(self._pending_jobs(), RUNNING_JOBS_MAX), self._catalog),
             )
         return self._view
 
     def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
-        """Rows up to `schema_version` may lack this column (drainer.schema.unknown_column says when)."""
+        """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""
         key = (table_id, column_id)
         self._verdicts.pop(key, None)
         self._verdicts[key] = schema_version
@@ -241,37 +243,37 @@ class Schema:
         self._view = None
 
     def newest(self, table_id: int) -> TableInfo | None:
-        """The table as the last known job leaves it, run or not."""
+        """The TableInfo after the last known job of the table, pending or not."""
         found = self._catalog.locate(table_id)
         info = found.info if found else None
-        for job in self._waiting():
+        for job in self._pending_jobs():
             if job.table_info is not None and job.table_info.id == table_id:
                 info = job.table_info
         return info
 
     def verify(self, table_id: int, version: int) -> None:
-        """The table was seen to be as its newest job says, when rows of `version` had been written already."""
+        """Record that the status port showed the table as after its newest job, once rows of `version` existed."""
         self._verified[table_id] = max(version, self._verified.get(table_id, 0))
         self._view = None
 
-    def _meet(self, job: Job, *, done: bool) -> None:
+    def _add(self, job: Job, *, done: bool) -> None:
         if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job) or job.id in self._ran:
             return
         if done or 0 < job.finished_ts <= self._opened_ts:
             job_effects.apply(self._catalog, job, self._public_version(job))
         elif job.id not in self._due:
-            self._await(job, self._public_version(job))
+            self._add_pending(job, self._public_version(job))
         self._view = None
 
     def _public_version(self, job: Job) -> int:
         return public_version(job, self._history.version_before(job))
 
-    def _await(self, job: Job, version: int) -> None:
+    def _add_pending(self, job: Job, version: int) -> None:
         self._due[job.id] = version
         insort(self._pending, (version, job.id))
         self._view = None
 
-    def _leave(self, job: Job) -> None:
+    def _remove_pending(self, job: Job) -> None:
         if job.id in self._due:
             self._pending.remove((self._due.pop(job.id), job.id))
         self._ran.add(job.id)

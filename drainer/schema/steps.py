@@ -1,4 +1,4 @@
-"""The values a batch turns into: binlogs in, rows between two DDLs and the DDLs themselves out."""
+"""The steps of a batch: rows between two DDLs, DDLs, and fences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drainer.schema.view import SchemaView
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A table with its place: before a DDL, or after it."""
+    """A table with its id and schema name, before or after a DDL."""
 
     table_id: int
     schema: str
@@ -34,7 +34,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Every transaction in (after_ts, until_ts], to be decoded with `view`. Never without a binlog."""
+    """All transactions in (after_ts, until_ts], to be decoded with `view`. Never empty."""
 
     after_ts: int
     until_ts: int
@@ -46,12 +46,12 @@ class Rows:
 class Ddl:
     """One DDL to run alone.
 
-    `commit_ts` is the position once it has run: its binlog's own, or, for an `early` one (rule 14), the one just
-    before the binlog that needs it. `schema` is the database it is about, `use` the current database its text
-    needs ("" = must run without one). `sql` are the statements, in order. `query` is upstream's text, for logs.
-    `own_ts` is the commit_ts of its own binlog, 0 when an early one's is not in the batch. `may_exist`: the job began
-    before a first start, so its effect may be in the copy the destination was filled from. `rewritten`: `sql` is the
-    operator's own (`ddl-rewrite`), and runs as it is.
+    `commit_ts`: the position after it has run: that of its binlog or, for an `early` one (rule 14), that before the
+    binlog that needs it. `schema`: its database. `use`: the current database its text needs ("": must run without
+    one). `sql`: the statements, in order. `query`: upstream's text, for logs. `own_ts`: commit_ts of its binlog, 0
+    where the binlog of an early one is not in the batch. `may_exist`: the job began before a first start, so its effect
+    may already be in the copy that was loaded into the destination. `rewritten`: `sql` comes from a `ddl-rewrite` rule
+    and runs unchanged.
     """
 
     job: Job
@@ -68,26 +68,26 @@ class Ddl:
 
     @property
     def before(self) -> TableInfo | None:
-        """The table as it was, when the DDL is about one table."""
+        """The TableInfo before the DDL, if it concerns one table."""
         first = self.changes[0].before if len(self.changes) == 1 else None
         return first.info if first else None
 
     @property
     def after(self) -> TableInfo | None:
-        """The table as it will be, when the DDL is about one table."""
+        """The TableInfo after the DDL, if it concerns one table."""
         first = self.changes[0].after if len(self.changes) == 1 else None
         return first.info if first else None
 
     @property
     def touched_names(self) -> tuple[tuple[str, str], ...]:
-        """(schema, table) of everything it creates, alters or drops, old names and new ones, each once."""
+        """Distinct (schema, table) names it creates, alters or drops, old and new."""
         places = (t for c in self.changes for t in (c.before, c.after) if t is not None)
         return tuple(dict.fromkeys((t.schema, t.name) for t in places))
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Nothing to apply: the position may move to `until_ts`."""
+    """Nothing to apply: the position may advance to `until_ts`."""
 
     until_ts: int
 

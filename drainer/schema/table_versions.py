@@ -1,7 +1,7 @@
-"""Under which TableInfo the rows of named tables were written, for every schema version. Pure.
+"""The TableInfo of selected tables at every schema version, for the typed change stream. Pure.
 
-A reader of changes wants each row as it was when it was written, also of a table that was truncated, dropped or renamed
-since; a SchemaView, in contrast, knows what a destination has at one moment.
+The change stream decodes each row as it was written, also of a table that has since been truncated, dropped or renamed.
+A SchemaView, in contrast, describes the destination at one position.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Name = tuple[str, str]  # database, table, as they are spelled upstream
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """From schema version `version` on, rows of a table id are rows of table `name` as `info` describes it; `name`
-    None: of a table that nobody asked for."""
+    """From schema version `version` on, rows of a table id belong to table `name` with TableInfo `info`. `name` None:
+    a table that was not selected."""
 
     version: int
     name: Name | None
@@ -34,46 +34,46 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """`ids`: table id → what its rows are, ascending by version; `newest`: each table that exists after the last known
-    job; `version`: of that job; `heirs`: (table id, column id) → the id under which the column's values lie in rows
-    from before its type was changed."""
+    """Schema history of the selected tables. `ids`: table id → versions, ascending; `newest`: the tables that exist
+    after the last known job; `version`: schema version of that job; `old_column_ids`: (table id, column id) → the
+    column's id in rows written before its type was changed."""
 
     ids: Mapping[int, tuple[Written, ...]]
     newest: Mapping[Name, TableInfo]
     version: int
-    heirs: Mapping[tuple[int, int], int]
+    old_column_ids: Mapping[tuple[int, int], int]
 
     def ancestors(self, table_id: int, column_id: int) -> list[int]:
-        """Ids that a column had before, the last one first."""
+        """Earlier ids of a column, most recent first."""
         found: list[int] = []
-        earlier = self.heirs.get((table_id, column_id))
+        earlier = self.old_column_ids.get((table_id, column_id))
         while earlier is not None and earlier not in found:
             found.append(earlier)
-            earlier = self.heirs.get((table_id, earlier))
+            earlier = self.old_column_ids.get((table_id, earlier))
         return found
 
     def at(self, table_id: int, schema_version: int) -> Written | None:
-        """What a row of this table id and schema version is; None: the id never had a name that was asked for."""
+        """The table version of a row of this table id and schema version; None: the id never had a selected name."""
         found = self.ids.get(table_id)
-        return found[self._place(found, schema_version)] if found is not None else None
+        return found[self._index_at(found, schema_version)] if found is not None else None
 
     def was(self, table_id: int, schema_version: int) -> Name | None:
-        """The last name that was asked for and that the table had before it got its name of this version."""
+        """The last selected name that the table had before its name of this version; None if it had none."""
         found = self.ids.get(table_id, ())
-        earlier = found[: self._place(found, schema_version)] if found else ()
-        return next((one.name for one in reversed(earlier) if one.name is not None), None)
+        earlier = found[: self._index_at(found, schema_version)] if found else ()
+        return next((entry.name for entry in reversed(earlier) if entry.name is not None), None)
 
     @staticmethod
-    def _place(found: tuple[Written, ...], schema_version: int) -> int:
-        return max(bisect_right(found, schema_version, key=lambda one: one.version) - 1, 0)
+    def _index_at(found: tuple[Written, ...], schema_version: int) -> int:
+        return max(bisect_right(found, schema_version, key=lambda entry: entry.version) - 1, 0)
 
 
 def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
-    """`wanted`: names, in any case, as TiDB compares them."""
+    """Collect the versions of the tables named in `wanted` (compared without case) from all jobs of `history`."""
     names = {_folded(name) for name in wanted}
     catalog = Catalog()
     found: dict[int, list[Written]] = {}
-    heirs: dict[tuple[int, int], int] = {}
+    old_column_ids: dict[tuple[int, int], int] = {}
     for job in history:
         if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
             continue
@@ -83,10 +83,10 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
             if after is None:
                 continue
             name = (after.schema, after.name)
-            asked = _folded(name) in names
+            selected = _folded(name) in names
             known = found.get(after.table_id)
             if known is None:
-                if not asked:
+                if not selected:
                     continue
                 known = found[after.table_id] = []
                 before = change.before
@@ -96,17 +96,17 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
             if known:
                 one_changed = job.type == ActionType.MODIFY_COLUMN
                 pairs = retyped(known[-1].info, after.info, one_changed=one_changed, query=job.query)
-                heirs.update(((after.table_id, new), old) for new, old in pairs)
+                old_column_ids.update(((after.table_id, new), old) for new, old in pairs)
             while known and known[-1].version >= version:
                 known.pop()
-            known.append(Written(version, name if asked else None, after.info))
+            known.append(Written(version, name if selected else None, after.info))
     newest = {
         (table.schema, table.name): table.current
         for table in catalog.tables.values()
         if _folded((table.schema, table.name)) in names
     }
     ids = {table_id: tuple(each) for table_id, each in found.items()}
-    return Watched(ids, newest, history.greatest_version, heirs)
+    return Watched(ids, newest, history.greatest_version, old_column_ids)
 
 
 def _folded(name: Name) -> Name:

@@ -1,13 +1,12 @@
-"""A row with a column that no TableInfo known explains: may the column be left out, or must the row wait? Pure.
+"""Decides what to do with a row that has a column id in no known TableInfo: skip the column, wait, or run a DDL. Pure.
 
-Where the history is a status port it lacks the job that is about to finish. A row that carries a column id unknown
-to the table then belongs to a DDL that is running (the column is not public yet: nobody has written to it, it holds
-its default, and the DDL will fill the same default downstream), or to one that has just finished and whose job the
-port does not show yet: leaving the column out would lose what a user wrote (the Go drainer's bug, X-08). A drainer
-that is behind meets such rows when the job is long known: then the job's version decides, not the port.
+A status port does not list a job before it has finished. A row with an unknown column id therefore belongs either to a
+running DDL (the column is not public yet: it holds its default, which the DDL will fill in downstream as well), or to
+one that has just finished and is not listed yet: then skipping the column would lose what a user wrote, as the Go
+drainer does. A drainer that is behind meets such rows when the job is already known; then the job's version decides.
 
-A statement with several changes makes all its added and modified columns public in one version and takes its dropped
-ones away in later ones; only the last of these is the job's. Rows between carry what users wrote in the new columns.
+A statement with several changes makes all its added and modified columns public in one schema version and removes its
+dropped ones in later ones; only the last of these is the job's. Rows in between hold user values in the new columns.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import ColumnInfo, TableInfo
 
 from drainer.schema.catalog import Catalog
-from drainer.schema.view import Coming, retyped
+from drainer.schema.view import UpcomingColumn, retyped
 
 _DROPS = frozenset(
     {
@@ -33,7 +32,7 @@ _DROPS = frozenset(
         ActionType.DROP_PRIMARY_KEY,
     }
 )
-# Versions from the one in which a column or key stops being public (or rows know a partition no more) to the last.
+# Schema versions from the one in which a column, key or partition stops being public to the last of the job.
 DROP_STEPS = 3
 DROP_PARTITION_STEPS = 2
 
@@ -48,10 +47,10 @@ class Verdict(Enum):
 
 
 def unknown_column(fresh: TableInfo | None, column_id: int) -> Verdict:
-    """`fresh` is the table as the status port shows it (`/schema?table_id=N`), None when it is gone there.
+    """`fresh`: the table at the status port (`/schema?table_id=N`), None if it was dropped.
 
-    Ask for it first and read the history after it: then a column that is gone in `fresh` was added and dropped by
-    jobs that the history shows by now, or its DDL was rolled back.
+    Read the table first and the history after it: then a column that is missing in `fresh` was added and dropped by
+    jobs that the history contains, or its DDL was rolled back.
     """
     if fresh is None:
         return Verdict.LEAVE_OUT
@@ -70,13 +69,13 @@ def publisher(pending: Iterable[Job], table_id: int, column_id: int) -> Job | No
     return None
 
 
-def coming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, int], Coming]:
-    """(table id, column id) of what pending jobs make public in a version that is only guessed: a row that shows more
-    in such a column than it held before tells that it is time."""
+def upcoming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, int], UpcomingColumn]:
+    """(table id, column id) of columns that pending jobs make public in a schema version that is only estimated. A row
+    with another value in such a column than before the job shows that the job must have run."""
     jobs = list(pending)
     tables = {job.table_info.id for job in jobs if job.table_info is not None and guessed(job)}
     before = {i: at.info for i in tables if (at := catalog.locate(i)) is not None}
-    found: dict[tuple[int, int], Coming] = {}
+    found: dict[tuple[int, int], UpcomingColumn] = {}
     for job in jobs if before else ():
         info = job.table_info
         if info is None or info.id not in before:
@@ -86,7 +85,7 @@ def coming_columns(pending: Iterable[Job], catalog: Catalog) -> dict[tuple[int, 
             heirs = dict(retyped(before[info.id], info, one_changed=False, query=job.query))
             for column in info.public_columns:
                 if column.id not in known:
-                    found[info.id, column.id] = Coming(_default(column), heirs.get(column.id, 0))
+                    found[info.id, column.id] = UpcomingColumn(_default(column), heirs.get(column.id, 0))
         before[info.id] = info
     return found
 
@@ -99,12 +98,12 @@ def _default(column: ColumnInfo) -> Datum:
 
 
 def unknown_until(job: Job) -> Verdict:
-    """`job` makes the unknown column public and has not run downstream; the row is of a version before it is due."""
+    """The verdict where pending `job` makes the column public and the row is of a version that does not need it yet."""
     return Verdict.RUN_FIRST if guessed(job) else Verdict.LEAVE_OUT
 
 
 def guessed(job: Job) -> bool:
-    """Whether the version in which the job's added columns are public is not recorded with it."""
+    """Whether the schema version in which the job's added columns become public is not recorded in it."""
     if job.type != ActionType.MULTI_SCHEMA_CHANGE:
         return False
     return any(kind in _DROPS for kind, _ in _parts(job)) and not _recorded(job)
@@ -115,13 +114,13 @@ def _recorded(job: Job) -> int:
 
 
 def public_version(job: Job, after: int = 0) -> int:
-    """The version from which rows are as the job leaves the table. `after`: of the job before it, where known.
+    """The schema version from which rows match the table after the job. `after`: version of the previous job, 0:
+    unknown.
 
-    Mostly its own version. In a statement of several changes everything it adds is public in the one that is recorded
-    with a part that drops nothing; where the first part drops something nothing else is recorded, but that part then
-    took three more versions. DROP PARTITION takes two more after the one in which rows know the partition no more, and
-    DROP COLUMN three more after the one in which the column is not public: behind that updates do not carry it, and
-    rows without a key are not found by what they lack.
+    Mostly the job's own version. In a statement of several changes everything it adds is public in the version recorded
+    with a part that drops nothing; where the first part is a drop nothing else is recorded, but that part took three
+    more versions. DROP PARTITION takes two versions after the partition stops being written, and DROP COLUMN three
+    after the column stops being public: from then on updates lack it, and rows without a key cannot be matched by it.
     """
     if job.type in (ActionType.DROP_COLUMN, ActionType.DROP_COLUMNS):
         return max(job.schema_version - DROP_STEPS, 1)

@@ -1,7 +1,6 @@
-"""The schema of a moment, as a value: what a decoder needs to read rows, in any process.
+"""Immutable snapshot of the schema, from which decoders read rows in any process.
 
-A view never changes. It holds only the tables that are replicated; every other id is answered with why its rows
-are left out, or with TableUnknown.
+It holds only replicated tables; for every other table id it returns why the rows are skipped, or raises TableUnknown.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from drainer.schema.errors import TableUnknown
 # Ids above 2^48 - 1 - 1000 belong to TiDB's own DDL tables (D-CO-06).
 SYSTEM_TABLE_ID_MIN = (1 << 48) - 1 - 1000 + 1
 
-# Versions kept per table. TiDB lets at most two adjacent versions of one table be in use, so a row can lag one
-# job behind (28 rows of the capture `ddl` do); the rest is room for jobs that change nothing a row shows. A service
-# that embeds the SDK may write through a handle of any age: the newer TableInfo reads such rows too, except those from
-# before a change of type, so what stood before one is kept for longer.
+# Versions kept per table. TiDB uses at most two adjacent versions of a table at once, so a row can be one job behind;
+# the others allow for jobs that do not affect rows. A service that embeds the SDK may write with a table handle of any
+# age: the newer TableInfo decodes such rows too, except across a change of type, so versions before one are kept
+# longer.
 VERSIONS_KEPT = 4
 INHERITED_KEPT = 16
 
 
 class Gone(Enum):
-    """Why rows of a table id are left out, silently but counted."""
+    """Why rows of a table id are skipped; skipped rows are counted."""
 
     TRUNCATED = "truncated"
     DROPPED = "dropped"
@@ -39,9 +38,9 @@ class Gone(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableVersions:
-    """One table id: where it stands now, and its last TableInfos, oldest first, with the version of each job.
+    """The names and recent TableInfos of one table id, oldest first, with the schema version of each.
 
-    `inherited`: (id of a column, id that it had before), where a change of type gave it a new one.
+    `inherited`: (new column id, old column id) of columns that got a new id by a change of type.
     """
 
     schema: str
@@ -59,12 +58,13 @@ class TableVersions:
         return self.infos[-1].name
 
     def at(self, schema_version: int) -> int:
-        """Index of the newest TableInfo not newer than `schema_version`; the oldest kept for older rows."""
+        """Index of the newest TableInfo at or below `schema_version`; the oldest for older rows."""
         return max(bisect_right(self.versions, schema_version) - 1, 0)
 
     def add(self, version: int, info: TableInfo, *, one_changed: bool = False, query: str = "") -> TableVersions:
-        """With one more TableInfo in its place by version (jobs on one table come in order; ties replace).
-        `one_changed`: of a job that changed one column, perhaps in name and type. `query`: the job's text."""
+        """A copy with one more TableInfo, ordered by version; an equal version is replaced.
+
+        `one_changed`: the job changed a single column, perhaps in name and type. `query`: the job's text."""
         keep = [(v, i) for v, i in zip(self.versions, self.infos, strict=True) if v != version]
         keep.append((version, info))
         keep.sort(key=lambda pair: pair[0])
@@ -80,8 +80,8 @@ class TableVersions:
 
 
 def _trimmed(keep: list[tuple[int, TableInfo]]) -> list[tuple[int, TableInfo]]:
-    """The last VERSIONS_KEPT, and before them those whose columns the next one gave new ids. One that goes leaves its
-    version to the next, which reads its rows as well."""
+    """The last VERSIONS_KEPT entries, and earlier ones after which columns got new ids. A removed entry passes its
+    version to the next one, which then decodes its rows as well."""
     kept: list[tuple[int, TableInfo]] = []
     begins = 0
     recent = len(keep) - VERSIONS_KEPT
@@ -99,9 +99,9 @@ def _ids_changed(before: TableInfo, after: TableInfo) -> bool:
 
 
 def retyped(before: TableInfo, after: TableInfo, *, one_changed: bool, query: str = "") -> tuple[tuple[int, int], ...]:
-    """(id after, id before) of the columns to which one DDL gave a new id with another type. TiDB touches a column but
-    once in a statement, so the name tells, or the CHANGE in the job's text; where a job changed but one column, it is
-    the one that came for the one that went."""
+    """(new id, old id) of the columns that got a new id by a change of type. A statement changes a column only once, so
+    columns are matched by name, or by CHANGE in the job's text; where the job changed a single column (`one_changed`),
+    the added one replaces the removed one."""
     old, new = before.columns_by_id, after.columns_by_id
     gone = {c.name.lower(): c.id for c in before.public_columns if c.id not in new and not c.is_generated}
     come = {c.name.lower(): c.id for c in after.public_columns if c.id not in old and not c.is_generated}
@@ -114,9 +114,9 @@ def retyped(before: TableInfo, after: TableInfo, *, one_changed: bool, query: st
 
 @dataclass(frozen=True, slots=True)
 class TableAt:
-    """A row's table: `at` decodes it and gives its defaults, `current` is what the destination has now (X-08).
+    """A row's table: `at` decodes it and has its defaults, `current` is the table of the destination.
 
-    (`table_id`, `at_version`, `current_version`) identifies a compiled decoder. `inherited`: as of TableVersions, where
+    (`table_id`, `at_version`, `current_version`) identifies a compiled decoder. `inherited`: as in TableVersions, where
     `at` is not `current`.
     """
 
@@ -130,40 +130,42 @@ class TableAt:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
-    """A DDL took physical ids from a table, and rows of older versions may still come behind it: `info`, the table
-    before it, tells where such a row lies, for rows carry the table's id and never a partition's."""
+class Relocation:
+    """A DDL that moved or dropped partitions of a table. Rows of versions below `before_version` may still arrive after
+    it. Rows carry the id of the table, not of the partition, so `info`, the table before the DDL, is used to compute
+    it."""
 
     before_version: int
     info: TableInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
-    """A column that a pending job makes public in a version that is not recorded with it: what rows hold in it before
-    that, its default or the value of the column whose type changes (`heir_of`, 0: none)."""
+class UpcomingColumn:
+    """A column that a pending job makes public in a schema version that is not recorded. Before that version, rows hold
+    its `default` in it, or the value of the column whose type changes (`old_column_id`, 0: none)."""
 
     default: Datum
-    heir_of: int
+    old_column_id: int
 
-    def shows_nothing(self, value: Datum, row: Mapping[int, Datum]) -> bool:
-        """Whether a row with this value can be from before that version: then the DDL gives the row the same."""
-        return self.heir_of in row if self.heir_of else value == self.default
+    def may_precede_ddl(self, value: Datum, row: Mapping[int, Datum]) -> bool:
+        """Whether a row with this value may be older than that version; then running the DDL after it gives the same
+        value."""
+        return self.old_column_id in row if self.old_column_id else value == self.default
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaView:
-    """Frozen and picklable; its dictionaries belong to it alone.
+    """Snapshot of the schema at one position; immutable and picklable, its dictionaries are not shared.
 
-    `ddl_due_version`: rows at or above it need a DDL to run first, so they do not belong to this view's segment
-    (rule 14); 0 when no job is waiting. `settled_version`: rows above it need the history to be read again first.
+    `ddl_due_version`: rows at or above it need a DDL to run first, so they are not in this view's segment (rule 14); 0:
+    no pending job. `settled_version`: rows above it need the history to be read again first.
     `column_verdicts`: (table id, column id) → the newest schema version up to which a row may carry that unknown
-    column; None when the sources are complete and every unknown column may be left out. `strays`: table id → DDLs
-    whose late rows must be placed one by one (`stray`), by version; `homes`: where the rows of a physical id belong
-    since then, None where they are gone with it. `known_version`: of the newest known job. `verified`: table id →
-    newest version up to which the table was seen to be as its newest job says; None when the sources are complete.
-    `going` and `coming`: (table id, column id) of what pending jobs drop, and of what they add in a version that is
-    not recorded with them.
+    column; None when the sources are complete and every unknown column may be left out. `relocations`: table id → DDLs
+    after which late rows need their partition computed (`relocation`), by version; `relocated_ids`: the table id that
+    holds the rows of a physical id since then, None where they were dropped. `known_version`: of the newest known job.
+    `verified`: table id → newest version up to which the status port showed the table as after its newest job; None
+    when the sources are complete. `columns_being_dropped` and `upcoming_columns`: (table id, column id) of what pending
+    jobs drop, and of what they add in a version that is not recorded with them.
     """
 
     tables: Mapping[int, TableVersions]
@@ -171,33 +173,40 @@ class SchemaView:
     ddl_due_version: int
     settled_version: int
     column_verdicts: Mapping[tuple[int, int], int] | None
-    strays: Mapping[int, tuple[Stray, ...]] = field(default_factory=dict)
-    homes: Mapping[int, int | None] = field(default_factory=dict)
+    relocations: Mapping[int, tuple[Relocation, ...]] = field(default_factory=dict)
+    relocated_ids: Mapping[int, int | None] = field(default_factory=dict)
     known_version: int = 0
     verified: Mapping[int, int] | None = None
-    going: frozenset[tuple[int, int]] = frozenset()
-    coming: Mapping[tuple[int, int], Coming] = field(default_factory=dict)
+    columns_being_dropped: frozenset[tuple[int, int]] = frozenset()
+    upcoming_columns: Mapping[tuple[int, int], UpcomingColumn] = field(default_factory=dict)
 
     def must_verify(self, table_id: int, schema_version: int) -> bool:
-        """Whether it must be asked if a DDL is running on this table (drainer.schema.running_ddl)."""
+        """Whether rows of this version need a check for a running DDL on the table (drainer.schema.running_ddl)."""
         if self.verified is None or table_id not in self.tables:
             return False
         return schema_version > self.verified.get(table_id, 0)
 
-    def stray(self, table_id: int, schema_version: int) -> Stray | None:
-        """The first DDL behind this version that took physical ids from the table: each row says where it belongs."""
-        return next((s for s in self.strays.get(table_id, ()) if schema_version < s.before_version), None)
+    def relocation(self, table_id: int, schema_version: int) -> Relocation | None:
+        """The first DDL after this version that moved or dropped partitions of the table; None: no such DDL."""
+        return next((s for s in self.relocations.get(table_id, ()) if schema_version < s.before_version), None)
 
-    def rehomed(self, table_id: int, stray: Stray, physical_id: int | None, commit_ts: int) -> TableAt | Gone:
-        """Where a stray row with this physical id belongs now. Raises TableUnknown."""
-        home = self.homes.get(physical_id, table_id) if physical_id is not None else table_id
+    def relocated(
+        self, table_id: int, relocation: Relocation, physical_id: int | None, commit_ts: int
+    ) -> TableAt | Gone:
+        """The table of an older row of this physical id since that DDL, or why the row is skipped. Raises
+        TableUnknown."""
+        home = self.relocated_ids.get(physical_id, table_id) if physical_id is not None else table_id
         if home is None:
             return Gone.TRUNCATED
-        found = self.lookup(home, stray.before_version - 1, commit_ts)
-        return found if isinstance(found, Gone) else replace(found, at=stray.info, at_version=stray.before_version - 1)
+        found = self.lookup(home, relocation.before_version - 1, commit_ts)
+        return (
+            found
+            if isinstance(found, Gone)
+            else replace(found, at=relocation.info, at_version=relocation.before_version - 1)
+        )
 
     def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | Gone:
-        """The table of a row, or why the row is left out. Raises TableUnknown (ids and ts in the text)."""
+        """The table of a row, or why the row is skipped. Raises TableUnknown."""
         found = self.tables.get(table_id)
         if found is not None:
             index = found.at(schema_version)
@@ -218,18 +227,18 @@ class SchemaView:
         raise TableUnknown(table_id=table_id, schema_version=schema_version, commit_ts=commit_ts)
 
     def leaves_out(self, table_id: int, column_id: int, schema_version: int) -> bool:
-        """Whether a column id that the current TableInfo lacks is left out of a row: it is in a non-public state of
-        a running DDL, or gone. Where this is False a decoder raises UnknownColumn."""
+        """Whether a column id that the current TableInfo lacks may be skipped: a running DDL has not made it public, or
+        it was dropped. Where this is False a decoder raises UnknownColumn."""
         if self.column_verdicts is None:
-            return (table_id, column_id) not in self.coming
+            return (table_id, column_id) not in self.upcoming_columns
         return schema_version <= self.column_verdicts.get((table_id, column_id), -1)
 
     def belongs(self, schema_version: int) -> bool:
-        """Whether a row of this version may be applied with this view."""
+        """Whether rows of this schema version may be decoded with this view."""
         due = self.ddl_due_version
         return schema_version <= self.settled_version and (not due or schema_version < due)
 
     def only(self, table_ids: Iterable[int]) -> SchemaView:
-        """The same view with just these tables, for a smaller pickle."""
+        """The view restricted to these tables, for a smaller pickle."""
         wanted = set(table_ids)
         return replace(self, tables={i: t for i, t in self.tables.items() if i in wanted})

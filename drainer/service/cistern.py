@@ -1,6 +1,6 @@
-"""The drainer's gRPC service. A Go pump refuses to start unless every drainer answers Notify (P-LC-05).
+"""The drainer's gRPC service Cistern. A Go pump refuses to start unless every drainer answers Notify (P-LC-05).
 
-Ours need no notification: a survey lists the pumps anew every time (correctness rule 8). So Notify only answers.
+Notify only answers: a survey lists the pumps every time (correctness rule 8), so no notification is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Cistern(cistern_pb2_grpc.CisternServicer):
     async def Notify(
         self, request: cistern_pb2.NotifyReq, context: grpc.aio.ServicerContext[object, object]
     ) -> cistern_pb2.NotifyResp:
-        _log.info("notified by a pump", peer=context.peer())
+        _log.info("Notify received from a pump", peer=context.peer())
         return cistern_pb2.NotifyResp()
 
 
@@ -36,7 +36,7 @@ class CisternServer:
         self._credentials = security.grpc_server_credentials()
 
     async def start(self) -> None:
-        """Raises ConfigError naming the address that cannot be listened on."""
+        """Start listening. ConfigError names an address that cannot be used."""
         try:
             if self._credentials is None:
                 bound = self._server.add_insecure_port(self._addr)

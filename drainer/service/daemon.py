@@ -1,9 +1,9 @@
-"""The drainer from start to stop.
+"""The drainer process: start order and stop order.
 
 Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
-query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ work that does nothing
+query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
 (drainer.spark.startup.session_opening).
-Stop, in this order: `pausing` or `closing` ─ nothing is planned any more ─ the batch in flight ends ─ query ─ Spark ─
+Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
 last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
 """
 
@@ -34,19 +34,19 @@ from drainer.apply.distributed import Cut
 from drainer.apply.large_transaction import LargePuller
 from drainer.config import Config
 from drainer.pipeline import Pipeline
-from drainer.pumps.left_pumps import Left, scope_of
-from drainer.pumps.membership import Books
+from drainer.pumps.left_pumps import LeftPumps, scope_of
+from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet, dial_with
 from drainer.schema.history import sources
 from drainer.schema.history.base import JobSource
 from drainer.schema.keeper import SchemaKeeper
 from drainer.service.cistern import CisternServer
-from drainer.service.first_start import first_start, tell
+from drainer.service.first_start import first_start, log_start_position
 from drainer.service.registration import DrainerNode
 from drainer.service.scheduler import Scheduler
 from drainer.service.schema_supply import Supply
 from drainer.service.spark_runner import SparkRun
-from drainer.service.starting_page import Front, Starting
+from drainer.service.starting_page import PageSwitch, StartingPages
 from drainer.service.status import Status
 from drainer.sink.base import AnySink, Identity, Position
 from drainer.spark.startup.archive_maker import make_where_missing
@@ -63,12 +63,12 @@ T = TypeVar("T")
 
 
 class _StoppedEarly(BinlogError):
-    """A signal came before there was anything to stop."""
+    """A stop was requested before the destination was open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where the pumps are."""
+    """The upstream cluster: etcd, the registry of pumps, the cluster id, and a TSO of the start."""
 
     etcd: Etcd
     registry: Registry
@@ -78,15 +78,15 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The destination, where it stands, and the schema of that moment."""
+    """The open destination, its position, and the schema at that position."""
 
     destination: AnySink
     position: Position
     supply: Supply
 
 
-class _Asked:
-    """How to stop: to come back (a signal, PUT …/pause), or for good (PUT …/close)."""
+class _StopRequest:
+    """A requested stop: PAUSE (a signal, PUT …/pause) or CLOSE (PUT …/close)."""
 
     def __init__(self, stop: asyncio.Event) -> None:
         self._stop = stop
@@ -98,22 +98,22 @@ class _Asked:
 
 
 async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
-    """Until `stop` is set, until --until-now is reached, or until something fails: then the error is raised. `opening`
-    belongs to the caller."""
+    """Run until `stop` is set, until --until-now is reached, or until something fails, which is raised. The caller
+    closes `opening`."""
     async with contextlib.AsyncExitStack() as stack:
         try:
             upstream = await _unless(stop, stack.enter_async_context(_upstream(config)))
         except _StoppedEarly:
             _log.info("stopped before etcd was reached")
             return
-        front = Front(Starting(config.identity(), config.syncer.place()))
-        await stack.enter_async_context(_pages(config, front))
+        pages = PageSwitch(StartingPages(config.identity(), config.syncer.place()))
+        await stack.enter_async_context(_pages(config, pages))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
             _log.info("stopped before the destination was open")
             return
-        await _drain(config, upstream, opened, opening, front, stop)
+        await _drain(config, upstream, opened, opening, pages, stop)
 
 
 @contextlib.asynccontextmanager
@@ -128,7 +128,7 @@ async def _upstream(config: Config) -> AsyncIterator[Upstream]:
 
 
 async def _now_ts(config: Config, etcd: Etcd, security: Security) -> int:
-    """A TSO of now. Only a first start "from now on" needs a true one; the registry's updateTS is approximate."""
+    """The current TSO; without initial-commit-ts from the timestamp source, else approximated from the clock."""
     if config.initial_commit_ts >= 0:
         return tso.compose(int(time.time() * 1000))
     timestamps = await connect_timestamps(etcd, config, security)
@@ -160,8 +160,8 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
             fresh=position.fresh,
             open_batch=position.intent is not None,
         )
-        tell(config, initial_ts, first, position)
-        # Marks tell which DDLs have run; a position taken from upstream's checkpoint has none.
+        log_start_position(config, initial_ts, first, position)
+        # Which DDLs have run is recorded at the destination, except with a position from the original's checkpoint.
         reading = keeper.open(
             position_ts=position.commit_ts,
             schema_version=position.schema_version,
@@ -177,7 +177,7 @@ async def _opened(config: Config, upstream: Upstream, stop: asyncio.Event) -> As
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; _StoppedEarly, with the work cancelled, as soon as `stop` is set."""
+    """The result of `work`; when `stop` is set first, the work is cancelled and _StoppedEarly raised."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -191,7 +191,7 @@ async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _position(open_: Callable[[], Position], destination: AnySink, stop: asyncio.Event) -> Position:
-    """Open the destination, which waits for one that is down; a signal ends the waiting."""
+    """Open the destination, waiting while it is down; `stop` interrupts the wait with _StoppedEarly."""
     opening = asyncio.ensure_future(asyncio.to_thread(open_))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -207,14 +207,14 @@ async def _position(open_: Callable[[], Position], destination: AnySink, stop: a
 
 
 def job_sources(config: Config, etcd: Etcd) -> list[JobSource]:
-    """Where DDL jobs come from."""
+    """The configured sources of DDL jobs."""
     schema = config.schema_
     security = config.security.security()
     return sources.job_sources(etcd, security, history_file=schema.history_file, history_url=schema.history_url)
 
 
 async def _drain(
-    config: Config, upstream: Upstream, opened: Opened, opening: Opening, front: Front, stop: asyncio.Event
+    config: Config, upstream: Upstream, opened: Opened, opening: Opening, pages: PageSwitch, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
     security = config.security.security()
@@ -226,10 +226,12 @@ async def _drain(
         intent=opened.position.intent,
         pull_large=LargePuller(upstream.cluster_id, security),
     )
-    left = Left(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
+    left = LeftPumps(upstream.etcd, scope_of(config.changefeed, config.syncer.place()))
     await left.load()
-    books = Books(left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None)
-    pumps = _pumps(config, upstream, books)
+    membership = Membership(
+        left, position=lambda: pipeline.position_ts, unfinished=lambda: pipeline.open_intent is not None
+    )
+    pumps = _pumps(config, upstream, membership)
     scheduler = Scheduler(
         pumps,
         pipeline,
@@ -239,7 +241,7 @@ async def _drain(
         finish_without=config.syncer.finish_without,
         on_reached=stop.set,
     )
-    asked = _Asked(stop)
+    asked = _StopRequest(stop)
     spark = SparkRun(config, opening, upstream.cluster_id, pipeline, scheduler, loop=loop)
     status = Status(
         node_id=config.identity(),
@@ -260,13 +262,13 @@ async def _drain(
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
-        front.shown = status
+        pages.shown = status
         cistern = CisternServer(config.addr, security)
         await cistern.start()
         stack.push_async_callback(cistern.close)
         await node.register()
         stack.push_async_callback(node.leave)
-        heartbeats = asyncio.ensure_future(node.heartbeats())  # Spark may take its time
+        heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
         stack.push_async_callback(_end, heartbeats)
         stack.push_async_callback(spark.stop, STOP_BATCH_S)
         stack.push_async_callback(lambda: node.stopping(asked.event))
@@ -280,10 +282,10 @@ async def _drain(
     _log.info("drainer stopped", position=pipeline.position_ts)
 
 
-def _pumps(config: Config, upstream: Upstream, books: Books | None = None) -> PumpSet:
+def _pumps(config: Config, upstream: Upstream, membership: Membership | None = None) -> PumpSet:
     silence_max_s = config.go_pump_silence_max
     dial = dial_with(upstream.cluster_id, config.security.security(), silence_max_s=silence_max_s)
-    return PumpSet(upstream.registry, dial, books=books)
+    return PumpSet(upstream.registry, dial, membership=membership)
 
 
 def _sizes(config: Config, destination: AnySink) -> Sizes:
@@ -293,17 +295,17 @@ def _sizes(config: Config, destination: AnySink) -> Sizes:
             spread_bytes_min=config.spread_bytes_min,
             spread_bytes_max=config.batch_bytes_max,
         )
-    # Nothing but the driver writes: larger batches there.
+    # Only the driver writes: larger inline batches.
     return Sizes(inline_bytes_max=4 * config.inline_bytes_max, inline_count_max=40_000, spread_bytes_max=0)
 
 
 @contextlib.asynccontextmanager
-async def _pages(config: Config, front: Front) -> AsyncIterator[None]:
+async def _pages(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
     if not config.status_address():
         yield
         return
     security = config.security.security()
-    server = StatusServer(config.status_address(), front.routes(), actions=front.actions(), security=security)
+    server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
     await server.start()
     try:
         yield
@@ -312,7 +314,7 @@ async def _pages(config: Config, front: Front) -> AsyncIterator[None]:
 
 
 async def _watch(pumps: PumpSet, status: Status) -> None:
-    """Look at what operators want to know, now and then."""
+    """Refresh pump details every INSPECT_S and metrics every OBSERVE_S seconds."""
     while True:
         await pumps.inspect()
         for _ in range(int(INSPECT_S / OBSERVE_S)):
@@ -326,7 +328,7 @@ async def _end(task: asyncio.Future[None]) -> None:
 
 
 async def _until_any(stop: asyncio.Event, *works: Awaitable[None]) -> None:
-    """Until `stop` is set or one of the works ends; its error is raised."""
+    """Wait until `stop` is set or one of the works ends; raise its error."""
     tasks = [asyncio.ensure_future(work) for work in works]
     stopping = asyncio.ensure_future(stop.wait())
     try:

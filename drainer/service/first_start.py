@@ -1,9 +1,9 @@
-"""Where a drainer begins whose destination has no position yet, and what it says about that.
+"""Chooses the start position of a drainer whose destination has none, and logs it.
 
-`initial-commit-ts` decides, where it is given. Where it is not, a drainer begins now: the destination was filled from a
-copy of the upstream a moment ago, or nothing older is wanted. With one exception: when all that is known of the schema
-was published by services that embed the SDK, the destination holds none of their tables, and the pumps still hold
-everything since the first of them was made, it begins at the beginning. Beginning now would fail at the first row.
+If `initial-commit-ts` is given, it is the position. Otherwise a drainer starts at the current TSO: the destination has
+just been loaded from a copy of the upstream, or older changes are not wanted. Exception: if the whole known schema was
+published by services that embed the SDK, the destination has none of their tables, and the pumps still hold everything
+since the first table was created, it starts from the beginning. Starting now would fail at the first row.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from drainer.sink.base import FirstStart, Position
 
 BEGINNING_TS = 0
 PURGED_WAIT_S = 5.0
-TABLES_TOLD_MAX = 20
-WAY_OUT = (
-    "to apply what the pumps hold, or what came after a copy of the upstream that is loaded into the destination: stop "
+TABLES_SHOWN_MAX = 20
+REMEDY = (
+    "to apply the binlogs that the pumps hold, or those after a copy of the upstream that was loaded into the "
+    "destination: stop "
     "the drainer, delete its row in tidb_binlog.drainer_position, and start it with initial-commit-ts = 0, or with the "
     "TSO of that copy"
 )
@@ -39,17 +40,17 @@ class Survey(Protocol):
 
 
 def is_given(config: Config) -> bool:
-    """Whether a file, a flag or the environment says where to begin."""
+    """Whether initial-commit-ts is set in the file, by a flag or in the environment."""
     return "initial_commit_ts" in config.model_fields_set
 
 
 def only_published(config: Config) -> bool:
-    """Whether jobs that services published in etcd are the only DDL history."""
+    """Whether the jobs published in etcd are the only DDL history source."""
     return not config.schema_.history_file and not config.schema_.history_url
 
 
 async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart:
-    """The question to a destination without a position."""
+    """The start options that the destination chooses from if it has no position."""
     may_begin = not is_given(config) and only_published(config) and bool(known.tables)
     if may_begin and await _has_everything(pumps, known.first_ts):
         return FirstStart(known.tables, BEGINNING_TS)
@@ -57,7 +58,7 @@ async def first_start(config: Config, known: Known, pumps: Survey) -> FirstStart
 
 
 async def _has_everything(pumps: Survey, first_ts: int) -> bool:
-    """Whether no pump that answers has purged anything since then. One that does not answer is waited for later on."""
+    """Whether no pump that answers has purged binlogs after `first_ts`. Pumps that do not answer are not checked."""
     try:
         async with asyncio.timeout(PURGED_WAIT_S):
             found = await pumps.survey(after_ts=BEGINNING_TS, limits=Limits(1))
@@ -68,13 +69,13 @@ async def _has_everything(pumps: Survey, first_ts: int) -> bool:
     return found.purged_ts < first_ts
 
 
-def tell(config: Config, initial_ts: int, first: FirstStart, position: Position) -> None:
-    """What an operator should know of where this start begins."""
-    # A row that the original's drainer left in the destination is a position, too.
+def log_start_position(config: Config, initial_ts: int, first: FirstStart, position: Position) -> None:
+    """Log the start position and what it skips."""
+    # The checkpoint row of the original drainer is a position, too.
     elsewhere = config.initial_commit_ts >= 0 and position.commit_ts != initial_ts
     if is_given(config) and (elsewhere or not position.fresh):
         _log.warning(
-            "initial-commit-ts is not used: the destination has a position",
+            "initial-commit-ts is ignored: the destination already has a position",
             initial_commit_ts=config.initial_commit_ts,
             position=position.commit_ts,
         )
@@ -82,24 +83,24 @@ def tell(config: Config, initial_ts: int, first: FirstStart, position: Position)
         return
     if first.empty_ts is not None and position.commit_ts == first.empty_ts:
         _log.info(
-            "the destination has no position and none of the published tables: beginning with the oldest binlog",
+            "the destination has no position and none of the published tables: starting from the oldest binlog",
             tables=len(first.tables),
         )
     elif position.commit_ts == initial_ts and initial_ts:
-        _tell_skipped(position)
+        _log_skipped(position)
 
 
-def _tell_skipped(position: Position) -> None:
+def _log_skipped(position: Position) -> None:
     skipped = {"skipped_until_ts": position.commit_ts, "skipped_until": tso.format_local(position.commit_ts)}
     if not position.missing:
-        _log.info("the destination has no position: what is older is not applied", **skipped)
+        _log.info("the destination has no position: older binlogs are not applied", **skipped)
         return
     names = [f"{schema}.{table}" for schema, table in position.missing]
     _log.warning(
-        "the destination has no position: what is older is not applied, and tables made before are not there; the "
+        "the destination has no position: older binlogs are not applied, and tables created before are missing; the "
         "first row of one of them will stop the drainer",
         **skipped,
-        missing=names[:TABLES_TOLD_MAX],
+        missing=names[:TABLES_SHOWN_MAX],
         missing_count=len(names),
-        way_out=WAY_OUT,
+        remedy=REMEDY,
     )

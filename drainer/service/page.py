@@ -1,4 +1,4 @@
-"""The drainer's page for people: the document of /status, drawn."""
+"""The drainer's HTML status page, rendered from the document of /status."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BATCH_WARN_S = 60.0
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """`document`: what drainer.service.status.Status says."""
+    """`document`: of drainer.service.status.Status."""
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
@@ -37,7 +37,7 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def starting_page(document: Mapping[str, Any]) -> str:
-    """`document`: what drainer.service.starting_page.Starting says."""
+    """`document`: what drainer.service.starting_page.StartingPages says."""
     title = f"drainer {document['NodeID']}"
     return render(title, f"into {document['Destination']} · {document['Phase']}", facts=(), alarms=_failing(document))
 
@@ -55,7 +55,7 @@ def _time(document: Mapping[str, Any]) -> str:
 
 
 def _synced(document: Mapping[str, Any]) -> str:
-    return "no row for a while: synced" if document["Synced"] else "age of what has been applied"
+    return "synced: no row for synced-check-time" if document["Synced"] else "age of the last applied commit_ts"
 
 
 def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> list[Alarm]:
@@ -66,24 +66,26 @@ def _alarms(document: Mapping[str, Any], pumps: Sequence[Mapping[str, Any]]) -> 
         found.append(Alarm(f"{large['step']} a large transaction: {done}", Mood.WARN))
     elif document["BatchSeconds"] >= BATCH_WARN_S:
         taken = span_text(document["BatchSeconds"])
-        text = f"The batch under way has taken {taken} so far; the log and spark.log say more"
+        text = f"The current batch has been running for {taken}; see the log and spark.log"
         found.append(Alarm(text, Mood.WARN))
     if document["HeldBack"]:
         since = span_text(document["HeldBackSeconds"])
-        found.append(Alarm(f"Nothing new can be applied for {since}: {document['HeldBack']}", Mood.WARN))
+        found.append(Alarm(f"The watermark has not advanced for {since}: {document['HeldBack']}", Mood.WARN))
     if document["WaitingFor"]:
         found.append(Alarm(f"Waiting for {document['WaitingFor']}", Mood.WARN))
     for pump in pumps:
         if pump["missed"]:
             pairs = ", ".join(f"{pair['startTS']} → {pair['commitTS']}" for pair in pump["missedTS"])
-            what = f"{pump['missed']:,} binlogs that had been passed without it"
-            found.append(Alarm(f"Pump {pump['node']} came back with {what}: {pairs}"))
+            what = f"{pump['missed']:,} binlogs below the drainer's position"
+            found.append(Alarm(f"Pump {pump['node']} rejoined with {what}: {pairs}"))
         if pump["lateCommits"]:
             late = ", ".join(map(str, pump["lateCommitTS"]))
-            found.append(Alarm(f"Pump {pump['node']} took commits at or below its resolved ts: {late}"))
+            found.append(Alarm(f"Pump {pump['node']} accepted commits at or below its resolved ts: {late}"))
         oldest_s = _oldest_s(pump)
         if oldest_s >= PENDING_WARN_S:
-            text = f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: binlogctl settle ends it"
+            text = (
+                f"Pump {pump['node']} has a prewrite pending for {span_text(oldest_s)}: settle it with binlogctl settle"
+            )
             found.append(Alarm(text, Mood.WARN))
     return found
 
@@ -97,7 +99,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         (
             pump["node"],
             pump["host"],
-            pump["state"] + ("" if pump["counts"] else ", does not count"),
+            pump["state"] + ("" if pump["counts"] else ", not counted"),
             tso.format_local(pump["resolved"]) if pump["resolved"] else "",
             f"{pump['pending']:,}",
             f"down for {span_text(pump['downSeconds'])}: {pump['error']}" if pump["downSeconds"] else pump["error"],
@@ -105,7 +107,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         for pump in pumps
     ]
     columns = ("pump", "address", "state", "resolved", "pending", "problem")
-    return Table("Pumps", columns, rows, "none is known yet", frozenset({"pending"}))
+    return Table("Pumps", columns, rows, "none known yet", frozenset({"pending"}))
 
 
 def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:

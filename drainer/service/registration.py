@@ -1,4 +1,5 @@
-"""This drainer's record in the registry (R-04, R-07): pumps notify who is there, and keep what it has not read."""
+"""This drainer's record in the registry: pumps notify registered drainers and keep the binlogs they have not
+applied."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ _log = get_logger(__name__)
 
 
 class Displaced(BinlogError):
-    """Somebody else wrote this node's record: an operator changed its state, or a second process has its id."""
+    """Another process wrote this node's record: an operator changed its state, or a second drainer has its id."""
 
 
 class DrainerNode:
-    """Absent or left behind, `online` after `register`, then a heartbeat a second, `pausing` or `closing` from
-    `stopping` on, `paused` or `offline` after `leave`.
+    """The drainer's registry record: `online` after `register`, then refreshed by `heartbeats`, `pausing` or `closing`
+    after `stopping`, `paused` or `offline` after `leave`.
 
     `position` gives maxCommitTS: the destination's position, which pumps must not purge beyond (rule 20).
-    `status_addr`: host:port where binlogctl finds /state, told in a label; "" where there is none.
+    `status_addr`: host:port where binlogctl finds /state, stored in a label; "" for none.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class DrainerNode:
         self.state = State.OFFLINE
 
     async def register(self) -> None:
-        """Take the id, whatever state a former life left it in. Raises RegistryConflict when two start at once."""
+        """Write the record as online, whatever its state was. RegistryConflict when two drainers start at once."""
         await self._record.take(self._status(State.ONLINE), await self._record.read())
         self.state = State.ONLINE
 
     async def heartbeats(self, interval_s: float = HEARTBEAT_S) -> None:
         """Run until cancelled. Raises Displaced, and the last error after FAILURES_MAX failures in a row."""
         failures = 0
-        outage = Outage(_log, "heartbeat failed", "the heartbeat is back")
+        outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while True:
             await asyncio.sleep(interval_s)
             try:
@@ -65,7 +66,7 @@ class DrainerNode:
                 failures = 0
                 outage.over()
             except RegistryConflict as error:
-                raise Displaced(f"drainer {self._node_id} is not ours any more: {error}") from error
+                raise Displaced(f"drainer {self._node_id} was registered by another process: {error}") from error
             except BinlogError as error:
                 failures += 1
                 outage.failed(error=str(error), gives_up_after=FAILURES_MAX)
@@ -73,11 +74,11 @@ class DrainerNode:
                     raise
 
     async def stopping(self, event: Event) -> None:
-        """PAUSE or CLOSE: the batch in flight still goes on."""
+        """Write `pausing` or `closing`; the batch in flight continues."""
         await self._move(event)
 
     async def leave(self) -> None:
-        """The last record. What was not written then is what the heartbeats last said."""
+        """Write the final state. If that fails, the record of the last heartbeat stays."""
         await self._move(Event.DRAINED)
 
     async def _move(self, event: Event) -> None:
@@ -85,7 +86,7 @@ class DrainerNode:
         try:
             await self._write(self.state)
         except BinlogError as error:
-            _log.warning("the state could not be registered", state=self.state, error=str(error))
+            _log.warning("cannot write the state to the registry", state=self.state, error=str(error))
 
     async def _write(self, state: State) -> None:
         await self._record.write(lambda: self._status(state))

@@ -1,4 +1,4 @@
-"""Asks the pumps and the batch planner, again and again, what the next batch is. The shell around batch_planner.py.
+"""Schedules batches: surveys the pumps and plans the next batch. The I/O around batch_planner.py.
 
 It lives on the event loop; the stream reader's questions come from another thread
 (drainer.spark.source.planner_server) and are
@@ -33,9 +33,9 @@ _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Outlook:
-    """What is known of what lies ahead, for the status page. `applied_ts`: everything at or below it has been
-    applied, because it was applied or because there is nothing: at or above the destination's position."""
+class WatermarkState:
+    """Watermark and progress, for the status page. `applied_ts`: everything at or below it is applied or empty; at or
+    above the destination's position. `held_since`, `watermark_at`: unix seconds."""
 
     watermark_ts: int = 0
     applied_ts: int = 0
@@ -48,8 +48,8 @@ class Outlook:
 
 class Scheduler:
     """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
-    `on_reached` is called once everything up to there is applied. `finish_without`: pumps whose rows an operator gives
-    up, where an unfinished batch needs them."""
+    `on_reached` is called once everything up to there is applied. `finish_without`: node ids of pumps whose
+    rows the operator gives up for an unfinished batch."""
 
     def __init__(
         self,
@@ -75,28 +75,28 @@ class Scheduler:
         self._advanced_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
-        told = ("nothing new can be applied", "the watermark moves again")
-        self._standstill = Outage(_log, *told, quiet_s=AWAY_WARN_S)
-        self._held_by_prewrite = Outage(_log, *told)  # which has waited before it counts (HOLDS_MS)
-        self.outlook = Outlook(applied_ts=pipeline.position_ts)
+        texts = ("the watermark does not advance", "the watermark advances again")
+        self._held_outage = Outage(_log, *texts, quiet_s=AWAY_WARN_S)
+        self._held_by_prewrite = Outage(_log, *texts)  # logged at once: it has been pending for HOLDS_MS
+        self.watermark_state = WatermarkState(applied_ts=pipeline.position_ts)
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
+        """Set the number of concurrent tasks, known once Spark runs; it changes with its executors."""
         self._sizes = replace(self._sizes, parallelism=tasks)
 
     def stop(self) -> None:
-        """Plan nothing any more; the batch in flight goes on."""
+        """Stop planning; the batch in flight continues."""
         self._stopping.set()
 
     @property
     def current(self) -> Plan | None:
-        """The batch that is planned and not yet applied; None where the last question brought nothing."""
+        """The batch that is planned and not yet applied; None if there is none."""
         return self._plan
 
     # --- called from the reader's thread ------------------------------------------------------------------------
 
     def next_until(self, start_ts: int) -> int:
-        """Where the next batch ends, or `start_ts` after a moment in which there was none."""
+        """The end of the next batch; `start_ts` if there was none within LONG_POLL_S."""
         plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
@@ -122,7 +122,7 @@ class Scheduler:
             if plan is not None:
                 if plan.mode is Mode.SPREAD:
                     plan = replace(plan, fold=self._pipeline.fold_order(plan))
-                    self._look_ahead(plan)
+                    self._survey_ahead(plan)
                 self._plan = plan
                 return plan
             if time.monotonic() >= end:
@@ -134,11 +134,11 @@ class Scheduler:
     async def _look(self) -> Plan | None:
         after_ts = self._pipeline.position_ts
         asked = self._first_limits()
-        watermark = await self._ahead_of(after_ts, asked) or await self._survey(after_ts, asked)
+        watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
         intent = self._pipeline.open_intent
         if intent is not None:
             plan = resume(watermark, intent, self._sizes)
-            return plan if plan is None else self._unaltered(await self._counted(plan))
+            return plan if plan is None else self._check_unaltered(await self._counted(plan))
         shares_left = SHARES_TRIED
         while True:
             decision = decide(
@@ -147,7 +147,7 @@ class Scheduler:
                 asked=asked,
                 sizes=self._sizes,
                 ceiling_ts=self._ceiling_ts,
-                loose_from=self._pipeline.loose_from,
+                inline_from=self._pipeline.inline_from,
                 another_share=shares_left > 0,
             )
             if asked.stop_at_schema:
@@ -158,7 +158,10 @@ class Scheduler:
                     watermark = await self._survey(after_ts, asked)
                 case Advance(until_ts):
                     if not after_ts and watermark.purged_ts:
-                        _log.warning("older binlogs may be gone, the oldest that are there begin it", after_ts=until_ts)
+                        _log.warning(
+                            "older binlogs may have been purged; starting from the oldest that remain",
+                            after_ts=until_ts,
+                        )
                     await self._advance(until_ts)
                     return None
                 case Plan():
@@ -168,8 +171,10 @@ class Scheduler:
                     return None
 
     def _first_limits(self) -> Limits:
-        """What to ask first. A share that made a full batch will probably make the next one."""
-        asked = first_limits(self._sizes, schema_version=self._pipeline.schema_version, pumps=self.outlook.pumps)
+        """Limits of the first survey; the size that gave a full batch last time is tried again."""
+        asked = first_limits(
+            self._sizes, schema_version=self._pipeline.schema_version, pumps=self.watermark_state.pumps
+        )
         if self._share and asked.stop_at_schema:
             return replace(asked, batch_bytes_max=max(self._share, asked.batch_bytes_max))
         return asked
@@ -182,13 +187,14 @@ class Scheduler:
         if gone:
             raise HeldBack(
                 gone[0],
-                f"it is offline, and the unfinished batch ({intent.after_ts}, {intent.until_ts}] needs its rows: bring "
-                f'it back; if its disk is lost, start with finish-without = ["{gone[0]}"] in [syncer], which may lose '
-                "rows of other pumps in that batch too",
+                f"it is offline, and the unfinished batch ({intent.after_ts}, {intent.until_ts}] needs its rows: start "
+                "the pump again; if its disk is lost, start the drainer with "
+                f'finish-without = ["{gone[0]}"] in [syncer], which may lose rows of other pumps in that batch too',
             )
 
     async def _counted(self, plan: Plan) -> Plan:
-        """The plan with what each pull must bring, asked again of pumps whose batch another pump has cut (rule 22)."""
+        """The plan with the counts of each pull, requested from pumps whose batch end differs from the plan's (rule
+        22)."""
 
         async def counted(part: PumpRange) -> PumpRange:
             if part.planned is not None or (part.extension and not part.ends_pulls):
@@ -198,49 +204,49 @@ class Scheduler:
         async def all_of(parts: Sequence[PumpRange]) -> tuple[PumpRange, ...]:
             return tuple(await asyncio.gather(*map(counted, parts)))
 
-        # All pumps at once: one after another would be a way there and back for each of them.
+        # Concurrently, to need one round trip only.
         large, *tasks = await asyncio.gather(all_of(plan.large), *map(all_of, plan.tasks))
         return replace(plan, tasks=tuple(tasks), large=large)
 
-    def _unaltered(self, plan: Plan) -> Plan:
-        """Rule 16: an open batch is finished with the rows that it was begun with."""
+    def _check_unaltered(self, plan: Plan) -> Plan:
+        """Rule 16: an open batch must be finished with the rows with which it was begun. Raises HeldBack."""
         found = altered(plan, self._finish_without)
         if found is None:
             return plan
         node_id, before, now = found
         raise HeldBack(
             node_id,
-            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when that was begun, "
-            f"and holds {now} now: look at its log for what it lost or took late; to finish the batch with what it "
-            f'holds now, start with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
+            f"it held {before} binlogs of the unfinished batch ({plan.after_ts}, {plan.until_ts}] when it began, "
+            f"and holds {now} now: check its log for lost or late binlogs; to finish the batch with what it holds now, "
+            f'start the drainer with finish-without = ["{node_id}"] in [syncer], which may lose rows of that batch',
         )
 
     async def _survey(self, after_ts: int, asked: Limits) -> Watermark:
         watermark = await self._pumps.survey(after_ts=after_ts, limits=asked)
         self._check_pumps(watermark)
-        outlook = self.outlook
+        watermark_state = self.watermark_state
         held = held_by_prewrite(watermark)
         if held is not None:
             self._held_back(held[0], since=time.time() - held[1])
         else:
-            self._standstill.over()
+            self._held_outage.over()
             self._held_by_prewrite.over()
-            outlook.held_back, outlook.held_by, outlook.held_since = "", "", None
-        outlook.watermark_ts, outlook.watermark_at = watermark.ts, time.time()
-        outlook.pumps = max(1, len(watermark.marks))
+            watermark_state.held_back, watermark_state.held_by, watermark_state.held_since = "", "", None
+        watermark_state.watermark_ts, watermark_state.watermark_at = watermark.ts, time.time()
+        watermark_state.pumps = max(1, len(watermark.marks))
         if self._until_now and self._ceiling_ts is None:
             self._ceiling_ts = watermark.ts
-            _log.info("draining up to the watermark of now", until_ts=watermark.ts)
+            _log.info("draining up to the current watermark", until_ts=watermark.ts)
         return watermark
 
-    def _look_ahead(self, plan: Plan) -> None:
-        """Under a backlog, ask about the next batch while this one is applied. What is final stays final."""
+    def _survey_ahead(self, plan: Plan) -> None:
+        """Survey for the next batch while this one is applied."""
         asked = self._first_limits()
         task = asyncio.create_task(self._survey(plan.until_ts, asked), name="look ahead")
         self._ahead = (plan.until_ts, asked, task)
 
-    async def _ahead_of(self, after_ts: int, asked: Limits) -> Watermark | None:
-        """What was asked ahead, if it was this question and has an answer. It is over before another survey begins."""
+    async def _ahead_result(self, after_ts: int, asked: Limits) -> Watermark | None:
+        """The result of the survey ahead if it was made with these arguments, else None. Waits for its end."""
         if self._ahead is None:
             return None
         ahead_ts, ahead_asked, task = self._ahead
@@ -251,8 +257,8 @@ class Scheduler:
         return task.result()
 
     async def _advance(self, until_ts: int) -> None:
-        """Nothing lies up to `until_ts`. Written down only now and then: it saves the next start some reading."""
-        self.outlook.applied_ts = max(self.outlook.applied_ts, until_ts)
+        """Record that there is nothing up to `until_ts`; written to the destination every ADVANCE_EVERY_S at most."""
+        self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, until_ts)
         last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
         if not last and time.monotonic() - self._advanced_at < ADVANCE_EVERY_S:
             return
@@ -261,8 +267,8 @@ class Scheduler:
         self._check_reached()
 
     def applied(self) -> None:
-        """A batch has been applied."""
-        self.outlook.applied_ts = max(self.outlook.applied_ts, self._pipeline.position_ts)
+        """Update the progress after a batch was applied."""
+        self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     def _check_reached(self) -> None:
         if self._ceiling_ts is not None and self._pipeline.position_ts >= self._ceiling_ts:
@@ -270,13 +276,13 @@ class Scheduler:
             self._on_reached()
 
     def _held_back(self, error: HeldBack, *, since: float | None = None) -> None:
-        """`since`: unix seconds, where something else tells it than the first time it is seen."""
-        outlook = self.outlook
-        if not isinstance(error.__cause__, PumpUnavailable):  # the survey tells of those
-            outage = self._standstill if since is None else self._held_by_prewrite
+        """Record why the watermark does not advance. `since`: unix seconds, None: since the first call."""
+        watermark_state = self.watermark_state
+        if not isinstance(error.__cause__, PumpUnavailable):  # logged by the survey
+            outage = self._held_outage if since is None else self._held_by_prewrite
             outage.failed(why=str(error))
-        outlook.held_back, outlook.held_by = str(error), error.node_id
-        outlook.held_since = since or outlook.held_since or time.time()
+        watermark_state.held_back, watermark_state.held_by = str(error), error.node_id
+        watermark_state.held_since = since or watermark_state.held_since or time.time()
 
     async def _pause(self, seconds: float) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The schema keeper for the pipeline, which runs in a thread, while sources are read on the event loop."""
+"""Gives the pipeline's thread access to the SchemaKeeper, which reads its sources on the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Supply:
-    """drainer.pipeline.SchemaSupply over a keeper. Every call waits for the loop, so nothing runs at the same time."""
+    """Implements drainer.pipeline.SchemaSupply. Every call blocks until the event loop has finished it."""
 
     def __init__(self, keeper: SchemaKeeper, loop: asyncio.AbstractEventLoop) -> None:
         self._keeper = keeper

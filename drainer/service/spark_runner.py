@@ -1,4 +1,4 @@
-"""Spark's part of the daemon's life: session, planner line and query, from the event loop's point of view."""
+"""Runs Spark for the daemon: session, planner server and streaming query, controlled from the event loop."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ _log = get_logger(__name__)
 
 
 class SparkRun:
-    """Nothing until `start`; then batches are applied until `stop`. `wait` ends with the first error that counts.
+    """Applies batches from `start` until `stop`. `wait` raises the first error that is not retried.
 
-    A pump that fails while it is pulled from does not count: the query ends and another begins from the destination's
-    position, which waits until all pumps answer. Nor does a batch that must go inline: the next query reads it so. Nor
-    does Spark itself, SPARK_FAILURES_MAX times at one position: on a busy machine a worker may be late to call back;
-    nor, as often, a range of which more or less came than was planned: a binlog that a pump took late is in the next
-    plan.
+    Retried by a new query from the destination's position: a pump that fails during a pull (the next survey waits for
+    it); a batch that must be applied inline; and, up to SPARK_FAILURES_MAX times at one position, a failure of Spark
+    (on a busy machine a worker may call back too late) or a range whose binlogs differ from the plan (a late binlog is
+    in the next plan).
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class SparkRun:
         loop: asyncio.AbstractEventLoop,
         pause_s: float = RESTART_PAUSE_S,
     ) -> None:
-        """Ends what `opening` made when it stops."""
+        """`opening`: closed by `stop`."""
         self._config = config
         self._opening = opening
         self._cluster_id = cluster_id
@@ -69,10 +68,10 @@ class SparkRun:
         self._failed = False
         self._spark_failures = 0
         self._spark_failed_at = -1
-        self._repeats = Outage(_log, "the batch begins again", "the batch that was begun again is applied")
+        self._retry_outage = Outage(_log, "the batch failed and is retried", "the retried batch was applied")
 
     async def start(self) -> bool:
-        """False if it was to stop before Spark ran; then nothing is left of it. Raises SparkUnavailable."""
+        """Start Spark and the query. False if stopped before Spark ran. Raises SparkUnavailable."""
         try:
             await asyncio.to_thread(self._start)
         except Stopped:
@@ -80,11 +79,11 @@ class SparkRun:
         return True
 
     async def wait(self) -> None:
-        """Until the query ends; raises the error of the batch or of the planner that ended it."""
+        """Wait until the query ends; raises the error of the batch or of the planner that ended it."""
         await asyncio.shield(self._ended)
 
     async def stop(self, batch_s: float) -> None:
-        """Let the batch in flight end, for at most `batch_s`; then it is abandoned, which is as safe as a crash."""
+        """Wait up to `batch_s` seconds for the batch in flight, then abandon it, which is as safe as a crash."""
         self._scheduler.stop()
         self._pipeline.stop()
         try:
@@ -126,37 +125,37 @@ class SparkRun:
     def _batch(self, feed: SparkFeed) -> None:
         plan = self._scheduler.current
         if plan is None:
-            _log.debug("nothing to do in Spark's first batch")  # the first question for an offset brought nothing
+            _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
         try:
             self._pipeline.run(plan, feed)
         except BaseException as error:
-            if self._mends(error):
+            if self._retryable(error):
                 self._again = error
             else:
                 self._fail(error)
             raise
-        self._repeats.over()
+        self._retry_outage.over()
         self._scheduler.applied()
         self._follow_executors()
 
     def _follow_executors(self) -> None:
-        """Between two batches: those of a cluster register after the session has started, and come and go."""
+        """Between two batches, adapt to the executors of a cluster, which register and leave at any time."""
         from drainer.spark.errors import SPARK_ERRORS
 
         assert self._session is not None
         try:
             tasks = max(1, self._session.sparkContext.defaultParallelism)
         except (*SPARK_ERRORS, OSError):
-            return  # the next batch will say why
+            return  # the next batch raises the reason
         if tasks != self._tasks:
             self._tasks = tasks
             self._scheduler.use_parallelism(tasks)
             self._pipeline.use_parallelism(tasks)
-            _log.info("tasks that can run at once", tasks=tasks)
+            _log.info("concurrent tasks available", tasks=tasks)
 
-    def _mends(self, error: BaseException | None) -> bool:
-        """Whether another query from the destination's position may do better."""
+    def _retryable(self, error: BaseException | None) -> bool:
+        """Whether a new query from the destination's position may succeed."""
         from drainer.spark.errors import NodeLacks, SparkFailed
 
         if isinstance(error, PumpUnavailable | NotSpread):
@@ -174,28 +173,28 @@ class SparkRun:
 
     def _query_ended(self, error: BaseException | None) -> None:
         again, self._again = self._again, None
-        if again is None and not self._failed and self._mends(error):
+        if again is None and not self._failed and self._retryable(error):
             again = error
         if again is None or self._pipeline.stopping:
             self._fail(error)
             return
-        self._repeats.failed(error=str(again))
+        self._retry_outage.failed(error=str(again))
         time.sleep(self._pause_s)
         from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
 
         try:
             self._start_query()
-        except (*SPARK_ERRORS, OSError) as another:  # the session is over: a cluster may end it
+        except (*SPARK_ERRORS, OSError) as another:  # the session has ended, e.g. by the cluster
             self._fail(SparkFailed(f"{again}; no other query can start: {reason_of(text_of(another))}"))
             return
         except BaseException as another:
             self._fail(another)
             raise
-        if self._pipeline.stopping:  # asked to in between: nobody else knows of this query
+        if self._pipeline.stopping:  # stopped meanwhile: this query is not known to `stop`
             self._stop_query()
 
     def _fail(self, error: BaseException | None) -> None:
-        """The first to come is what `wait` raises; Stopped is not an error."""
+        """End `wait` with the first error; Stopped is not an error."""
         from drainer.spark.errors import NodeLacks, SparkFailed, WorkerNotStarted
 
         self._failed = True

@@ -1,6 +1,6 @@
-"""What a drainer shows from its first moment on: before there is a position to show, that it is about to open it.
+"""Status pages of a drainer that has not opened its destination yet.
 
-A destination that is down may be waited for long, and whoever looks then must see why nothing happens.
+Waiting for a destination that is down may take long, and the page shows why.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
 
-from drainer.failures import TROUBLES
+from drainer.failures import FAILURES
 from drainer.service.page import starting_page
 from drainer.service.status import FAILED, error_fields, result
 
@@ -18,16 +18,16 @@ PATHS = ("/", "/status", "/commit_ts")
 STATE = "PUT /state/{node_id}/{action}"
 
 
-class Shown(Protocol):
-    """What stands behind the front: handlers by path, of PATHS and STATE."""
+class PageHandlers(Protocol):
+    """HTTP handlers by path, for PATHS and STATE."""
 
     def routes(self) -> Mapping[str, Page]: ...
 
     def actions(self) -> Mapping[str, Action]: ...
 
 
-class Starting:
-    """Nothing is known yet but who this is and what it waits for."""
+class StartingPages:
+    """The pages before the destination is open: node id, destination and the current error."""
 
     def __init__(self, node_id: str, destination: str) -> None:
         self._node_id = node_id
@@ -48,7 +48,7 @@ class Starting:
             "NodeID": self._node_id,
             "Phase": "opening the destination",
             "Destination": self._destination,
-            **error_fields(TROUBLES),
+            **error_fields(FAILURES),
         }
 
     async def _status(self) -> Response:
@@ -64,10 +64,10 @@ class Starting:
         return result(f"this drainer is starting, apply {request.path['action']} failed!", FAILED)
 
 
-class Front:
-    """The handlers of a status server; they ask `shown`, which changes when the drainer knows its position."""
+class PageSwitch:
+    """Handlers of the status server that delegate to `shown`, which is replaced once the destination is open."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: PageHandlers) -> None:
         self.shown = shown
 
     def routes(self) -> Mapping[str, Page]:

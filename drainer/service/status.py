@@ -1,4 +1,4 @@
-"""What an operator sees of a running drainer: /status as JSON, and metrics under upstream's names."""
+"""Status of a running drainer: /status as JSON, and metrics under the original's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from binlog.runtime import metrics
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start
-from drainer.failures import TROUBLES, Troubles
+from drainer.failures import FAILURES, Failures
 from drainer.pipeline import Pipeline
 from drainer.pumps.health import PumpView
 from drainer.pumps.survey import PumpSet
@@ -37,13 +37,21 @@ _HELD = metrics.gauge(
     ["nodeID"],
 )
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
-_FAILING = metrics.gauge("drainer_failing_seconds", "how long what is done now has been failing; 0: nothing fails")
-_MISSED = metrics.gauge("drainer_pump_missed_binlogs", "passed without a pump that was forced offline", ["nodeID"])
-_LATE = metrics.gauge("drainer_pump_late_commits", "commits at or below a resolved ts already given out", ["nodeID"])
+_FAILING = metrics.gauge(
+    "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
+)
+_MISSED = metrics.gauge(
+    "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
+)
+_LATE = metrics.gauge(
+    "drainer_pump_late_commits",
+    "commits that a pump accepted at or below a resolved ts that it had published",
+    ["nodeID"],
+)
 
 
 class Status:
-    """Collects from the parts when asked; holds only what it needs to tell whether rows still come."""
+    """Builds the status document on request; keeps only the time of the last applied row."""
 
     def __init__(
         self,
@@ -56,7 +64,7 @@ class Status:
         synced_after_s: float,
         stop: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """`stop` is called with PAUSE or CLOSE when somebody asks for it."""
+        """`stop`: called with PAUSE or CLOSE on request."""
         self._stop = stop
         self._asked = ""
         self.phase = "starting Spark"
@@ -76,7 +84,7 @@ class Status:
         return {"PUT /state/{node_id}/{action}": self._change_state}
 
     def observe(self) -> None:
-        """Called about once a second: metrics, and when the last row came."""
+        """Update metrics and the time of the last row; called about once a second."""
         rows = self._pipeline.progress.rows
         if rows != self._rows_seen:
             self._rows_seen, self._rows_at = rows, time.monotonic()
@@ -87,8 +95,8 @@ class Status:
         _READ.set(self._pipeline.progress.read_bytes)
         for mode, count in self._pipeline.progress.batches.items():
             _BATCHES.labels(mode).set(count)
-        trouble = TROUBLES.now
-        _FAILING.set(time.time() - trouble.since_s if trouble else 0)
+        failure = FAILURES.now
+        _FAILING.set(time.time() - failure.since_s if failure else 0)
         _HELD.labels("").set(self._held_s(_NO_PUMP))
         for view in self._pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)
@@ -101,22 +109,22 @@ class Status:
     def document(self) -> dict[str, object]:
         """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
 
-        `Phase` is "" while it runs; `Error` what fails now and is tried again, "" when nothing does; `LastError` stays.
+        `Phase`: "" while running. `Error`: what currently fails and is retried, "" for nothing; `LastError` stays.
         """
-        progress, outlook = self._pipeline.progress, self._scheduler.outlook
+        progress, watermark_state = self._pipeline.progress, self._scheduler.watermark_state
         self.observe()
         views = sorted(self._pumps.views.values(), key=lambda view: view.node_id)
         return {
             "PumpPos": {view.node_id: view.resolved_ts for view in views if view.counts},
-            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not outlook.held_back,
-            "LastTS": outlook.applied_ts,
+            "Synced": time.monotonic() - self._rows_at >= self._synced_after_s and not watermark_state.held_back,
+            "LastTS": watermark_state.applied_ts,
             "TsMap": "",
             "NodeID": self._node_id,
             "Phase": self.phase,
             "Destination": self._destination,
             "Position": progress.position_ts,
             "PositionTime": tso.format_local(progress.position_ts),
-            "Watermark": outlook.watermark_ts,
+            "Watermark": watermark_state.watermark_ts,
             "LagSeconds": round(self._lag_s(), 3),
             "RowsApplied": progress.rows,
             "DDLsApplied": progress.ddls,
@@ -130,31 +138,35 @@ class Status:
                 "of": progress.step_total,
             },
             "BatchSeconds": _seconds_since(progress.batch_since_s),
-            "HeldBack": outlook.held_back,
-            "HeldBackBy": outlook.held_by,
-            "HeldBackSeconds": _seconds_since(outlook.held_since),
+            "HeldBack": watermark_state.held_back,
+            "HeldBackBy": watermark_state.held_by,
+            "HeldBackSeconds": _seconds_since(watermark_state.held_since),
             "Slowest": min((v for v in views if v.counts), key=lambda v: v.resolved_ts, default=_NO_PUMP).node_id,
             "WaitingFor": progress.waiting_for,
-            **error_fields(TROUBLES),
+            **error_fields(FAILURES),
             "Pumps": [_pump(view) for view in views],
         }
 
     def _held_s(self, view: PumpView) -> float:
-        """How long this pump, or what is no pump, has held the watermark back."""
-        outlook = self._scheduler.outlook
-        held = outlook.held_since if outlook.held_back and outlook.held_by == view.node_id else None
+        """Seconds for which this pump (_NO_PUMP: another cause) has held the watermark back."""
+        watermark_state = self._scheduler.watermark_state
+        held = (
+            watermark_state.held_since
+            if watermark_state.held_back and watermark_state.held_by == view.node_id
+            else None
+        )
         since = min((moment for moment in (held, view.down_since) if moment), default=None)
         return time.time() - since if since else 0.0
 
     def _lag_s(self) -> float:
-        applied_ts = self._scheduler.outlook.applied_ts
+        applied_ts = self._scheduler.watermark_state.applied_ts
         return max(0.0, time.time() - tso.physical_ms(applied_ts) / 1000) if applied_ts > 0 else 0.0
 
     async def _status(self) -> Response:
         return json_response(self.document(), indent=1, newline=True)
 
     async def _change_state(self, request: Request) -> Response:
-        """Pause or close this drainer; the answer comes first."""
+        """Pause or close this drainer; the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         event = {"pause": Event.PAUSE, "close": Event.CLOSE}.get(action)
         if node_id != self._node_id:
@@ -183,9 +195,9 @@ def _seconds_since(moment_s: float | None) -> float:
     return round(max(0.0, time.time() - moment_s), 1) if moment_s else 0
 
 
-def error_fields(troubles: Troubles) -> dict[str, object]:
-    """What /status says of trouble."""
-    now, last = troubles.now, troubles.last
+def error_fields(failures: Failures) -> dict[str, object]:
+    """What /status says of failure."""
+    now, last = failures.now, failures.last
     return {
         "Error": f"{now.what}: {now.error}" if now else "",
         "ErrorTime": _local(now.since_s) if now else "",

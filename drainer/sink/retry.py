@@ -11,7 +11,7 @@ from binlog.runtime import metrics
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
-from drainer.failures import TROUBLES
+from drainer.failures import FAILURES
 from drainer.sink.errors import DestinationDown, DestinationError
 
 _log = get_logger(__name__)
@@ -46,7 +46,7 @@ class Patience:
         waited = time.monotonic() - self._failing_since_s
         _RETRIES.labels(type(error).__name__).inc()
         _WAITING.set(waited)
-        TROUBLES.failed(self._what, error)
+        FAILURES.failed(self._what, error)
         if waited >= self._wait_s:
             raise DestinationDown(f"{self._what}: gave up after {waited:.0f} s: {error}") from error
         if self.failures >= _QUIET_FAILURES:
@@ -60,4 +60,4 @@ class Patience:
         if self.failures:
             self._outage.over(what=self._what, failures=self.failures)
             _WAITING.set(0)
-            TROUBLES.over(self._what)
+            FAILURES.clear(self._what)

@@ -1,9 +1,9 @@
-"""Errors on their way through Spark: ours out of its text, and its own as one line.
+"""Transports the drainer's errors through Spark, and reduces Spark's own errors to one line.
 
-Spark hands the driver text, and that text also quotes names and values of databases. An error of ours therefore travels
-as JSON with a message authentication code under a secret that only the driver and its tasks know: what anybody else
-wrote into the text is never taken for one. Even then it can only become an instance of an error class that is loaded
-here, with plain values in its fields; nothing is called.
+Spark passes errors of tasks to the driver as text, which also quotes names and values of databases. The drainer's
+errors are therefore encoded as JSON with a message authentication code under a secret that only the driver and its
+tasks know, so that other text is never decoded as an error. Decoding creates only instances of loaded error classes,
+with plain values in their fields; no code is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 
 from drainer.spark.startup.node_requirements import lacking, without_reason
 
-# What a call into Spark raises, depending on how far it got.
+# Exceptions of a call into Spark.
 SPARK_ERRORS = (PySparkException, Py4JError)
 JVM_ENDED = "Spark's JVM ended"
 _MARK = re.compile(r"<binlog-error:([A-Za-z0-9+/]+={0,2}):([0-9a-f]{64})>")
@@ -34,11 +34,11 @@ _CAUSE = re.compile(r"^Caused by: (?!py4j\.)((?:[\w$]+\.)+[\w$]+: .+)$", re.MULT
 
 
 class SparkFailed(BinlogError):
-    """Spark gave up on a job or on the query; the text is the innermost reason found, more is in spark.log."""
+    """A Spark job or the query failed; the text is the innermost reason found, details are in spark.log."""
 
 
 class NodeLacks(SparkFailed):
-    """A node of the cluster cannot run tasks; the text names it and says what to install."""
+    """A node of the cluster cannot run tasks; the text names it and what to install."""
 
 
 class WorkerNotStarted(SparkFailed):
@@ -46,13 +46,13 @@ class WorkerNotStarted(SparkFailed):
 
 
 class ErrorInTask(Exception):
-    """Carries an error of ours out of a task. Spark turns it into text, ErrorSeal.unwrap turns it back."""
+    """Carries a BinlogError out of a task as text; ErrorSeal.unwrap decodes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSeal:
-    """What the driver and its tasks share. Without a secret (the data source on its own, whose caller reads texts) an
-    error is its text alone."""
+    """The secret shared by the driver and its tasks. Without one (data source used outside the drainer) an error is
+    plain text."""
 
     secret: str = field(default="", repr=False)
 
@@ -61,7 +61,7 @@ class ErrorSeal:
         return cls(os.urandom(32).hex())
 
     def carry(self, error: BinlogError) -> ErrorInTask:
-        """What a task raises in place of `error`."""
+        """The exception that a task raises in place of `error`."""
         if not self.secret:
             return ErrorInTask(f"{type(error).__name__}: {error}")
         fields = {name: _packed(value) for name, value in vars(error).items() if not name.startswith("__")}
@@ -89,7 +89,7 @@ class ErrorSeal:
 
 
 def text_of(error: BaseException) -> str:
-    """Errors of Spark and ours speak for themselves, others need their class."""
+    """The text of an error, with the class name unless it is one of Spark's or a BinlogError."""
     if not isinstance(error, (*SPARK_ERRORS, BinlogError)):
         return f"{type(error).__name__}: {error}"
     try:
@@ -103,11 +103,11 @@ def _name(kind: type[BinlogError]) -> str:
 
 
 def _read(text: str) -> BinlogError | None:
-    """None for what an executor with another version of this package may send: a class or a form not known here."""
+    """Decode an error; None for an unknown class or format, as an executor with another version may send."""
     try:
         parts = json.loads(base64.b64decode(text, validate=True))
         kind = _known(BinlogError).get(parts["class"])
-        args = _told_of(str(parts["node"]), tuple(_unpacked(value) for value in parts["args"]))
+        args = _with_node(str(parts["node"]), tuple(_unpacked(value) for value in parts["args"]))
         fields = {str(name): _unpacked(value) for name, value in parts["fields"].items()}
     except (binascii.Error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
@@ -120,8 +120,8 @@ def _read(text: str) -> BinlogError | None:
     return ours
 
 
-def _told_of(node: str, args: tuple[object, ...]) -> tuple[object, ...]:
-    """With the name of another machine behind the text: not every address or file that one has is another's."""
+def _with_node(node: str, args: tuple[object, ...]) -> tuple[object, ...]:
+    """Append the node's name to the text if it is another machine, because addresses and files are relative to it."""
     if node == socket.gethostname() or not args or not isinstance(args[0], str):
         return args
     return f"{args[0]} (on {node})", *args[1:]
@@ -135,7 +135,7 @@ def _known(root: type[BinlogError]) -> dict[str, type[BinlogError]]:
 
 
 def _packed(value: object) -> object:
-    """As JSON, which tells neither tuples nor bytes: those as {"kind": …}."""
+    """Encode a value as JSON; bytes, tuples, lists and dicts as {"kind": …}."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, bytes):
@@ -144,7 +144,7 @@ def _packed(value: object) -> object:
         return {"tuple" if isinstance(value, tuple) else "list": [_packed(item) for item in value]}
     if isinstance(value, dict):
         return {"dict": [[_packed(name), _packed(item)] for name, item in value.items()]}
-    return str(value)  # for people: no code decides by it
+    return str(value)  # only for display
 
 
 def _unpacked(value: Any) -> object:
@@ -162,8 +162,8 @@ def _unpacked(value: Any) -> object:
 
 
 def reason_of(text: str) -> str:
-    """The line that matters in Spark's many: the last error of a Python traceback, else the innermost cause that says
-    something, else the first line with an exception's name, else the first line."""
+    """The most informative line of Spark's text: the last error of a Python traceback, else the innermost cause with a
+    message, else the first line with an exception's name, else the first line."""
     head = text.partition("=== Streaming Query ===")[0]
     for pattern in (_RAISED, _CAUSE):
         found = pattern.findall(head)

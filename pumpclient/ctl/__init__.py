@@ -1,1 +1,1 @@
-"""binlogctl: what an operator asks the registry and the pumps."""
+"""binlogctl: the operator's command line tool for the registry and the pumps."""

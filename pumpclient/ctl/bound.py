@@ -1,9 +1,9 @@
 """reset-tso-bound: where there is no PD, lower a bound of timestamps that is far ahead of the clock.
 
-The elected pump keeps in etcd a bound above every timestamp it gave out, and its successor starts there. A bound that
-is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to go on from there
-(`bound-ahead-max`), and nobody else may lower it: whoever gives out a smaller ts than one that is in use loses
-transactions. So this command looks what is in use, says what it found, and lowers the bound to just above that.
+The elected pump keeps in etcd a bound above every timestamp it allocated, and its successor starts there. A bound that
+is far ahead came from a wrong clock, or from a binlog with a ts of another source. Pumps refuse to start from such a
+bound (`bound-ahead-max`). Allocating a ts below one in use would lose transactions, so this command determines the
+positions in use, reports them, and lowers the bound to just above them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def decide(*, stored: bytes | None, now_ms: int, positions: Sequence[tuple[str, 
 
 
 async def reset(session: Session) -> None:
-    """Say what is there and what would be; with -dry-run no more than that."""
+    """Report the bound and the positions, and lower the bound unless -dry-run is given."""
     source = await session.etcd.get(SOURCE_KEY)
     if source is None or source.value != b"own":
         said = "nothing" if source is None else source.value.decode(errors="replace")
         raise CommandError(
-            f"etcd key {SOURCE_KEY} says {said}: no pump gives out timestamps here, and there is no bound to lower"
+            f"etcd key {SOURCE_KEY} says {said}: no pump allocates timestamps here, and there is no bound to lower"
         )
     leader, stored = await session.etcd.get(LEADER_KEY), await session.etcd.get(BOUND_KEY)
     now_ms = time.time_ns() // 1_000_000
@@ -68,9 +68,11 @@ async def reset(session: Session) -> None:
         Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
     ]
     if await session.etcd.txn(compares, [Put(BOUND_KEY, str(found.bound_ms).encode())]) is None:
-        raise CommandError("a pump took office, or the bound changed meanwhile: nothing was written; look again")
+        raise CommandError(
+            "a pump was elected, or the bound changed meanwhile: nothing was written; run the command again"
+        )
     session.out.done(
-        "the bound is lowered; pumps that wait go on by themselves", key=BOUND_KEY, bound_ms=found.bound_ms
+        "the bound was lowered; waiting pumps continue by themselves", key=BOUND_KEY, bound_ms=found.bound_ms
     )
 
 
@@ -79,7 +81,9 @@ async def _positions(session: Session) -> list[tuple[str, int]]:
     for kind in ("pumps", "drainers"):
         listing = await session.registry.list(kind)
         if listing.unreadable:
-            raise CommandError(f"who is how far? these records cannot be read: {', '.join(listing.unreadable)}")
+            raise CommandError(
+                f"cannot determine the nodes' positions; unreadable records: {', '.join(listing.unreadable)}"
+            )
         found += [(_name(kind, record.status), record.status.max_commit_ts) for record in listing.nodes]
     return found
 
@@ -109,16 +113,16 @@ def _show(session: Session, stored: KV | None, now_ms: int, found: Reset) -> Non
 
 
 def _check(session: Session, leader: KV | None, found: Reset) -> None:
-    """What stands in the way; a dry run only says so."""
+    """Raise CommandError for an obstacle; a dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
         address = leader.value.decode(errors="replace")
-        obstacles.append(f"pump {address} gives out timestamps now: stop all pumps first (a stopped pump's key goes)")
+        obstacles.append(f"pump {address} allocates timestamps now: stop all pumps first (a stopped pump's key goes)")
     if found.above and not session.options.force:
         obstacles.append(
             f"timestamps above the new bound are in use: {', '.join(found.above)}. What commits below them would never "
             f"be applied by a drainer that is there, nor served in order by a pump. If those positions are mistakes "
-            f"too, or these nodes are set up anew, say -force"
+            f"too, or these nodes will be set up again, use -force"
         )
     for obstacle in obstacles:
         if not session.options.dry_run:
@@ -129,7 +133,7 @@ def _check(session: Session, leader: KV | None, found: Reset) -> None:
 async def _confirm(session: Session, bound_ms: int) -> None:
     await confirm(
         session.options,
-        refusal="lowering the bound cannot be undone: say -yes, or -dry-run to see what it would do",
+        refusal="lowering the bound cannot be undone: confirm with -yes, or preview with -dry-run",
         about="Every transaction above it must be gone. ",
         word=str(bound_ms),
     )

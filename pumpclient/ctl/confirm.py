@@ -1,4 +1,4 @@
-"""Before something that cannot be undone: a person types what it is about, a script says -yes."""
+"""Confirmation of irreversible commands: typed at a terminal, or -yes in a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pause-pump, offline-pump, pause-drainer, offline-drainer: ask a node that lives to go, over HTTP."""
+"""pause-pump, offline-pump, pause-drainer, offline-drainer: request a running node over HTTP to stop or leave."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
 
 
 def place_of(status: NodeStatus) -> str:
-    """Where a node answers HTTP: nodes of ours tell, the original's do at the address of their record."""
+    """host:port of a node's HTTP port: from its label, or for original nodes the address of its record."""
     return (status.label or {}).get(STATUS_LABEL) or status.host
 
 
@@ -47,4 +47,4 @@ def _verdict(body: bytes) -> tuple[object, str]:
         document: Any = json.loads(body)
         return document["code"], str(document["message"])
     except (ValueError, KeyError, TypeError):
-        return None, f"this is no answer of a node: {body[:200]!r}"
+        return None, f"not the answer of a node: {body[:200]!r}"

@@ -1,4 +1,4 @@
-"""generate_meta: a position of now, as the file a drainer can start from.
+"""generate_meta: writes the current TSO as a savepoint file from which a drainer can start.
 
 Upstream appends time lines that make the file invalid TOML; here they are comments.
 """
@@ -32,7 +32,7 @@ def parse_zone(text: str) -> tzinfo:
 
 
 def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
-    """Valid TOML: the position, and for people its time."""
+    """The file as TOML: the position, and its time in a comment."""
     moment = datetime.fromtimestamp(physical_ms(commit_ts) / 1000, UTC)
     lines = [f"commitTS = {commit_ts}"]
     if zone is not None:

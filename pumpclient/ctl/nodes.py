@@ -1,4 +1,4 @@
-"""pumps, drainers, update-pump, update-drainer: the registry as it is, and as an operator declares it to be."""
+"""pumps, drainers, update-pump, update-drainer: list the registry, or change a record."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def update(session: Session, kind: Kind) -> None:
     options = session.options
     states = [state.value for state in State]
     if options.state not in states:
-        given = f"-state {options.state} is illegal" if options.state else "which state? give -state"
+        given = f"-state {options.state} is illegal" if options.state else "-state is required"
         raise CommandError(f"{given}: one of {', '.join(states)}")
     record = await session.record(kind)
     changed = replace(record.status, state=State(options.state))

@@ -15,7 +15,7 @@ FORMATS = ("auto", "table", "json", "log")
 
 
 class UsageError(BinlogError):
-    """The command line cannot be read: exit code 2 (K-03)."""
+    """Invalid command line: exit code 2 (K-03)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How binlogctl prints an answer: aligned columns for people, a JSON document for programs, the original's log lines.
+"""Output formats of binlogctl: aligned columns, a JSON document, or the original's log lines.
 
 Columns and JSON go to stdout and problems to stderr, so that stdout can be piped; log lines all go to stdout, as the
 original's do.
@@ -37,13 +37,13 @@ class Output(Protocol):
         """The rows of one listing; an empty one is said, too."""
 
     def done(self, what: str, **facts: Any) -> None:
-        """Something was carried out."""
+        """Report a completed action."""
 
     def problem(self, what: str, **facts: Any) -> None:
-        """Something is wrong with one node; the others are still listed."""
+        """Report a problem of one node; the others are still listed."""
 
     def end(self) -> None:
-        """Print what was kept back."""
+        """Print buffered output."""
 
 
 class LogOutput:

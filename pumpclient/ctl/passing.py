@@ -1,4 +1,4 @@
-"""pass-over: one binlog whose bytes a pump has lost, so that drainers get on behind it."""
+"""pass-over: makes a pump serve a damaged binlog without its rows, so that drainers can continue."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pumpclient.ctl.session import CommandError, Session
 
 
 async def pass_over(session: Session) -> None:
-    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only say what that is."""
+    """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only report it."""
     options = session.options
     if not options.commit_ts:
-        raise CommandError("which binlog? give -commit-ts: the drainer's error, and the pump's, name it")
+        raise CommandError("-commit-ts is required: the errors of the drainer and of the pump name it")
     record = await session.record("pumps")
     host = record.status.host
     found = await session.pass_over(host, options.commit_ts, dry_run=True)
@@ -39,7 +39,7 @@ async def pass_over(session: Session) -> None:
 async def _confirm(session: Session, found: pb.PassOverResp) -> None:
     await confirm(
         session.options,
-        refusal="the rows of this binlog will be lost downstream: say -yes, or look first with -dry-run",
+        refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",
         about=f"{found.why}\nThe rows of this transaction will be lost downstream. ",
         word=str(session.options.commit_ts),
     )

@@ -1,4 +1,4 @@
-"""What the commands work with: the registry, the published jobs, and the pumps' extension service."""
+"""Session of a command: clients of the registry, the published jobs and the pumps' extension service."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTLED_AT_ONCE_MAX = 256
 
 
 class CommandError(BinlogError):
-    """A command that cannot be carried out; the text is all an operator gets to see."""
+    """A command failed; the text is shown to the operator."""
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class Session:
 
     async def record(self, kind: Kind) -> NodeRecord:
         """The record of -node-id. CommandError when the flag is missing, NodeNotFound when there is no such node."""
-        node_id, what = self.options.node_id, kind.removesuffix("s")
+        node_id = self.options.node_id
         if not node_id:
-            raise CommandError(f"which {what}? give -node-id; `binlogctl {kind} -show-offline-nodes` lists them")
+            raise CommandError(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
         record = await self.registry.get(kind, node_id)
         if record is None:
             raise NodeNotFound(key_of(kind, node_id))
@@ -112,7 +112,7 @@ class Session:
 
 @contextlib.asynccontextmanager
 async def open_session(options: Options) -> AsyncIterator[Session]:
-    """ConfigError and ValueError for settings that cannot be."""
+    """Connect to the cluster. ConfigError and ValueError for invalid settings."""
     security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
     if security is not None:
         security.verify()

@@ -1,7 +1,7 @@
-"""settle and inspect: prewrites whose writer is gone.
+"""settle and inspect: list pending prewrites, and commit or roll back those of a dead writer.
 
 A pending prewrite holds back its pump's resolved ts, and with it every drainer. Whether its transaction was committed
-only its writer knew, so a person decides, with two aids: a DDL whose job is published was committed, at the job's
+only its writer knew, so an operator decides, with two aids: a DDL whose job is published was committed, at the job's
 FinishedTS, and a pump that serves a commit for the start_ts shows that the transaction was settled elsewhere.
 """
 
@@ -155,12 +155,12 @@ async def settle(session: Session) -> None:
         return
     if not options.start_ts:
         if options.commit_ts or options.rollback:
-            raise CommandError("which prewrite? give -start-ts, or -all")
+            raise CommandError("-start-ts or -all is required")
         await inspect(session)
         return
     _check_decision(session)
     if not options.node_id:
-        raise CommandError("which pump? give -node-id")
+        raise CommandError("-node-id is required")
     status = (await _pumps(session))[0]
     pending = await _find(session, status)
     await _check_published(session, pending)
@@ -176,7 +176,7 @@ async def settle(session: Session) -> None:
 def _check_decision(session: Session) -> None:
     options = session.options
     if bool(options.commit_ts) == options.rollback:
-        raise CommandError("say how: -commit-ts N, or -rollback")
+        raise CommandError("-commit-ts N or -rollback is required")
     if options.commit_ts and options.commit_ts <= options.start_ts:
         raise CommandError(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
 
@@ -206,7 +206,7 @@ async def _confirm(session: Session, pending: pb.PendingPrewrite) -> None:
     facts = await _pending(session, session.options.node_id, pending)
     await confirm(
         session.options,
-        refusal="settling decides a transaction for good: say -yes",
+        refusal="settling cannot be undone: confirm with -yes",
         about="".join(f"{name}: {value}\n" for name, value in facts.items()),
         word=str(session.options.start_ts),
     )

@@ -1,4 +1,4 @@
-"""settle -all: every old pending prewrite of one pump or of all, in one go."""
+"""settle -all: settles every old pending prewrite of one pump or of all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ _LISTING = Listing(
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or left alone; `left` says why."""
+    """One pending prewrite and its end: committed at `commit_ts`, rolled back (0), or not settled; `left`: the
+    reason."""
 
     host: str
     node_id: str
@@ -84,7 +85,7 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
         await _carry_out(session, chosen)
     more = sum(answer.pending_count - len(answer.pending) for _, answer in answers)
     if more > 0:
-        session.out.problem("more are pending than a pump tells of at once; run this again", count=more)
+        session.out.problem("more prewrites are pending than a pump lists at once; run the command again", count=more)
     if silent:
         raise CommandError(f"no answer from {', '.join(silent)}")
 
@@ -112,14 +113,14 @@ async def _decide(
 async def _confirm(session: Session, count: int) -> None:
     await confirm(
         session.options,
-        refusal=f"settling decides {count} transactions for good: say -yes, or look first with -dry-run",
+        refusal=f"settling {count} transactions cannot be undone: confirm with -yes, or preview with -dry-run",
         about=f"{count} prewrites will be settled. ",
         word=str(count),
     )
 
 
 async def _carry_out(session: Session, chosen: Sequence[Decision]) -> None:
-    """All of one pump over one connection and together, so that its log syncs once for many."""
+    """Settle all of one pump concurrently over one connection, so that one log sync serves many."""
     failed = 0
     for host in dict.fromkeys(decision.host for decision in chosen):
         part = [decision for decision in chosen if decision.host == host]

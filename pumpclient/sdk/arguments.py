@@ -1,4 +1,4 @@
-"""The kinds of arguments, checked where they come in: an error names the argument and what was given. Pure."""
+"""Type checks of arguments; errors name the argument and its value. Pure."""
 
 from __future__ import annotations
 

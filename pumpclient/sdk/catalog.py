@@ -1,4 +1,4 @@
-"""The schema as the published jobs tell it, with each table's past: which versions it stood for. Pure.
+"""The schema built from the published jobs, with the versions for which each table handle is valid. Pure.
 
 Jobs are applied in order of schema version. A table handle is good for every version from its own up to the next job
 on its table; a transaction carries one version, so it must lie within all of its tables' ranges.

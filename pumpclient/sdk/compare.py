@@ -1,4 +1,4 @@
-"""Whether a table that is there is the one that a program declares, for `if_not_exists`. Pure."""
+"""Compares an existing table with a declared one, for `if_not_exists`. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_database(there: DBInfo, collate: str) -> None:
 
 
 def check_table(there: Bound, declared: Table) -> None:
-    """SchemaDiffers names the first difference. Ids do not count, nor does how the table became what it is."""
+    """SchemaDiffers names the first difference. Ids and the table's history are ignored."""
     wanted = shape.build_table(declared, table_id=there.info.id, start_ts=there.info.update_timestamp)
     difference = next(_differences(there.info, wanted), None)
     if difference is not None:

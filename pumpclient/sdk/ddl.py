@@ -46,7 +46,7 @@ NO_STATE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One DDL, worked out against the schema of the moment it holds the lock."""
+    """One DDL, planned against the schema at the moment when it holds the lock."""
 
     type: ActionType
     query: str
@@ -167,7 +167,9 @@ class DdlRunner:
         try:
             return await self.etcd.txn(conditions, [Put(key, text)]) is not None
         except EtcdError as error:
-            log.warning("publishing a job: no answer, looking whether it is there", job=job.id, error=str(error))
+            log.warning(
+                "no answer to publishing a DDL job; checking whether it is in etcd", job=job.id, error=str(error)
+            )
         for _ in range(CONFIRM_TRIES):
             try:
                 # Repeating the transaction is safe: it can only succeed once, and its key says by whom.

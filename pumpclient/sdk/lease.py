@@ -1,11 +1,11 @@
-"""Who this service is to the pumps: a random id, held in etcd under a lease, named in every prewrite.
+"""The writer id of this service: random, registered in etcd under a lease, and named in every prewrite.
 
-While the lease lives, its transactions are this service's to end. It ends when the process is gone, stood still for
-longer than it lives, or could not reach etcd for so long: then the pumps roll back what is pending under that id, and
-refuse commits that come later (correctness rule 24).
+While the lease is valid, only this service settles its transactions. The lease expires when the process has ended, was
+suspended for longer than its TTL, or could not reach etcd for so long: then the pumps roll back the pending prewrites
+of that id and refuse later commits (correctness rule 24).
 
-A service that lives on may leave a transaction behind that it cannot end: no pump answered its commit. Then the id is
-retired: new transactions run under a new one, and the old lease is ended with the last transaction under it.
+If no pump answers a commit, the service cannot settle that transaction. Then the id is retired: new transactions use a
+new id, and the old lease is revoked after the last transaction that uses it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class WriterLease:
             await held.lease.keep_alive()
         except LeaseExpired:
             log.warning(
-                "this writer's lease had ended: transactions that were under way are rolled back by the pumps",
+                "this writer's lease expired; the pumps roll back its open transactions",
                 writer=held.writer.id.hex(),
                 ttl_s=held.lease.ttl_s,
             )
@@ -145,7 +145,8 @@ class WriterLease:
         held.users -= 1
         if not decided and held is self._held:
             log.warning(
-                "a transaction is left to the pumps: this writer's lease ends with its other transactions",
+                "a transaction ended undecided: the pumps settle it once this writer's lease is revoked, after its "
+                "other transactions",
                 writer=held.writer.id.hex(),
                 under_way=held.users,
             )
@@ -167,7 +168,7 @@ class WriterLease:
                 await held.lease.revoke()
         except (EtcdError, TimeoutError) as error:
             log.warning(
-                "this writer's lease could not be ended and ends by itself",
+                "cannot revoke this writer's lease; it expires by itself",
                 writer=held.writer.id.hex(),
                 ttl_s=held.lease.ttl_s,
                 error=str(error) or "no answer",

@@ -1,7 +1,7 @@
-"""The lock that lets one service at a time run DDL: an etcd key under a lease.
+"""The DDL lock, which lets one service at a time run DDL: an etcd key under a lease.
 
 Held, it is a fencing token: the job is published in one etcd transaction with the condition that the key still is as
-this holder wrote it. A holder that slept through its lease therefore publishes nothing, whatever it believes.
+this holder wrote it. A holder whose lease expired while it was suspended can therefore publish nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 class DdlLockTimeout(SdkError):
-    """Somebody else held the DDL lock for longer than this caller would wait."""
+    """Another service held the DDL lock for longer than `wait_s`."""
 
 
 class DdlLock:
@@ -56,7 +56,7 @@ async def ddl_lock(etcd: Etcd, owner: str, *, lease_s: int = LEASE_S, wait_s: fl
         try:
             await lease.revoke()
         except BinlogError as error:
-            log.warning("the DDL lock ends with its lease", error=str(error))
+            log.warning("cannot release the DDL lock; it expires with its lease", error=str(error))
 
 
 async def _acquire(etcd: Etcd, owner: str, lease: Lease) -> int:

@@ -1,7 +1,7 @@
 """MODIFY, CHANGE and RENAME COLUMN on a TableInfo, with the ids TiDB gives. Pure.
 
-A column whose rows read alike keeps its id. One whose type is another gets a new id at the same place, and so do its
-keys; rows of older handles carry the old id, and drainers cast their values.
+A column whose encoding does not change keeps its id. With another type it gets a new id at the same position, and so do
+its keys; rows of older table handles carry the old id, and drainers cast their values.
 """
 
 from __future__ import annotations
@@ -82,11 +82,12 @@ def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype
     if how is None:
         raise BadDeclaration(
             f"{where}: {was} cannot become {now}: a value that was written as {was} may not fit or would change, and "
-            f"the SDK has no rows to look at. Add a column of the new type and drop the old one when every row is over"
+            "the SDK cannot check existing rows. Add a column of the new type and drop the old one when every row is "
+            "over"
         )
     if column.is_nullable is False and not old.is_not_null:
         raise BadDeclaration(
-            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK has no rows to look at"
+            f"{where}: nullable=False, and rows that are there may hold NULL; the SDK cannot check existing rows"
         )
     in_key = any(part.offset == old.offset for index in info.indexes for part in index.columns)
     if in_key and old.type.is_string and column.type.is_string and old.type.collate != column.type.collate:
@@ -98,7 +99,7 @@ def _how(info: TableInfo, where: str, old: ColumnInfo, column: Column) -> Retype
 
 
 def _cast(info: TableInfo, old: ColumnInfo, made: ColumnInfo) -> TableInfo:
-    """With a new id for the column, and for every key it is in."""
+    """Give the column and every key that contains it a new id."""
     origin, bit = _cast_default(old, made.type)
     made = replace(made, id=info.max_column_id + 1, origin_default=origin, origin_default_bit=bit)
     columns = tuple(made if c.id == old.id else c for c in info.columns)
@@ -114,7 +115,7 @@ def _cast(info: TableInfo, old: ColumnInfo, made: ColumnInfo) -> TableInfo:
 
 
 def _cast_default(old: ColumnInfo, kind: FieldType) -> tuple[str | None, bytes | None]:
-    """What rows older than the column hold in it, in its new type."""
+    """The default for rows older than the column, in its new type."""
     if old.origin_default is None:
         return None, None
     datum = stored_default(old.type, old.origin_default, old.origin_default_bit)

@@ -1,7 +1,7 @@
-"""Which changes of a column's type keep every value exactly. Pure.
+"""Decides which changes of a column's type keep every value exactly. Pure.
 
-The SDK reads no rows, so it cannot look whether the rows that are there fit another type, and rows written through an
-older handle come behind the ALTER. So a type may change only to one that holds every value of the old one.
+The SDK reads no rows, so it cannot check whether existing rows fit another type, and rows written with an older table
+handle arrive after the ALTER. So a type may change only to one that can hold every value of the old one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _WIDE_CHARSETS = {"ascii": {"utf8", "utf8mb4"}, "utf8": {"utf8mb4"}}
 
 
 class Retype(Enum):
-    """SAME: rows of either type read alike, the column keeps its id. CAST: it gets a new one, as TiDB does it."""
+    """SAME: the encoding is the same for both types, the column keeps its id. CAST: it gets a new id, as in TiDB."""
 
     SAME = "same"
     CAST = "cast"
 
 
 def retype(old: FieldType, new: FieldType) -> Retype | None:
-    """None where a value of the old type may not fit the new one, or would change."""
+    """How to change type `old` to `new`; None where a value may not fit or would change."""
     if old.tp in _BYTES and new.tp in _BYTES:
         return _integers(old, new)
     if old.tp in _BYTES:
@@ -61,7 +61,7 @@ def _integer_fits(old: FieldType, new: FieldType) -> bool:
     if new.tp is Tp.DOUBLE:
         return greatest < 1 << 53 and new.decimal < 0 and (old.is_unsigned or not new.is_unsigned)
     if new.tp in STRINGS and not new.is_binary:
-        return _room(new) >= digits + (not old.is_unsigned)
+        return _length_max(new) >= digits + (not old.is_unsigned)
     return False
 
 
@@ -75,8 +75,8 @@ def _decimals(old: FieldType, new: FieldType) -> Retype | None:
     return Retype.CAST if fits else None
 
 
-def _room(kind: FieldType) -> int:
-    """Characters of a CHAR or VARCHAR, bytes of the others."""
+def _length_max(kind: FieldType) -> int:
+    """Maximum length: characters of a CHAR or VARCHAR, bytes of the other types."""
     return TEXT_BYTES.get(kind.tp, kind.flen)
 
 
@@ -86,13 +86,13 @@ def _strings(old: FieldType, new: FieldType) -> Retype | None:
     if not old.is_binary and new.charset != old.charset and new.charset not in _WIDE_CHARSETS.get(old.charset, ()):
         return None
     if old.tp is new.tp:
-        padded = old.tp is Tp.STRING and old.is_binary  # a longer BINARY pads its values anew
-        fits = new.flen == old.flen if padded else _room(new) >= _room(old)
+        padded = old.tp is Tp.STRING and old.is_binary  # a longer BINARY pads its values with more bytes
+        fits = new.flen == old.flen if padded else _length_max(new) >= _length_max(old)
         return Retype.SAME if fits else None
     if new.tp is Tp.STRING:
         return None  # CHAR drops spaces at the end, BINARY adds zero bytes
     to_bytes = not old.is_binary and old.tp not in TEXT_BYTES and new.tp in TEXT_BYTES
-    if _room(new) < _room(old) * (4 if to_bytes else 1):
+    if _length_max(new) < _length_max(old) * (4 if to_bytes else 1):
         return None
     return Retype.SAME if old.tp in TEXT_BYTES and new.tp in TEXT_BYTES else Retype.CAST
 

@@ -1,4 +1,4 @@
-"""The SDK's face: connect, run DDL, open transactions.
+"""The public interface of the SDK: connect, run DDL, open transactions.
 
     async with await Service.connect("http://127.0.0.1:2379") as svc:
         await svc.create_database("shop")
@@ -7,7 +7,7 @@
             txn.insert(orders, {"id": 1, ...})
 
 It is an embedded writer, not a database. It checks that values fit their columns; it does not check uniqueness, takes
-no locks and reads no rows: whoever embeds it holds the data, and this carries its changes to the pumps.
+no locks and reads no rows: the embedding service holds the data, and the SDK writes its changes to the pumps.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ class Service:
         self._under_way.shut()
         if not await self._under_way.ended(wait_s):
             cancelled = self._under_way.cancel()
-            log.warning("closed while transactions were under way", under_way=len(self._under_way), cancelled=cancelled)
+            log.warning("closed while transactions were open", under_way=len(self._under_way), cancelled=cancelled)
         if self._follower is not None:
             self._follower.cancel()
             await asyncio.wait([self._follower])

@@ -1,4 +1,4 @@
-"""What a service has under way when it is closed: waited for, then cancelled."""
+"""Open calls of a service, which are waited for and then cancelled when it is closed."""
 
 from __future__ import annotations
 

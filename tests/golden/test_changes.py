@@ -163,7 +163,7 @@ def _at(capture: CaptureSet, history: JobHistory, before: Watched, tables: Any) 
         rows_of(capture, Reading(watched, fields, before.version))
     except SchemaChanged as error:
         text = str(error)
-        told = {what for what in ("was added", "was dropped", "another name", "the type of column") if what in text}
+        told = {what for what in ("was added", "was dropped", "it was renamed", "the type of column") if what in text}
     except ValueUnfit:
         pass
     rows = rows_of(capture, Reading(watched, fields, before.version, collect=True))

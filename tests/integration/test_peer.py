@@ -96,7 +96,7 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
             tidb.kill()
             tidb = peer.start_tidb()
     wait_equal(peer, mariadb)
-    told = [server.text().count("TiKV tells what became") for server in peer.servers]
+    told = [server.text().count("outcome of a pending prewrite read from TiKV") for server in peer.servers]
     assert sum(told) > 0
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
 

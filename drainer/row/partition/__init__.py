@@ -1,1 +1,1 @@
-"""Which partition of a table a row lies in, and rows of partitions that were moved or dropped."""
+"""Computes the partition of a row, and handles rows of partitions that were moved or dropped."""

@@ -1,6 +1,7 @@
-"""The expressions by which TiDB cuts a table into partitions: read once, evaluated on a row. Pure.
+"""Parses and evaluates TiDB's partition expressions. Pure.
 
-Only what TiDB allows there: columns, whole numbers, + - * DIV % and functions of times and numbers. NULL gives NULL.
+Supports what TiDB allows there: columns, whole numbers, + - * DIV % and functions of times and numbers. NULL gives
+NULL.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Columns: TypeAlias = "Mapping[str, Value]"
 Node: TypeAlias = "Callable[[Columns], Value]"
 
 _TOKEN: Final = re.compile(
+    r""
     r"\s*(?:(?P<name>`(?:[^`]|``)+`|[A-Za-z_][\w$]*)|(?P<number>\d+)|(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<sign>[-+*/%(),.]))"
 )
 _DAY_S: Final = 86_400
@@ -25,7 +27,7 @@ _EPOCH_DAYS: Final = 719_528  # TO_DAYS('1970-01-01')
 
 
 class ExpressionUnreadable(BinlogError):
-    """A partition expression of a kind that is not known here."""
+    """A partition expression that is not supported."""
 
 
 class Duration(int):
@@ -143,7 +145,7 @@ class _Parser:
         self._at = 0
 
     def _unreadable(self, what: str) -> ExpressionUnreadable:
-        return ExpressionUnreadable(f"partition expression {self._text!r}: {what!r} is not understood")
+        return ExpressionUnreadable(f"partition expression {self._text!r}: {what!r} is not supported")
 
     def whole(self) -> Node:
         node = self._binary(1)

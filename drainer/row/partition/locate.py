@@ -1,7 +1,7 @@
-"""Which partition of a table a row lies in, as TiDB would say it. Pure.
+"""Computes the partition of a row as TiDB does. Pure.
 
-Rows of binlogs carry the table's id, never the partition's; a row that comes behind the DDL which took its partition
-away tells by its columns alone whether it is still there.
+Rows of binlogs carry the table's id, never the partition's. For a row that arrives after a DDL dropped or moved its
+partition, the partition must be computed from its columns.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _Place: TypeAlias = "tuple[int, int | bytes]"
 
 
 class PartitionUnknown(BinlogError):
-    """It cannot be told here in which partition a row lies."""
+    """The partition of a row cannot be computed."""
 
 
 def locator(table: TableInfo) -> Locate:
-    """From a row's datums by column id to the physical id of its partition, None where no partition takes the row.
-    Of a table without partitions its own id. Raises PartitionUnknown, also when called."""
+    """A function from a row's datums by column id to the physical id of its partition, None where no partition accepts
+    the row; the table's own id for a table without partitions. Raises PartitionUnknown, also when called."""
     parts = table.partition
     if parts is None or not parts.definitions or not parts.enable:
         return lambda _: table.id
@@ -78,14 +78,14 @@ def _expression(table: TableInfo, text: str) -> Callable[[Values], int | None]:
     def evaluate(values: Values) -> int | None:
         found = node(_Seen(values, columns))
         if found is not None and not isinstance(found, int):
-            raise ExpressionUnreadable(f"{text!r} gives no whole number")
+            raise ExpressionUnreadable(f"{text!r} is not an integer")
         return found
 
     return evaluate
 
 
 class _Seen(dict[str, Value]):
-    """A row's columns by name, as far as they are asked for."""
+    """A row's columns by name, converted on access."""
 
     def __init__(self, values: Values, columns: Mapping[str, ColumnInfo]) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ def _hashed(value: Datum, kind: FieldType) -> bytes:
 
 
 def _comparable(text: bytes, kind: FieldType) -> bytes:
-    """Bytes that compare as the collation does. Weights are known for `_bin`, and of `_ci` for plain letters."""
+    """Bytes that compare as the collation does; implemented for `_bin` collations, and for ASCII letters of `_ci`."""
     if kind.charset == "binary" or kind.collate == "binary":
         return text
     if kind.collate.endswith("_bin"):
@@ -197,7 +197,7 @@ def _place(value: Datum, kind: FieldType) -> _Place:
 
 
 def _literal(text: str, kind: FieldType) -> Datum:
-    """A value as a definition has it: `100`, `'2024-04-01'`, `x'41'`, `NULL`."""
+    """A literal of a partition definition: `100`, `'2024-04-01'`, `x'41'`, `NULL`."""
     if text.upper() == "NULL":
         return None
     if text[:2].lower() in ("x'", "0x"):

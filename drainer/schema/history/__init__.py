@@ -1,1 +1,1 @@
-"""Where DDL jobs come from: a file, a TiDB's status port, etcd."""
+"""Sources of DDL jobs: a file, a TiDB status port, etcd."""

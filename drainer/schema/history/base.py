@@ -1,4 +1,4 @@
-"""The DDL jobs known so far, and where they come from."""
+"""The interface of a DDL job source, and the history of jobs read so far."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from binlog.tidb.job import Job
 
 
 class JobSource(Protocol):
-    """Gives finished jobs. `complete`: after a refresh that began later than a binlog was written, every job that
-    can matter to that binlog is there (a file, published jobs). A status port tells only of finished jobs, so a job
-    that is about to finish can be missing (X-08)."""
+    """A source of finished jobs. `complete`: a refresh that begins after a binlog was written returns every job that
+    the binlog needs (a file, published jobs). Not so a status port: it lists only finished jobs, so one that is about
+    to finish can be missing."""
 
     complete: bool
 
@@ -24,12 +24,12 @@ class JobSource(Protocol):
         ...
 
     def describe(self) -> str:
-        """Its file or URL, for messages."""
+        """The file or URL, for messages."""
         ...
 
 
 class JobHistory:
-    """Jobs by id, and in the order of their schema versions."""
+    """Jobs by id and by schema version."""
 
     def __init__(self, jobs: Iterable[Job] = ()) -> None:
         self._by_id: dict[int, Job] = {}
@@ -37,7 +37,7 @@ class JobHistory:
         self.add(jobs)
 
     def add(self, jobs: Iterable[Job]) -> list[Job]:
-        """Take in jobs; returns those that were not known, in version order. A job seen again replaces itself."""
+        """Add jobs; returns the new or changed ones in version order."""
         fresh = []
         for job in jobs:
             known = self._by_id.get(job.id)
@@ -54,7 +54,7 @@ class JobHistory:
         return self._by_id.get(job_id)
 
     def version_before(self, job: Job) -> int:
-        """Of the known job before this one, 0 for the first."""
+        """Schema version of the known job before this one, 0 for the first."""
         place = bisect_left(self._order, (job.schema_version, 0))
         return self._order[place - 1][0] if place else 0
 

@@ -1,4 +1,4 @@
-"""DDL history from etcd, where services that embed the client publish their jobs before they write rows with them."""
+"""DDL jobs from etcd, where services that embed the SDK publish each job before they write rows of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 
 class JobStore(Protocol):
-    """The part of binlog.cluster.published_jobs.PublishedJobs that is read here."""
+    """The part of binlog.cluster.published_jobs.PublishedJobs that is used here."""
 
     async def all(self) -> list[tuple[int, bytes]]: ...
 
 
 class PublishedSource:
-    """Complete: a writer publishes a job before any row that needs it, so a read that begins after a row was seen
-    finds it. Its tables are written without a look at what is there (TableInfo.upserts, rule 21)."""
+    """Jobs published in etcd. Complete: a writer publishes a job before any row that needs it, so a read that begins
+    after a row was seen returns it. Their tables are written as upserts (TableInfo.upserts, rule 21)."""
 
     complete = True
 
@@ -32,7 +32,8 @@ class PublishedSource:
         return "jobs published in etcd"
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
-        """Jobs of versions not seen before. HistoryBroken names the key's version; HistoryUnavailable: etcd is away."""
+        """Jobs of versions not seen before. HistoryBroken names the key's version; HistoryUnavailable: etcd does not
+        answer."""
         jobs = []
         try:
             published = await self._store.all()
@@ -50,12 +51,12 @@ class PublishedSource:
 
 
 def _upserting(job: Job) -> Job:
-    """The job with its tables marked."""
+    """The job with `upserts` set in its tables."""
     info = job.table_info
     return replace(
         job,
         table_info=None if info is None else _marked(info),
-        multiple_table_infos=tuple(_marked(one) for one in job.multiple_table_infos),
+        multiple_table_infos=tuple(_marked(table) for table in job.multiple_table_infos),
     )
 
 

@@ -1,4 +1,4 @@
-"""DDL history from a file: the body of TiDB's /ddl/history (a JSON array), or one job per line."""
+"""DDL jobs from a file: the body of TiDB's /ddl/history (a JSON array), or one JSON job per line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BETWEEN = " \t\r\n,"
 
 
 class FileSource:
-    """Reads the file again when its size or time has changed, so a file that something appends to works too."""
+    """Reads the file again when its size or modification time has changed, so it may be appended to."""
 
     complete = True
 
@@ -26,7 +26,7 @@ class FileSource:
         return str(self._path)
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
-        """All jobs of the file, none when it has not changed. HistoryBroken names file and line."""
+        """All jobs of the file, or none if it has not changed. HistoryBroken names file and line."""
         try:
             status = self._path.stat()
             seen = (status.st_size, status.st_mtime_ns)

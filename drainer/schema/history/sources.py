@@ -1,4 +1,4 @@
-"""The sources of DDL history that a configuration names."""
+"""Builds the DDL history sources from the configuration."""
 
 from __future__ import annotations
 

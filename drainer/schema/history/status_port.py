@@ -1,9 +1,9 @@
-"""DDL history from a TiDB's status port: GET /ddl/history, read again when a job is missing.
+"""DDL jobs from a TiDB status port: GET /ddl/history, read again when a job is missing.
 
 The parameters mean different things in different versions: `limit` alone gives the last n jobs, ascending in old
 versions and descending in new ones; `start_job_id` is unknown to old ones, and goes down from that id in new ones,
-which may also cap `limit`. So order is never assumed, and a page that does not go further down than the last one
-means that paging is not understood: then the whole history is asked for at once.
+which may also cap `limit`. So no order is assumed. A page that does not go below the previous one means that the
+server does not support paging: then the whole history is requested at once.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 PAGE_JOBS = 200
 TIMEOUT_S = 30.0
-# While something is waited for, asking more often than this only loads TiDB's status port. What a DDL and the rows
-# behind it need to know is a few questions in a row, which are not held up.
+# Rate limit that protects TiDB's status port while a job is awaited. A DDL and the rows after it need a few requests in
+# a row, which are not delayed.
 INTERVAL_S_MIN = 0.3
 BURST = 8
 BODY_BYTES_MAX = 1 << 30
 
 Fetch = Callable[[str], Awaitable[bytes | None]]
-# A job as TiDB writes it, not yet read.
+# A job as JSON, not decoded yet.
 Document = dict[str, Any]
 
 
 class Pace:
-    """How long to wait before a question, so that there is one each `interval_s` in the long run and at most `burst` at
-    once. Seconds of a monotonic clock."""
+    """Rate limiter: one request per `interval_s` on average, at most `burst` without delay. Seconds of a monotonic
+    clock."""
 
     def __init__(self, interval_s: float, burst: int) -> None:
         self._interval_s = interval_s
@@ -47,17 +47,17 @@ class Pace:
         self._due_s = float("-inf")
 
     def wait_s(self, now_s: float) -> float:
-        """Of a question that is asked after that wait."""
+        """Seconds to wait before a request made now; the request is counted."""
         due_s = max(self._due_s, now_s)
         self._due_s = due_s + self._interval_s
         return max(0.0, due_s - self._ahead_s - now_s)
 
 
 class UrlSource:
-    """Asks one status port. The first refresh reads everything, later ones the newest pages.
+    """Reads one status port: the whole history in the first refresh, the newest pages in later ones.
 
-    A job that ran long finishes behind younger ones, below the newest page: it is looked for by its id when it is
-    `wanted`, and the newest page is read whole each time so that it is usually met before.
+    A long-running job finishes after jobs with greater ids and may be below the newest page: it is requested by its id
+    when it is `wanted`, and the newest page is always read whole, which usually contains it.
     """
 
     complete = False
@@ -77,7 +77,7 @@ class UrlSource:
         return f"{self._base}/ddl/history"
 
     async def refresh(self, wanted: int | None = None) -> list[Job]:
-        """The newest jobs back to the first page that brings nothing new. Waits when it was asked often of late."""
+        """The newest jobs, back to the first page without a new one. May wait for the rate limit."""
         pause_s = self._pace.wait_s(time.monotonic())
         if pause_s:
             await asyncio.sleep(pause_s)
@@ -95,7 +95,7 @@ class UrlSource:
             raise HistoryBroken(self.describe(), str(error)) from error
 
     async def table(self, table_id: int) -> TableInfo | None:
-        """The table as it stands at this moment, None when there is none of this id."""
+        """The current TableInfo, None if there is no table of this id."""
         path = f"/schema?table_id={table_id}"
         body = await self._fetch(self._base + path)
         if body is None:
@@ -106,7 +106,7 @@ class UrlSource:
             raise HistoryBroken(self._base + path, str(error)) from error
 
     async def _pages(self) -> dict[int, Document]:
-        """From the newest down, until a page holds a known job below everything new, or nothing that is new."""
+        """Pages from the newest down, until one holds a known job below all new ones, or nothing new."""
         jobs = await self._page(f"?limit={PAGE_JOBS}")
         while jobs:
             lowest = min(jobs)
@@ -140,7 +140,7 @@ class UrlSource:
 
 
 def _id_of(url: str, document: object) -> int:
-    """A page holds many jobs that are known, and reading one whole takes a millisecond."""
+    """The job's id without decoding the job, which takes a millisecond; most jobs of a page are known already."""
     found = document.get("id") if isinstance(document, dict) else None
     if not isinstance(found, int) or isinstance(found, bool):
         raise HistoryBroken(url, f"a job with a number as its id expected, not {document!r:.60}")

@@ -8,14 +8,18 @@ from typing import Literal
 from drainer.sink import recycle_names
 
 Takeover = Literal["same-node", "never", "force"]
+LoadData = Literal["auto", "off"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one statement. The server's max_allowed_packet, read when a session opens, bounds them again."""
+    """Bounds of one statement. The server's max_allowed_packet, read when a session opens, bounds them again.
+
+    `load_rows_min`: so many rows and more are written by LOAD DATA, which bounds neither."""
 
     statement_rows_max: int = 500
     statement_bytes_max: int = 1 << 20
+    load_rows_min: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class ServerConfig:
     node id, `never` and `force` say so. `spread`: whether executors may write. `allow_triggers`: write into tables
     that have triggers of the destination's own, although these see deletes and inserts instead of updates.
     `skip_verify`: TLS without looking whose certificate it is.
+    `load_data`: `auto` where the server takes LOAD DATA LOCAL, `off`: statements alone.
     `recycle_schema`, `recycle_keep_ms`: where dropped tables wait for a FLASHBACK, and how long; 0: nowhere.
     """
 
@@ -51,6 +56,7 @@ class ServerConfig:
     limits: Limits = Limits()
     spread: bool = True
     allow_triggers: bool = False
+    load_data: LoadData = "auto"
     recycle_schema: str = recycle_names.SCHEMA
     recycle_keep_ms: int = recycle_names.KEEP_MS_DEFAULT
 

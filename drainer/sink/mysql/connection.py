@@ -19,6 +19,7 @@ from pymysql.constants import CLIENT
 from drainer.sink.errors import DestinationError, DestinationRefused
 from drainer.sink.mysql import session_settings, tls
 from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.infile import InfileConnection, Loaded, counts
 
 DEADLOCK: Final = 1213
 LOCK_TIMEOUT: Final = 1205
@@ -64,13 +65,14 @@ Cell = int | float | str | bytes | None
 class Session:
     """One connection with autocommit on outside `begin` … `commit`."""
 
-    def __init__(self, config: ServerConfig, connection: pymysql.connections.Connection[Any]) -> None:
+    def __init__(self, config: ServerConfig, connection: InfileConnection) -> None:
         self._config = config
         self._connection = connection
         self.warning_count = 0
         self.version = ""
         self.flavour = "mysql"
         self.packet_bytes_max = 1 << 22
+        self.local_infile = False  # whether the server takes LOAD DATA LOCAL
         self._asserts_strictly = False
 
     @property
@@ -86,9 +88,18 @@ class Session:
             raise self._error(error) from error
         except OSError as error:
             raise ConnectionLost(f"{self._config.address}: {error}") from error
-        result = self._connection._result  # type: ignore[attr-defined]  # nothing public counts warnings
+        result = self._connection._result  # nothing public counts warnings
         self.warning_count = int(result.warning_count or 0)
         return affected
+
+    def load(self, sql: bytes, rows: bytes) -> Loaded | None:
+        """Run a LOAD DATA LOCAL whose file is `rows`. None where the server's answer does not tell what it did."""
+        self._connection.offered = rows
+        try:
+            self.execute(sql)
+        finally:
+            self._connection.offered = None
+        return counts(self._connection._result.message or b"")
 
     def _error(self, error: pymysql.err.Error) -> DestinationError:
         translated = _translated(error, self._config.address)
@@ -112,7 +123,7 @@ class Session:
     def query(self, sql: bytes) -> list[tuple[Cell, ...]]:
         """Run one statement and return its rows, all of them."""
         self.execute(sql)
-        result = self._connection._result  # type: ignore[attr-defined]
+        result = self._connection._result
         return [tuple(row) for row in result.rows or ()]
 
     def show_create(self, what: bytes) -> str:
@@ -150,7 +161,7 @@ class Session:
             self._connection.close()
 
 
-class _Connection(pymysql.connections.Connection):
+class _Connection(InfileConnection):
     """Where TLS is neither required nor verified, PyMySQL would read all of the system's certificates for each
     connection, 25 ms of CPU, and then verify nothing."""
 
@@ -173,7 +184,7 @@ def connect(config: ServerConfig, *, idle_s: int, read_timeout_s: int | None) ->
             charset="utf8mb4",
             autocommit=True,
             # FOUND_ROWS: a fence that sets what is already there must still count as one row.
-            client_flag=CLIENT.FOUND_ROWS,
+            client_flag=CLIENT.FOUND_ROWS | (CLIENT.LOCAL_FILES if config.load_data == "auto" else 0),
             connect_timeout=config.connect_timeout_s,
             read_timeout=read_timeout_s,
             write_timeout=read_timeout_s,
@@ -250,12 +261,14 @@ def _check(session: Session, config: ServerConfig) -> None:
     """Raises DestinationRefused where a variable would make rows wrong, whoever set it."""
     names = ",".join(f"'{name}'" for name in session_settings.READ_BACK)
     rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())
-    found = list(session_settings.wrong(session.flavour, {str(name): str(value) for name, value in rows}))
+    shown = {str(name): str(value) for name, value in rows}
+    found = list(session_settings.wrong(session.flavour, shown))
     if found:
         raise DestinationRefused(
             f"{config.address}: this session cannot be written through; correct [syncer.to] params or the server's "
             f"settings: {'; '.join(found)}"
         )
+    session.local_infile = config.load_data == "auto" and session_settings.takes_files(session.flavour, shown)
 
 
 def _translated(error: pymysql.err.Error, address: str, *, connecting: bool = False) -> DestinationError:

@@ -21,8 +21,8 @@ class ServerSecuritySection(Section):
         description="CA file; when it is set, TLS is required, and the server's certificate must be signed by it and "
         "carry the name in host",
     )
-    ssl_cert: str = Field("", description="certificate file that the drainer shows, read again for every connection")
-    ssl_key: str = Field("", description="the certificate's key file")
+    ssl_cert: str = Field("", description="client certificate file, read again for every connection")
+    ssl_key: str = Field("", description="key file of the certificate")
     skip_verify: bool = Field(
         False,
         description="true: TLS is required, but neither certificate nor name of the server is verified; anybody on the "
@@ -35,8 +35,8 @@ class ServerSecuritySection(Section):
             raise ConfigError("syncer.to.security: ssl-cert and ssl-key must be set together")
         if self.ssl_cert and not self.ssl_ca and not self.skip_verify:
             raise ConfigError(
-                "syncer.to.security: ssl-cert is set without the ssl-ca that the server is verified with; the "
-                "system's authorities are in a file such as /etc/ssl/certs/ca-certificates.crt"
+                "syncer.to.security: ssl-cert needs ssl-ca, the CA that verifies the server's certificate; the "
+                "system's CA certificates are in a file such as /etc/ssl/certs/ca-certificates.crt"
             )
 
 
@@ -45,15 +45,24 @@ class MySQLSection(ToSection):
 
     host: str = Field("127.0.0.1", description="the server")
     port: int = Field(3306, ge=1, le=65535, description="its port")
-    user: str = Field("root", description="who writes there; the privileges it needs are in operations.md")
-    password: str = Field("", repr=False, description="that user's password; in no log and on no page")
-    params: dict[str, str] = Field(default_factory=dict, description="session variables there, as name = value")
+    user: str = Field("root", description="user; operations.md lists the privileges it needs")
+    password: str = Field("", repr=False, description="password of the user; never logged or shown")
+    params: dict[str, str] = Field(
+        default_factory=dict, description="session variables of the connections, as name = value"
+    )
     security: ServerSecuritySection = Field(default_factory=lambda: ServerSecuritySection.model_validate({}))
     allow_triggers: bool = Field(
-        False, description="write into tables with triggers there, which see deletes and inserts in place of updates"
+        False, description="allow tables with triggers, which see deletes and inserts in place of updates"
     )
     takeover: Literal["same-node", "never", "force"] = Field(
-        "same-node", description="whose connection to the destination a starting drainer may end to take its place"
+        "same-node",
+        description="which drainer's connection to the destination a starting drainer may end to take its place: that "
+        "of the same node-id, none, or any",
+    )
+    load_data: Literal["auto", "off"] = Field(
+        "auto",
+        description="auto: many rows of a table are written by LOAD DATA LOCAL, where the server is a MySQL or MariaDB "
+        "with local_infile on; off: by statements alone",
     )
 
     def place(self) -> str:
@@ -79,5 +88,6 @@ class MySQLSection(ToSection):
             spread=syncer.spread,
             takeover=self.takeover,
             allow_triggers=self.allow_triggers,
+            load_data=self.load_data,
             recycle_keep_ms=syncer.recycle_keep_ms,
         )

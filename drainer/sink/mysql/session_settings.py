@@ -96,10 +96,13 @@ _TIDB: Final = (
 _NO_DIRTY_READS: Final = ("tx_isolation", "transaction_isolation")
 _MODES_WANTED: Final = frozenset({"NO_AUTO_VALUE_ON_ZERO"})
 _MODES_WRONG: Final = frozenset({"NO_BACKSLASH_ESCAPES", "EMPTY_STRING_IS_NULL"})
+_LOCAL_INFILE: Final = "local_infile"
 _RETRIES: Final = ("tidb_txn_mode", "tidb_disable_txn_auto_retry", "tidb_retry_limit")
 
 READ_BACK: Final = tuple(
-    dict.fromkeys((*(must.name for must in (*_ANYWHERE, *_TIDB)), *_NO_DIRTY_READS, *_RETRIES, "sql_mode"))
+    dict.fromkeys(
+        (*(must.name for must in (*_ANYWHERE, *_TIDB)), *_NO_DIRTY_READS, *_RETRIES, "sql_mode", _LOCAL_INFILE)
+    )
 )
 
 
@@ -121,6 +124,13 @@ def wrong(flavour: str, shown: Mapping[str, str]) -> Iterator[str]:
             yield f"{name} = 'READ-UNCOMMITTED': marks would be believed that are not committed"
     if flavour == "tidb" and not _no_retries(found):
         yield f"no variable of this TiDB switches its own retries off ({', '.join(_RETRIES)}): {_RETRIED}"
+
+
+def takes_files(flavour: str, shown: Mapping[str, str]) -> bool:
+    """Whether LOAD DATA LOCAL may be used. TiDB reads files by rules of its own, and some versions of it commit them
+    in parts."""
+    found = {name.lower(): value for name, value in shown.items()}
+    return flavour != "tidb" and found.get(_LOCAL_INFILE, "").lower() in _TRUE
 
 
 def _no_retries(found: Mapping[str, str]) -> bool:

@@ -36,6 +36,7 @@ from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
@@ -114,6 +115,7 @@ class MySQLDestination:
         """Make the position where there is none, and its epoch ours. None when it was there, else which tables of
         `first` are missing."""
         driver = self._open()
+        loader.report(session, wanted=self._config.load_data == "auto")
         if not self._config.allow_triggers:
             self._triggers = tables_with_triggers(session)
         found = driver.store(session).read()

@@ -13,7 +13,7 @@ from drainer.sink.settings import ToSection
 class SQLiteSection(ToSection):
     """The file's place."""
 
-    path: str = Field("", description="the file; made if it is not there")
+    path: str = Field("", description="the database file; created if missing")
 
     def place(self) -> str:
         return f"sqlite:{Path(self.path).absolute()}"

@@ -1,6 +1,6 @@
-"""Makes the archive of the JVM's classes beside a running drainer, where there is none: later starts take half the CPU.
+"""Creates the JVM class archive while the drainer runs, if there is none: later starts take half the CPU.
 
-It is another process at the lowest priority, begun only when the drainer has run for a while, and ends with it.
+It runs in another process of the lowest priority, which starts some time after the drainer and ends with it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from drainer.spark.startup.unavailable import SparkUnavailable
 
 AFTER_S = 120.0
 MAKE = ("nice", "-n", "19", sys.executable, "-m", "drainer.spark.startup.class_archive", "--if-missing")
-TOLD_BYTES_MAX = 1000
+OUTPUT_BYTES_MAX = 1000
 
 _log = get_logger(__name__)
 
 
 async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAKE) -> None:
-    """Until it is made or could not be made, which is only told; cancelled, what was begun is killed."""
+    """Create the archive after `after_s` seconds; a failure is only logged. On cancellation the process is killed."""
     try:
         place = archive_of(check_java())
     except SparkUnavailable:
@@ -41,18 +41,18 @@ async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAK
             start_new_session=True,
         )
     except OSError as error:
-        _log.warning("no archive of the JVM's classes can be made", error=str(error))
+        _log.warning("cannot start the process that creates the JVM class archive", error=str(error))
         return
     try:
         assert process.stdout is not None
-        said = await process.stdout.read()
+        output = await process.stdout.read()
         code = await process.wait()
     except asyncio.CancelledError:
         process.kill()  # the supervisor: the kernel then kills what it started
         await process.wait()
         raise
     if code:
-        text = said.decode(errors="replace")[-TOLD_BYTES_MAX:].strip()
-        _log.warning("no archive of the JVM's classes was made, starts take longer", code=code, said=text)
+        text = output.decode(errors="replace")[-OUTPUT_BYTES_MAX:].strip()
+        _log.warning("creating the JVM class archive failed; starts take longer", code=code, output=text)
     else:
-        _log.info("an archive of the JVM's classes is there: later starts take half the CPU", file=str(place))
+        _log.info("JVM class archive created; later starts take half the CPU", file=str(place))

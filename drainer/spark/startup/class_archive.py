@@ -1,11 +1,11 @@
-"""An archive of the classes that the drainer's JVM loads, which halves the CPU of a start (class data sharing).
+"""Creates the archive of the classes that the drainer's JVM loads (class data sharing), which halves the CPU of a
+start.
 
     python -m drainer.spark.startup.class_archive [--if-missing]
 
-makes it anew, once for an installation of pyspark and Java, which takes half a minute. A drainer that has run for a
-while does so by itself where there is none (archive_maker.py). Every later start uses it if it is there:
-java.py names the file, in XDG_CACHE_HOME or ~/.cache. The JVM itself checks that it fits its version and its
-jars, and does without if it does not.
+creates it for this installation of pyspark and Java, in half a minute. A drainer that has run for a while does so by
+itself if there is none (archive_maker.py). Every later start uses it if it exists: java.py names the file, in
+XDG_CACHE_HOME or ~/.cache. The JVM checks that it fits its version and jars, and ignores it if it does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from drainer.spark.startup.java import MAKING, archive_of, check_java
 from drainer.spark.startup.unavailable import SparkUnavailable
-from drainer.temporary_files import locked_folder, scratch
+from drainer.temporary_files import locked_folder, temporary_folder
 
 LOCK = "making.lock"
 BATCHES = 3
@@ -27,8 +27,8 @@ MAKE_S = 300.0
 
 
 def make(java_version: str, *, if_missing: bool = False) -> Path:
-    """Start Spark, do once what a drainer does, and let the JVM write down what it has loaded. One at a time: where
-    another process makes it, this one waits. `if_missing`: one that is there is left.
+    """Start Spark, run the steps of a drainer once, and let the JVM dump its loaded classes; returns the archive. Waits
+    while another process creates it. `if_missing`: keep an existing one.
 
     Raises SparkUnavailable, and OSError where there is no room for about 150 MB.
     """
@@ -44,7 +44,7 @@ def make(java_version: str, *, if_missing: bool = False) -> Path:
 def _make(place: Path) -> None:
     from drainer.spark.startup.session import start_session, stop_session
 
-    with scratch(), locked_folder(place.parent, MAKING) as folder:
+    with temporary_folder(), locked_folder(place.parent, MAKING) as folder:
         made = folder / "classes.jsa"
         conf = {"spark.driver.extraJavaOptions": f"-XX:ArchiveClassesAtExit={made}"}
         session = start_session(master="local[2]", output=folder / "spark.log", conf=conf, archive=False)
@@ -54,16 +54,16 @@ def _make(place: Path) -> None:
 
 
 def _exercise(session: SparkSession, folder: Path) -> None:
-    """A few batches of a stream, both ways."""
+    """Run a few batches of a stream, inline and distributed."""
     from drainer.spark.startup.idle_source import IdleSource
-    from drainer.spark.startup.warmup import both_ways, warm_up
+    from drainer.spark.startup.warmup import run_both_modes, warm_up
 
     warm_up(session, 2)
     session.dataSource.register(IdleSource)
     enough = threading.Event()
 
     def each(rows: DataFrame, number: int) -> None:
-        both_ways(rows, 2)
+        run_both_modes(rows, 2)
         if number + 1 >= BATCHES:
             enough.set()
 
@@ -78,7 +78,7 @@ def main() -> int:
     try:
         sys.stdout.write(f"{make(check_java(), if_missing='--if-missing' in sys.argv[1:])}\n")
     except (SparkUnavailable, OSError) as error:
-        sys.stderr.write(f"no archive was made: {error}\n")
+        sys.stderr.write(f"the class archive was not created: {error}\n")
         return 1
     return 0
 

@@ -1,4 +1,4 @@
-"""A data source of rows that mean nothing, for warmup.py. It imports little, as planned_reader.py does."""
+"""A data source of dummy rows for warmup.py. It imports little, as planned_reader.py does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOB = bytes(1 << 10)
 
 
 class IdleSource(DataSource):  # type: ignore[misc]  # mypy does not follow pyspark
-    """A few packed rows that mean nothing, as a table or as a stream."""
+    """A few packed dummy rows, as a table or as a stream."""
 
     @classmethod
     def name(cls) -> str:
@@ -45,7 +45,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]  # mypy does not follow p
 
 
 class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """One batch after another for as long as it is asked."""
+    """An endless stream of batches."""
 
     def __init__(self, tasks: int) -> None:
         self._tasks = tasks

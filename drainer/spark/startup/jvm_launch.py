@@ -1,8 +1,8 @@
-"""Starts the JVM under drainer.spark.startup.supervisor and connects to its gateway.
+"""Starts the JVM under drainer.spark.startup.supervisor and connects to its py4j gateway.
 
-pyspark's own launch makes the JVM a child of the drainer that nobody ends when the drainer is killed while it starts.
-Here the process is ours; pyspark is told of the gateway as spark-submit tells it, by port and secret. The JVM comes up
-while pyspark is imported: what starts it here does without that.
+With pyspark's own launch the JVM survives a drainer that is killed during the start. Here the drainer starts the
+process and gives pyspark the gateway's port and secret, as spark-submit does. The JVM starts while pyspark is imported,
+so this module does not import pyspark.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 LOOK_S = 0.02
 START_S = 300.0
-TOLD = "connection"
+CONNECTION_FILE = "connection"
 
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """A JVM that has been started. `process`: its supervisor, which ends with it; None where somebody else's is used.
-    `folder`: where it will say how to connect to its gateway. `output`: what it and its workers print."""
+    """A started JVM. `process`: its supervisor; None for an existing JVM (PYSPARK_GATEWAY_PORT). `folder`: where it
+    writes its gateway's port and secret. `output`: log of the JVM and its workers."""
 
     settings: Mapping[str, str]
     output: Path
     folder: Path
     process: subprocess.Popen[bytes] | None
-    begin: int = 0  # of what this one prints
+    begin: int = 0  # offset in `output` at which its log begins
 
     def end(self, exit_s: float = 0) -> None:
-        """Let it end, for which it has `exit_s`."""
+        """End the JVM; it is killed after `exit_s` seconds."""
         if self.process is not None:
             end(self.process, exit_s)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bool = True) -> Jvm:
-    """Not waited for. `conf` adds to our settings or overrides them; `archive`: use the classes of
-    drainer.spark.startup.class_archive where they are. Raises SparkUnavailable where there is no Java or no master."""
+    """Start a JVM without waiting for it. `conf` overrides the drainer's settings; `archive`: use the class archive if
+    it exists. Raises SparkUnavailable where there is no Java or no master."""
     check_master(conf.get("spark.master", master))
     classes = archive_of(check_java())
     remove_leftovers(classes)
@@ -75,28 +75,28 @@ def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Pat
     """`variables`: additions to the environment of the JVM and its workers."""
     folder = Path(tempfile.mkdtemp(prefix="gateway-"))
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        return Jvm(settings, output, folder, None)  # somebody else's JVM
+        return Jvm(settings, output, folder, None)  # an existing JVM
     with output.open("ab") as sink:
         begin = sink.tell()
         given = folder / "spark.conf"
         given.write_text(properties(settings), encoding="utf-8")
-        told = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / TOLD)}
-        return Jvm(settings, output, folder, _start(given, {**variables, **told}, sink), begin)
+        connection = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / CONNECTION_FILE)}
+        return Jvm(settings, output, folder, _start(given, {**variables, **connection}, sink), begin)
 
 
 def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:
     """py4j's gateway to the JVM; its `proc` is the supervisor. Raises SparkUnavailable, and Stopped as soon as
-    `stopping` says so; then the JVM has ended."""
+    `stopping` returns True; the JVM has ended then."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.java_gateway import launch_gateway
 
     try:
-        given = {} if jvm.process is None else _connection(jvm.process, jvm.folder / TOLD, stopping)
+        given = {} if jvm.process is None else _connection(jvm.process, jvm.folder / CONNECTION_FILE, stopping)
         with _variables(**given):
             gateway = launch_gateway(conf)
     except (OSError, Py4JError) as error:
         jvm.end()
-        raise SparkUnavailable(f"the JVM's gateway does not answer: {error}") from error
+        raise SparkUnavailable(f"the JVM's py4j gateway does not answer: {error}") from error
     except BaseException:
         jvm.end()
         raise
@@ -107,8 +107,8 @@ def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: Fa
 
 @contextlib.contextmanager
 def killed_when(stopping: Callable[[], bool], process: subprocess.Popen[bytes] | None) -> Iterator[None]:
-    """While inside, the JVM is killed as soon as `stopping` says so: a call into it that lasts then ends with an error.
-    Its context may try to reach a master for a minute."""
+    """While inside, kill the JVM as soon as `stopping` returns True, so that a blocking call into it fails: Spark may
+    try to reach a master for a minute."""
     over = threading.Event()
 
     def watch() -> None:
@@ -118,7 +118,7 @@ def killed_when(stopping: Callable[[], bool], process: subprocess.Popen[bytes] |
                     process.kill()  # the kernel then kills the JVM
                 return
 
-    watcher = threading.Thread(target=watch, name="stop of the start", daemon=True)
+    watcher = threading.Thread(target=watch, name="Spark start watcher", daemon=True)
     watcher.start()
     try:
         yield
@@ -128,7 +128,7 @@ def killed_when(stopping: Callable[[], bool], process: subprocess.Popen[bytes] |
 
 
 def end(process: subprocess.Popen[bytes], exit_s: float) -> None:
-    """Let the JVM end, for which it has `exit_s`; then it is killed."""
+    """Ask the JVM to end; kill it after `exit_s` seconds."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -139,7 +139,7 @@ def end(process: subprocess.Popen[bytes], exit_s: float) -> None:
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """As a file of Java's: everybody on this machine may read a command line, and one setting is the secret."""
+    """Settings as a Java properties file; not as arguments, because one is a secret and command lines are public."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -148,8 +148,8 @@ def _escaped(text: str) -> str:
 
 
 def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A session of its own: Ctrl-C, a hang-up or a service manager's signal to the whole group would otherwise take the
-    JVM away under the batch in flight."""
+    """Start the supervisor in a session of its own, so that a signal to the drainer's process group does not end the
+    JVM during a batch."""
     env = {**os.environ, "SPARK_CONNECT_MODE": "0", **variables}
     command = [str(Path(env["SPARK_HOME"]) / "bin" / "spark-submit")]
     command += ["--properties-file", str(given), "--load-spark-defaults"]
@@ -164,27 +164,27 @@ def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subp
     )
 
 
-def _connection(process: subprocess.Popen[bytes], told: Path, stopping: Callable[[], bool]) -> dict[str, str]:
-    """Port and secret of the gateway as pyspark's variables; the JVM renames their file into place when it is whole."""
+def _connection(process: subprocess.Popen[bytes], file: Path, stopping: Callable[[], bool]) -> dict[str, str]:
+    """Port and secret of the gateway as pyspark's variables, from the file that the JVM renames into place."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     until = time.monotonic() + START_S
-    while not told.exists():
+    while not file.exists():
         if stopping():
-            raise Stopped("the JVM was about to start")
+            raise Stopped("stopped while the JVM was starting")
         if process.poll() is not None:
-            raise SparkUnavailable(f"the JVM ended with exit code {process.returncode} before its gateway ran")
+            raise SparkUnavailable(f"the JVM ended with exit code {process.returncode} before its py4j gateway was up")
         if time.monotonic() > until:
-            raise SparkUnavailable(f"the JVM's gateway does not run after {START_S:.0f} s")
+            raise SparkUnavailable(f"the JVM's py4j gateway is not up after {START_S:.0f} s")
         time.sleep(LOOK_S)
-    with told.open("rb") as info:
+    with file.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)
     return {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
 
 
 @contextlib.contextmanager
 def _variables(**given: str) -> Iterator[None]:
-    """Environment variables of this process while inside."""
+    """Set environment variables of this process while inside."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:

@@ -1,4 +1,4 @@
-"""Whether a Spark master can be reached, asked before a JVM is started: Spark itself tries for a minute."""
+"""Checks that a Spark master is reachable before a JVM is started, because Spark itself tries for a minute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ KUBERNETES_PORTS = {"https": 443, "http": 80}
 
 
 def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
-    """SparkUnavailable where no master of the list accepts a connection within `wait_s` together, or the text names
-    none. Only places that are part of `master` are asked: a standalone or a Kubernetes master."""
+    """SparkUnavailable where no master of the list accepts a connection within `wait_s` seconds in total, or the text
+    is invalid. Only standalone and Kubernetes masters are checked."""
     places = places_of(master)
     until_s = time.monotonic() + wait_s
     refusals = []
@@ -32,7 +32,7 @@ def check_master(master: str, *, wait_s: float = CONNECT_S) -> None:
 
 
 def places_of(master: str) -> list[tuple[str, int]]:
-    """(host, port) of each master; empty where the text has none. SparkUnavailable where it should and does not."""
+    """(host, port) of each master; empty for masters without an address. SparkUnavailable for an invalid address."""
     if master.startswith(STANDALONE):
         return [_place(master, text) for text in master.removeprefix(STANDALONE).split(",")]
     if master.startswith(KUBERNETES):
@@ -48,6 +48,6 @@ def _place(master: str, text: str, port: int = 0) -> tuple[str, int]:
         host, number = text, str(port or "")
     if not host or not number.isdigit() or not 0 < int(number) < 1 << 16:
         raise SparkUnavailable(
-            f"-master or [spark] master: {master}: {text!r} is no host:port; a list is spark://a:7077,b:7077"
+            f"-master or [spark] master: {master}: {text!r} is not host:port; a list is spark://a:7077,b:7077"
         )
     return host.strip("[]"), int(number)

@@ -1,7 +1,7 @@
-"""What a machine of a Spark cluster must have for the drainer's tasks, and what it lacks, read from Spark's text.
+"""Requirements of a Spark node for the drainer's tasks, and detection of missing ones in Spark's error texts.
 
-Tasks and their results are pickled values of this package, so every node must have the same build of it. Workers are
-told the driver's when they start, and refuse to run with another one.
+Tasks and their results are pickled values of this package, so every node must have the same build of it. Workers get
+the driver's build when they start, and exit if theirs differs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMOVED = "Master removed our application"
 
 
 def settings() -> Mapping[str, str]:
-    """Spark settings of a session whose executors run elsewhere."""
+    """Spark settings of a session with executors on other nodes."""
     return {f"spark.executorEnv.{BUILD}": build()}
 
 
@@ -48,28 +48,28 @@ def build() -> str:
 
 
 def check_build() -> None:
-    """In a worker: end with a text on standard error, which Spark hands on, unless the driver's build is here."""
+    """In a worker: exit with an error text, which Spark passes on, if the build differs from the driver's."""
     wrong = mismatch(os.environ.get(BUILD, ""), build())
     if wrong:
         sys.exit(wrong)
 
 
 def mismatch(wanted: str, here: str) -> str:
-    """Empty unless release or commit is known on both sides and differs; a driver on this machine names none."""
+    """The error text if release or commit is known on both sides and differs, else ""; a local driver sends none."""
     differs = any(
         UNKNOWN not in (one, other) and one != other for one, other in zip(wanted.split(), here.split(), strict=False)
     )
-    return f"drainer build {here} is installed here, and the drainer that asks is build {wanted}" if differs else ""
+    return f"drainer build {here} is installed here, but the driver runs build {wanted}" if differs else ""
 
 
 def _no_program(found: re.Match[str]) -> str:
     return (
-        f"has no Python at {found[1]}: every node needs an interpreter with this package at the path of the drainer's; "
-        f"another path for all of them: [spark.conf] spark.pyspark.python"
+        f"has no Python at {found[1]}: every node needs an interpreter with this package at the driver's path; to use "
+        "another path on all nodes, set spark.pyspark.python in [spark.conf]"
     )
 
 
-# What Spark says, and what it means; the first that is found is told.
+# Spark's message and what it means; the first match is reported.
 _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r'Cannot run program "([^"]+)".*error=(?:2|13),'), _no_program),
     (
@@ -87,22 +87,23 @@ _LACKS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = (
 
 
 def without_reason(text: str) -> str | None:
-    """Of a node that cannot start a Python worker, where Spark's error does not have the reason."""
+    """The error text where a node cannot start a Python worker and Spark gives no reason; None otherwise."""
     lost = _LOST.search(text)
     if lost is None or not _NO_REASON.search(text):
         return None
     return (
-        f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark does not say why: try the "
-        f"drainer's Python there with -m drainer.spark.startup.worker_daemon; mostly the package is missing: {INSTALL}"
+        f"node {lost[1]} (executor {lost[2]}) cannot start a Python worker, and Spark reports no reason: run the "
+        "drainer's Python there with -m drainer.spark.startup.worker_daemon; the usual cause is a missing package: "
+        f"{INSTALL}"
     )
 
 
 def lacking(text: str) -> str | None:
-    """What a node lacks, where that is what failed a task; None where it is something else."""
+    """The error text where a task failed because its node lacks something to run it; None otherwise."""
     lost = _LOST.search(text)
     if lost is None:
         return None
-    # A task that raised has a traceback of its own, whose text may be anybody's.
+    # A traceback of the task itself may quote any text, so it is not searched.
     if "Error from python worker" not in text and "Cannot run program" not in text and "_MISMATCH" not in text:
         return None
     for pattern, say in _LACKS:
@@ -124,10 +125,10 @@ def lacking_in(log: Path, begin: int) -> str | None:
 
 @contextlib.contextmanager
 def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
-    """While inside, a first task is waited for. An operator hears when no executor takes it, or cannot run it; Spark
-    itself waits for ever and tells its log."""
+    """Wrap the first task: log a warning when no executor takes it within `wait_s` seconds, or cannot run it. Spark
+    itself waits for ever and writes only to its log."""
     place = "local" if master.startswith("local") else master
-    late = threading.Timer(wait_s, _tell_late, (place, wait_s))
+    late = threading.Timer(wait_s, _warn_late, (place, wait_s))
     late.daemon = True
     if place != "local":
         late.start()
@@ -142,9 +143,9 @@ def watched(master: str, wait_s: float = TASK_WAIT_S) -> Iterator[None]:
 
 
 def warn_of_loopback(master: str, what: str, host: str) -> None:
-    """Tasks wait for minutes for a destination that does not answer before they say so."""
+    """Warn of a loopback address with a remote master: tasks would wait for minutes before they fail."""
     if not master.startswith("local") and is_loopback(host):
-        _log.warning("executors look for this address on their own machines", master=master, what=what, host=host)
+        _log.warning("executors on other nodes cannot reach a loopback address", master=master, what=what, host=host)
 
 
 def is_loopback(host: str) -> bool:
@@ -154,10 +155,10 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def _tell_late(master: str, wait_s: float) -> None:
+def _warn_late(master: str, wait_s: float) -> None:
     _log.warning(
-        "no executor has run a task yet: has the cluster free cores and memory for one, and can its nodes reach "
-        "spark.driver.host?",
+        "no executor has run a task yet: check that the cluster has free cores and memory for one, and that its nodes "
+        "can reach spark.driver.host",
         master=master,
         waited_s=wait_s,
     )
@@ -170,7 +171,7 @@ def last_error(log: Path, begin: int) -> str:
         found = _LAST_ERROR.findall(file.read().decode(errors="replace"))
     if any(_REMOVED in line for line in found):
         return (
-            "the master ended it, because executors ended one after another: their output in the workers' work folders "
-            "and the workers' own logs say why (Java, memory, or another version of Spark)"
+            "the master removed the application because its executors kept exiting; see their output in the workers' "
+            "work directories and the workers' logs (Java, memory, or another version of Spark)"
         )
     return str(found[-1]) if found else ""

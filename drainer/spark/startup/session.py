@@ -1,4 +1,4 @@
-"""The Spark session of the drainer, made in a JVM that drainer.spark.startup.jvm_launch has started."""
+"""Creates the Spark session of the drainer in a JVM started by drainer.spark.startup.jvm_launch."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def start_session(
     archive: bool = True,
     stopping: Callable[[], bool] = lambda: False,
 ) -> SparkSession:
-    """A JVM and a session in it: start_jvm and open_session, one after the other."""
+    """Start a JVM and open a session in it: start_jvm, then open_session."""
     return open_session(start_jvm(master=master, output=output, conf=conf, archive=archive), stopping)
 
 
 def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> SparkSession:
-    """A session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping` says
-    so; then the JVM has ended."""
+    """A session with the source "binlog" registered. Raises SparkUnavailable, and Stopped soon after `stopping`
+    returns True; the JVM has ended then."""
     late_pandas.install()
     gateway = None
     conf = SparkConf(loadDefaults=False).setAll(list(jvm.settings.items()))
@@ -48,10 +48,10 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
             return session
     except Stopped:
         raise
-    except Exception as error:  # pyspark fails in many ways when its JVM does not do what it expects
+    except Exception as error:  # pyspark raises many kinds of errors when its JVM fails
         _end_jvm(gateway, 0 if stopping() else JVM_EXIT_S)
         if stopping():
-            raise Stopped("Spark was about to start") from error
+            raise Stopped("stopped while Spark was starting") from error
         why = reason_of(text_of(error))
         if why == JVM_ENDED:
             why = node_requirements.last_error(jvm.output, jvm.begin) or why
@@ -60,8 +60,7 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
 
 @contextlib.contextmanager
 def quiet_py4j() -> Iterator[None]:
-    """While inside, a call that a killed JVM does not answer is an exception only: py4j writes its traceback to the
-    root of Python's logging as well, which is stderr."""
+    """While inside, drop py4j's log records: it logs the traceback of a call to a killed JVM in addition to raising."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
@@ -75,7 +74,7 @@ def quiet_py4j() -> Iterator[None]:
 
 
 def stop_session(session: SparkSession, *, exit_s: float = JVM_EXIT_S) -> None:
-    """Stop Spark and let its JVM end, for which it has `exit_s`."""
+    """Stop Spark and its JVM, which is killed after `exit_s` seconds."""
     gateway = session.sparkContext._gateway
     session.stop()
     _end_jvm(gateway, exit_s)

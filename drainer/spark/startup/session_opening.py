@@ -1,7 +1,6 @@
-"""Spark's session, made in a thread while the daemon reaches etcd and opens its destination.
+"""Opens the Spark session in a thread while the daemon connects to etcd and opens its destination.
 
-The JVM needs several seconds, most of them on one processor, so it is started first of all. Nothing that takes long is
-imported before that.
+The JVM needs several seconds, mostly on one processor, so it is started first, before any slow import.
 """
 
 from __future__ import annotations
@@ -20,23 +19,21 @@ if TYPE_CHECKING:
 
 
 class Opening:
-    """Begins when it is made. `session` waits for it; `close` ends whatever there is of it, at whatever moment."""
+    """Starts in the constructor. `session` waits for the result; `close` ends it at any stage."""
 
     def __init__(
         self, *, master: str, output: Path, conf: Mapping[str, str], stopping: Callable[[], bool] = lambda: False
     ) -> None:
-        """`stopping`: says that the session is not wanted any more."""
+        """`stopping`: returns True when the session is no longer needed."""
         self._asked_to_stop = stopping
         self._closed = threading.Event()
         self._made: Future[SparkSession] = Future()
         self._jvm: Jvm | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(master, output, conf), name="start of Spark", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(master, output, conf), name="Spark start", daemon=True)
         self._thread.start()
 
     def session(self) -> SparkSession:
-        """Raises SparkUnavailable, and Stopped where `stopping` said so or `close` came first."""
+        """Wait for the session. Raises SparkUnavailable, and Stopped after `stopping` or `close`."""
         return self._made.result()
 
     def node_lacks(self) -> str | None:
@@ -46,7 +43,7 @@ class Opening:
         return None if self._jvm is None else lacking_in(self._jvm.output, self._jvm.begin)
 
     def close(self) -> None:
-        """A session that runs gets some seconds to end; one that is still being made is killed. May be called again."""
+        """Stop the session within some seconds, or kill a JVM that is still starting. May be called again."""
         self._closed.set()
         self._thread.join()
         made = self._made
@@ -64,12 +61,12 @@ class Opening:
         try:
             self._jvm = start_jvm(master=master, output=output, conf=conf)
             self._made.set_result(self._session(self._jvm))
-        except BaseException as error:  # noqa: BLE001  whoever waits for the session gets it
+        except BaseException as error:  # noqa: BLE001  raised by `session`
             self._made.set_exception(error)
 
     def _session(self, jvm: Jvm) -> SparkSession:
         try:
-            # Half a second and more, while the JVM comes up.
+            # Imports that take more than half a second, while the JVM starts.
             from drainer.spark import query  # noqa: F401
             from drainer.spark.source import planner_server  # noqa: F401
             from drainer.spark.startup.session import open_session

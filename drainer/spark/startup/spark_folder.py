@@ -1,8 +1,8 @@
-"""Spark's folder, and one beside it that leaves out the jars that only cost time at a start.
+"""Spark's home directory, and a copy of links without the jars that only slow down the start.
 
-spark-mllib adds functions to every session, and does so by way of Scala's reflection, which is two thirds of what a
-session costs. Nothing of the drainer uses it. The folder holds links to all that pyspark brings but for such jars. It
-stays, in XDG_CACHE_HOME or ~/.cache: an archive of classes holds only for the paths of the jars that it was made with.
+spark-mllib registers functions in every session through Scala reflection, which is two thirds of the CPU of a session.
+The drainer does not use it. The directory has links to all files of pyspark except such jars. It is kept in
+XDG_CACHE_HOME or ~/.cache, because a class archive is valid only for the paths of the jars it was created with.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ LINKED = ("bin", "sbin", "python")
 
 
 def cache_folder() -> Path:
-    """What is kept for later starts of any drainer of this user."""
+    """The cache directory of all drainers of this user."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(cache) / "drainer"
 
 
 def spark_home() -> Path:
-    """The user's SPARK_HOME, or pyspark's folder, which holds Spark itself; pyspark is not imported."""
+    """SPARK_HOME if set, else the directory of pyspark, which contains Spark; does not import pyspark."""
     if os.environ.get("SPARK_HOME"):
         return Path(os.environ["SPARK_HOME"])
     found = importlib.util.find_spec("pyspark")
@@ -36,12 +36,12 @@ def spark_home() -> Path:
 
 
 def home_mark() -> str:
-    """Tells one installation of Spark from another."""
+    """Hash that identifies this installation of Spark."""
     return hashlib.sha256(str(spark_home()).encode()).hexdigest()[:8]
 
 
 def lean_home() -> Path:
-    """pyspark's folder without LEFT_OUT; the whole one where it cannot be made, and the user's SPARK_HOME as it is."""
+    """pyspark's directory without the jars LEFT_OUT; the original where links cannot be made, or SPARK_HOME if set."""
     whole = spark_home()
     if os.environ.get("SPARK_HOME"):
         return whole
@@ -50,7 +50,7 @@ def lean_home() -> Path:
         wanted = _wanted(whole)
         if _links(place) != wanted:
             _make(place, wanted)
-            if _links(place) != wanted:  # another drainer was quicker, of another pyspark in the same folder
+            if _links(place) != wanted:  # another drainer created it meanwhile, from another pyspark at the same path
                 return whole
     except OSError:
         return whole
@@ -58,14 +58,14 @@ def lean_home() -> Path:
 
 
 def _wanted(whole: Path) -> dict[str, str]:
-    """Path within the folder → what it is a link to."""
+    """Relative path → target of the link."""
     found = {name: str(whole / name) for name in LINKED if (whole / name).is_dir()}
     jars = (jar for jar in os.listdir(whole / "jars") if not jar.startswith(LEFT_OUT))  # noqa: PTH208  whole/jars is big
     return {**found, **{f"jars/{jar}": str(whole / "jars" / jar) for jar in jars}}
 
 
 def _links(place: Path) -> dict[str, str]:
-    """Of a folder that is there; nothing where there is none."""
+    """The links of an existing directory; empty if there is none."""
     if not place.is_dir():
         return {}
     names = [name for name in os.listdir(place) if name != "jars"]  # noqa: PTH208
@@ -74,7 +74,7 @@ def _links(place: Path) -> dict[str, str]:
 
 
 def _make(place: Path, wanted: dict[str, str]) -> None:
-    """Made aside and renamed, so that nobody sees half of it."""
+    """Create the directory under a temporary name and rename it, so that it appears complete."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix="spark-making-") as name:
         made = Path(name) / "home"

@@ -1,4 +1,4 @@
-"""How the drainer's Spark is set up: the settings that were measured to pay, and a JVM that keeps quiet."""
+"""Spark settings of the drainer, chosen by measurement, and its log4j configuration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ SETTINGS: Mapping[str, str] = {
     "spark.app.name": "tidb-binlog drainer",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # One plan for every batch: nothing to adapt, and adapting costs a job's round trip.
+    # All batches have the same plan, and adaptive execution costs a round trip per job.
     "spark.sql.adaptive.enabled": "false",
-    # Offset and commit logs without the rename dance of the default: 65 to 14 ms each. What survives a power cut does
-    # not matter, the destination's position is the truth (correctness rule 17).
+    # Offset and commit logs without the temporary file and rename of the default: 65 to 14 ms each. What survives a
+    # power cut does
+    # not matter, the destination's position counts (correctness rule 17).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -34,7 +35,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.streaming.stopTimeout": "30s",
-    # The reader waits for news itself, in its coordinator.
+    # The reader's latestOffset waits for new binlogs itself.
     "spark.sql.streaming.pollingDelay": "1ms",
     # Workers are forked from a process that has everything imported and frozen (drainer.spark.startup.worker_daemon).
     "spark.python.daemon.module": "drainer.spark.startup.worker_daemon",
@@ -54,7 +55,7 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{yyyy/MM/dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
-# Said at every start or stop, and nothing to be done about it.
+# Harmless messages of every start or stop.
 logger.utils.name = org.apache.spark.util.Utils
 logger.utils.level = error
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
@@ -65,7 +66,7 @@ logger.dag.level = error
 
 
 def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: Path | None) -> dict[str, str]:
-    """All settings of a session; `conf`: the user's, which add to ours or override them."""
+    """All settings of a session; `conf`: the user's, which override the drainer's."""
     settings = dict(SETTINGS)
     settings["spark.master"] = with_retries(master)
     if not master.startswith("local"):
@@ -77,14 +78,14 @@ def settings_for(master: str, conf: Mapping[str, str], *, log4j: Path, classes: 
         settings["spark.python.unix.domain.socket.enabled"] = "false"
     settings.update(conf)
     if not master.startswith("local") and settings.get("spark.authenticate", "false").lower() != "true":
-        _log.warning("who can reach Spark's ports can run code in it: spark.authenticate is off", master=master)
+        _log.warning("spark.authenticate is off: whoever can reach Spark's ports can run code in it", master=master)
     more = conf.get("spark.driver.extraJavaOptions", "")
     settings["spark.driver.extraJavaOptions"] = java_options(log4j, classes, more)
     return settings
 
 
 def python_of(conf: Mapping[str, str]) -> str:
-    """The interpreter of workers, on every machine that has any: Spark's own setting, its variable, or ours."""
+    """Path of the workers' Python on every node: spark.pyspark.python, PYSPARK_PYTHON, or this interpreter."""
     return conf.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
 
@@ -98,11 +99,11 @@ def with_retries(master: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Variables for the JVM's start.
+    """Environment variables for the start of the JVM.
 
-    A Python of the driver that is not there keeps Spark from looking for data sources in every installed package, which
-    takes two processes and a second of CPU; ours is registered by hand. SPARK_HOME and the launcher's options spare a
-    Python and half of a first, short-lived JVM.
+    A driver Python that does not exist keeps Spark from searching every installed package for data sources, which takes
+    two processes and a second of CPU; the drainer registers its source itself. SPARK_HOME and the launcher's options
+    save a Python process and half of a first, short-lived JVM.
     """
     return {
         "PYSPARK_DRIVER_PYTHON": "no-look-up-of-data-sources",

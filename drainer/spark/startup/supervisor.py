@@ -1,15 +1,14 @@
-"""Runs the JVM as its child and ends with it; kills it and everything it started when the drainer is gone.
+"""Runs the JVM as a child process; kills it and all its descendants when the drainer has ended.
 
     python -I -S drainer/spark/startup/supervisor.py <pid of the drainer> <program> <argument>…
 
-The drainer holds the other end of standard input. When it closes, the JVM is to end by itself, which it does once its
-gateway runs, and may take as long as the drainer waits for it. When the drainer is gone, however it ended and however
-far the start had come, every descendant is killed at once: by itself a JVM in its start does not end, for it waits
-for connections after it failed to write down its port. Descendants that lost their parent become children of this
-process (Linux), so none is missed; should this process be killed, the kernel kills the JVM, and what the JVM
-started ends when its pipes and sockets close.
+The drainer holds the other end of standard input. When it closes it, the JVM ends by itself once its gateway is up, in
+the time for which the drainer waits. When the drainer has ended, in whatever way and at whatever stage of the start,
+all descendants are killed at once: a starting JVM would not end by itself, because it waits for connections after it
+failed to write its port. Orphaned descendants become children of this process (Linux), so none is missed. If this
+process is killed, the kernel kills the JVM, and the JVM's children end when their pipes and sockets close.
 
-It imports only what it needs, for it stands in the way of every start.
+It imports only what it needs, because every start waits for it.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# How often to look whether the drainer lives, beside the end of the pipe.
+# How often to check that the drainer lives, in addition to the end of the pipe.
 LOOK_MS = 1000
 LOOK_CLOSED_MS = 100
 AGAIN_S = 0.01
 
 
 def main(argv: list[str]) -> int:
-    """The exit code of the program, or 128 + the signal that ended it."""
+    """Returns the exit code of the program, or 128 + the signal that ended it."""
     drainer, command = int(argv[0]), argv[1:]
     # One byte for each signal, so that a child's end wakes the poll below.
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    # The drainer decides when the JVM ends, whoever signals the whole group. SIGINT stays ignored in the JVM, too.
+    # Only the drainer ends the JVM, not a signal to the process group. SIGINT is ignored in the JVM, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, _nothing)
@@ -85,7 +84,7 @@ def _watch(drainer: int, child: int, woken: int) -> int | None:
         code = _reap(child)
         if code is not None:
             return code
-        # Whose parent ended gets another one, so this also tells a drainer that ended before it could be watched.
+        # A changed parent id means that the drainer has ended, also before this loop began.
         if os.getppid() != drainer:
             return None
         for number, _ in poll.poll(LOOK_CLOSED_MS if closed else LOOK_MS):
@@ -97,7 +96,7 @@ def _watch(drainer: int, child: int, woken: int) -> int | None:
 
 
 def _reap(child: int) -> int | None:
-    """Take note of all children that have ended; the exit code of the one, if it has."""
+    """Reap all ended children; returns the exit code of `child` if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while True:

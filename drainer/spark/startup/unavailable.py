@@ -1,4 +1,4 @@
-"""The error of a Spark that cannot be started, for modules that must not import pyspark, which takes half a second."""
+"""SparkUnavailable, in a module without pyspark, whose import takes half a second."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from binlog.errors import BinlogError
 
 
 class SparkUnavailable(BinlogError):
-    """Spark cannot be started; the text says what is missing."""
+    """Spark cannot be started; the text gives the cause."""

@@ -1,7 +1,6 @@
-"""Work that does nothing, on the ways that batches go: the JVM loads its classes, and Python workers start.
+"""Warm-up: runs empty jobs like those of batches, so that the JVM loads its classes and Python workers start.
 
-The first batch otherwise takes a second longer than the second. It runs while the query starts, which keeps one of two
-processors busy.
+Without it the first batch takes a second longer. It runs while the query starts, which uses one of two processors.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ RESULT_DDL = "result binary"
 
 
 def _packed(batches: Batches) -> Batches:
-    """Packed rows out of numbers."""
+    """Packed dummy rows made from numbers."""
     from drainer.spark.source.executor import packed
 
     for batch in batches:
@@ -39,20 +38,20 @@ def _results(batches: Batches) -> Batches:
         yield batch.select(["blob"]).rename_columns(["result"])
 
 
-def both_ways(rows: DataFrame, tasks: int) -> None:
-    """What is done with the packed rows of an inline batch, and with those of a spread one."""
+def run_both_modes(rows: DataFrame, tasks: int) -> None:
+    """Run the Spark jobs of an inline batch and of a distributed one."""
     rows.select("pump", "blob").toArrow()
     slotted = rows.selectExpr("seq AS slot", "blob")
     slotted.repartitionById(2 * tasks, "slot").mapInArrow(_results, RESULT_DDL).toArrow()
 
 
 def warm_up(session: SparkSession, tasks: int) -> None:
-    """In the background."""
+    """Run in a background thread; `tasks`: number of partitions."""
 
     def run() -> None:
         with watched(session.sparkContext.master):
             numbers = session.range(0, 8 * tasks, numPartitions=tasks)
-            both_ways(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
+            run_both_modes(numbers.mapInArrow(_packed, PACKED_DDL), tasks)
         for format_ in formats():
             warm.warm_up(format_)
 

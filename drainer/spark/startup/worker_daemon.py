@@ -1,11 +1,11 @@
 """`spark.python.daemon.module`: the process that Spark's Python workers are forked from.
 
-Everything a task imports is imported here once, before the first fork, and frozen: a worker starts in milliseconds
-instead of a second, and the collection that Spark runs after every task passes over it (50 ms of CPU to 5). None
-of these modules starts a thread on import; grpc opens its channels in the workers only.
+Everything a task imports is imported here once, before the first fork, and frozen for the garbage collector: a worker
+starts in milliseconds instead of a second, and the collection that Spark runs after every task skips it (5 ms of CPU
+instead of 50). None of these modules starts a thread on import; grpc opens its channels in the workers only.
 
-pandas is kept out: pyspark asks for it to be installed, but mapInArrow does not use it. pyarrow would import it at the
-first array made from a list, a second of CPU in every worker.
+pandas is hidden: pyspark requires it, but mapInArrow does not use it, and pyarrow would import it at the first array
+made from a list, for a second of CPU in every worker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
 from drainer.sink.registry import formats, import_writers
 
-# What the above only import when they are first used: by a channel, by a connection to a named host.
+# Modules that the above import only at first use: of a channel, or a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
 
 
@@ -40,7 +40,7 @@ class WithoutPandas(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname == "pandas":
-            raise ModuleNotFoundError("the drainer's workers do without pandas", name=fullname)
+            raise ModuleNotFoundError("pandas is hidden from pyarrow in the drainer's workers", name=fullname)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Changes of named tables with typed columns: the data source "binlog" with the option `table`."""
+"""The typed change stream: data source "binlog" with the option `table`."""

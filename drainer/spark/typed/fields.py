@@ -1,4 +1,4 @@
-"""The columns of the change stream, made of the tables it is asked for. Pure."""
+"""The Spark schema of a change stream, from the TableInfos of its tables. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ BEFORE, AFTER, ADDED = "before", "after", "added"
 
 
 class TablesUnfit(BinlogError):
-    """No schema for Spark can be made of these tables; the text says why and what to do."""
+    """No Spark schema exists for these tables; the text gives the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """`names` and `types`: the fields of `before` and `after`, the same for all tables, in the order in which the
-    tables have them; `columns`: of each table the column behind each field, None where it has none."""
+    """The fields of `before` and `after`, common to all tables. `names`, `types`: in the order of the tables' columns;
+    `columns`: for each table the column of each field, None where it has none."""
 
     names: tuple[str, ...]
     types: tuple[DataType, ...]
@@ -43,9 +43,9 @@ class Fields:
 
 
 def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
-    """The union of the tables' columns by name. Generated columns, which rows do not carry, are not among them.
+    """The union of the tables' columns by name. Generated columns are left out, because rows do not contain them.
 
-    Raises TablesUnfit for a type that Spark has not, and for two columns of one name and different types.
+    Raises TablesUnfit for a type without a Spark equivalent, and for two columns of one name and different types.
     """
     places: dict[str, int] = {}
     names: list[str] = []
@@ -68,7 +68,7 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
             elif types[place] != kind:
                 raise TablesUnfit(
                     f"column {origins[place]} is {types[place].simpleString()} and {what} is {kind.simpleString()}: "
-                    f"one stream has one type for a name, read these tables as two streams"
+                    f"a stream has one type for each column name; read these tables as two streams"
                 )
             mine[place] = column
     columns = {name: tuple(mine.get(n) for n in range(len(names))) for name, mine in found.items()}
@@ -76,7 +76,7 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
 
 
 def change_schema(fields: Fields, *, collect: bool) -> StructType:
-    """What the data source gives for each change of a row (see drainer.spark.source.data_source)."""
+    """The schema of the data source: one row per row change (see drainer.spark.source.data_source)."""
     found = [
         StructField("kind", StringType()),
         StructField("commit_ts", LongType()),
@@ -94,13 +94,13 @@ def change_schema(fields: Fields, *, collect: bool) -> StructType:
 
 
 def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name, TableInfo]:
-    """The tables of these names as they are now, in the order in which they were asked for. Raises TablesUnfit."""
+    """The current TableInfos of the tables named in `wanted`, in that order. Raises TablesUnfit."""
     newest = {(name[0].lower(), name[1].lower()): name for name in watched.newest}
     found = {}
     for name in wanted:
         known = newest.get((name[0].lower(), name[1].lower()))
         if known is None:
-            hint = "it is spelled otherwise, was dropped, or these do not go back to its creation"
+            hint = "the name is misspelled, the table was dropped, or the history does not go back to its creation"
             raise TablesUnfit(f"table {'.'.join(name)} is not in the DDL history ({sources}): {hint}")
         info = watched.newest[known]
         if info.is_view or info.is_sequence:

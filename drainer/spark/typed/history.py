@@ -1,4 +1,4 @@
-"""The DDL history behind a change stream: read when the query starts, and again when rows may need more of it."""
+"""DDL history of a change stream: read at the start of the query and again when rows may need newer jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FINISH_WAIT_S = 60.0  # for the job of a column that a status port already shows
 
 
 class TableHistory:
-    """`refresh`; then `watched` has every job at work in rows that were written before the call."""
+    """After `refresh`, `watched` includes every DDL that affects rows written before the call."""
 
     def __init__(self, sources: Sequence[JobSource], wanted: Sequence[Name]) -> None:
         self._sources = tuple(sources)
@@ -32,15 +32,15 @@ class TableHistory:
         return ", ".join(source.describe() for source in self._sources)
 
     async def refresh(self) -> Watched:
-        """Read what is new. Raises HistoryBroken, and HistoryUnavailable for a source that does not answer or does not
-        show a finished DDL in time."""
+        """Read new jobs. Raises HistoryBroken, and HistoryUnavailable for a source that does not answer or does not
+        list a finished DDL within FINISH_WAIT_S."""
         end = time.monotonic() + FINISH_WAIT_S
         while True:
-            shown = await self._shown()
+            current = await self._current_tables()
             found = [job for source in self._sources for job in self._history.add(await source.refresh())]
             if found:
                 self.watched = watch(self._history, self._wanted)
-            missing = self._unexplained(shown)
+            missing = self._missing_column(current)
             if not missing:
                 return self.watched
             if time.monotonic() > end:
@@ -48,9 +48,9 @@ class TableHistory:
                 raise HistoryUnavailable(self.describe(), why)
             await asyncio.sleep(0.2)
 
-    async def _shown(self) -> dict[int, TableInfo | None]:
-        """The watched tables as they are at this moment, where a source tells. Asked before the history is read: a
-        column that is gone or not public there is in no row as a public one, or its job is in the history then."""
+    async def _current_tables(self) -> dict[int, TableInfo | None]:
+        """The current TableInfos of the watched tables, from sources that have them. Read before the history: for a
+        column that is missing or not public in them, rows have no public values yet, or its job is in the history."""
         sources = [source for source in self._sources if isinstance(source, TableSource)]
         found: dict[int, TableInfo | None] = {}
         for table_id in self.watched.ids if sources else ():
@@ -58,9 +58,9 @@ class TableHistory:
                 found[table_id] = found.get(table_id) or await source.table(table_id)
         return found
 
-    def _unexplained(self, shown: dict[int, TableInfo | None]) -> str:
-        """The name of a public column that no job explains; "": there is none."""
-        for table_id, info in shown.items():
+    def _missing_column(self, current: dict[int, TableInfo | None]) -> str:
+        """The name of a public column that is in no known job; "": there is none."""
+        for table_id, info in current.items():
             written = self.watched.ids[table_id][-1]
             for column in info.public_columns if info is not None else ():
                 if column.id not in written.info.columns_by_id:
@@ -69,7 +69,7 @@ class TableHistory:
 
 
 def table_history(options: SourceOptions, pumps: Pumps) -> TableHistory:
-    """With the sources that the options name, and the jobs that services publish in etcd."""
+    """A history of the configured sources and the jobs published in etcd."""
     sources = job_sources(
         pumps.etcd, options.security, history_file=options.history_file, history_url=options.history_url
     )

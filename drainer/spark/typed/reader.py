@@ -1,7 +1,7 @@
-"""The readers of the change stream of named tables.
+"""Spark readers of the typed change stream.
 
-A task reads one range of commit_ts from all pumps and merges it, so that its changes come in upstream's order and a
-transaction that lies on two pumps comes once (correctness rule 19).
+A task reads one range of commit_ts from all pumps and merges it, so that its changes are in upstream's order and a
+transaction that two pumps hold is returned once (correctness rule 19).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH_ROWS = 10_000
 
 
 class StartedTwice(BinlogError):
-    """A table changed between the moment when Spark asked for the columns and the start of the reader."""
+    """A table changed between Spark's request for the schema and the start of the reader."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ChangesTask(InputPartition):  # type: ignore[misc]  # mypy does not follow
 
 
 def schema_for(options: SourceOptions) -> StructType:
-    """Of the tables as they are now. Raises TablesUnfit, HistoryBroken, and what a connection to etcd raises."""
+    """The Spark schema of the current tables. Raises TablesUnfit, HistoryBroken, EtcdError."""
     pumps = Pumps(options)
     try:
         history = table_history(options, pumps)
@@ -66,7 +66,7 @@ def _fields(history: TableHistory, options: SourceOptions, pumps: Pumps) -> Fiel
 
 
 class _Tables:
-    """The tables of a query, from its start on."""
+    """The tables and the DDL history of a query."""
 
     def __init__(self, options: SourceOptions, pumps: Pumps, schema: StructType) -> None:
         self._options = options
@@ -74,14 +74,14 @@ class _Tables:
         self._history = table_history(options, pumps)
         self._fields = _fields(self._history, options, pumps)
         self._begin_version = self._history.watched.version
-        self._read_at_ts = 0  # everything up to here had been written when the history was read again
+        self._read_at_ts = 0  # binlogs up to this ts had been written when the history was last read
         if change_schema(self._fields, collect=options.schema_changes == "collect") != schema:
             tables = ", ".join(".".join(name) for name in options.tables)
-            raise StartedTwice(f"a DDL changed {tables} while the query was started: start it again")
+            raise StartedTwice(f"a DDL changed {tables} while the query was starting: start it again")
 
     def survey(self, after_ts: int, limits: Limits) -> Watermark:
-        """Ends before the first DDL and the first row above the newest known schema version; where that is the very
-        next binlog, the history is read again and the survey passes over it."""
+        """A survey that ends before the first DDL and before the first row above the newest known schema version. If
+        that is the next binlog, the history is read again and the survey does not stop there."""
         version = self._history.watched.version
         found = self._pumps.survey(after_ts, replace(limits, stop_at_schema=True, schema_version=version))
         if found.end_ts > after_ts or found.ts <= after_ts:
@@ -91,7 +91,7 @@ class _Tables:
         return found
 
     def tasks(self, after_ts: int, until_ts: int, limits: Limits) -> list[InputPartition]:
-        """For the range, wherever a survey would end it: it may have been planned before a restart."""
+        """The tasks of a range, which may have been planned before a restart and need not match a survey now."""
         watermark = self.survey(after_ts, limits)
         if watermark.end_ts < until_ts:
             watermark = self._pumps.survey(after_ts, limits)
@@ -100,12 +100,12 @@ class _Tables:
         return [self._task(ranges) for ranges in self._windows(watermark, after_ts, until_ts)]
 
     def _read_history(self, watermark: Watermark) -> None:
-        """What `watermark` covers was written before this."""
+        """Read the history again, after everything that `watermark` covers was written."""
         self._pumps.run(self._history.refresh())
         self._read_at_ts = watermark.ts
 
     def _windows(self, watermark: Watermark, after_ts: int, until_ts: int) -> Iterator[tuple[PumpRange, ...]]:
-        """The ranges of all pumps, cut where the pump with the most bytes would cut its own."""
+        """The ranges of all pumps, split at the split points of the pump with the most bytes."""
         largest = max(watermark.marks, key=lambda mark: mark.batch_bytes, default=None)
         if largest is None:
             return
@@ -186,14 +186,14 @@ class ChangesBatchReader(DataSourceReader):  # type: ignore[misc]  # mypy does n
 
 
 def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Inside an executor: the record batches of one task. For a range without partitions Spark asks once all the same,
-    with a partition of its own that names nothing."""
+    """In an executor: the record batches of one task. For a range without partitions Spark calls this once with an
+    empty partition of its own."""
     if not isinstance(partition, ChangesTask):
         return
     changes = Changes(partition.reading)
     try:
         merged = heapq.merge(*[_served(part, partition) for part in partition.ranges])
-        for _, group in groupby(merged, key=lambda one: one[0]):
+        for _, group in groupby(merged, key=lambda scanned: scanned[0]):
             for transaction in in_order(list(group)):
                 changes.add(transaction)
                 if len(changes) >= BATCH_ROWS:

@@ -1,4 +1,4 @@
-"""What a task of the change stream must know, and what its rows can run into."""
+"""Parameters of a task of the change stream, and the errors of its rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ class SchemaChanged(BinlogError):
 
 
 class ValueUnfit(BinlogError):
-    """A value from before a change of type, or behind one, that the type which the query has for the column cannot
-    hold."""
+    """A value from before or after a change of type that does not fit the type of the column in the query."""
 
     def __init__(self, table: str, column: str, why: str, commit_ts: int) -> None:
         super().__init__(
@@ -34,9 +33,9 @@ class ValueUnfit(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a task must know; picklable. `watched` has every job that is at work in the task's rows: a column of a row
-    that is not in it was not public when the row was written. `begin_version`: of the newest DDL job when the query was
-    started; `collect`: what a DDL adds goes into the column `added`, instead of an error."""
+    """Parameters of a task; picklable. `watched`: includes every DDL that affects the task's rows; a column that is not
+    in it was not public when the row was written. `begin_version`: schema version at the start of the query. `collect`:
+    put columns added by a DDL into the column `added` instead of raising. `zero_dates_fail`: raise for zero dates."""
 
     watched: Watched
     fields: Fields

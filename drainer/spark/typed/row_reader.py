@@ -1,4 +1,4 @@
-"""Rows of one table id and schema version, read into the columns that a query has had since its start."""
+"""Decodes rows of one table id and schema version into the columns of a query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Values = Mapping[int, Datum]
 
 
 class RowReader:
-    """`name`: of the table, as it was called when the query was started; `info`: what the rows were written under."""
+    """`name`: the table's name at the start of the query; `info`: the TableInfo with which the rows were written."""
 
     def __init__(self, name: Name, table_id: int, version: int, info: TableInfo, reading: Reading) -> None:
         self.name = name
@@ -80,7 +80,7 @@ class RowReader:
             return _NO_CELL
         fails = self._reading.zero_dates_fail
         at = self._places[column.id]
-        # A row may have the column before it is public: then it holds what it will hold when it is.
+        # A row may have the column before it is public, with the value that it will have then.
         sources = [_Source(column.id, column.type, _cast(column.type, column.type, zero_dates_fail=fails))]
         if at is not None:
             sources.insert(0, _Source(at.id, at.type, _cast(at.type, column.type, zero_dates_fail=fails)))
@@ -100,8 +100,8 @@ class _Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One field: the columns whose value it takes, the first that a row has; `default`: the value of the first of them
-    where the row has none."""
+    """One field of the query. `sources`: columns that may hold its value, the first one present in a row is used;
+    `default`: value in the type of the first source for a row that has none of them."""
 
     name: str
     sources: tuple[_Source, ...]
@@ -125,8 +125,8 @@ _NO_CELL = _Cell("", (), None)
 
 
 def _cast(written: FieldType, wanted: FieldType, *, zero_dates_fail: bool) -> Convert:
-    """From a value of one type to Spark's for another. Where they differ for Spark, as TiDB's MODIFY casts it; the
-    function then raises ValueError for what does not fit."""
+    """A converter of values of type `written` to Spark values of type `wanted`. If their Spark types differ, values are
+    cast as by TiDB's MODIFY COLUMN, and the converter raises ValueError for a value that does not fit."""
     if spark_type(written) == spark_type(wanted):
         return converter(written, zero_dates_fail=zero_dates_fail)
     convert: Callable[[Datum], object] = converter(wanted, zero_dates_fail=zero_dates_fail)
@@ -137,8 +137,8 @@ Places = Mapping[int, ColumnInfo | None]
 
 
 def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watched, table_id: int) -> Places:
-    """Where `info` has each of the query's columns: under the column's id, or another one where its type was changed
-    in between; None: nowhere."""
+    """Column id in the query → the column of `info` that holds its value, which has another id after a change of type;
+    None: no column."""
     now = {c.id: c for c in replicated(info)}
     later = {ancestor: c for c in now.values() for ancestor in watched.ancestors(table_id, c.id)}
     found: dict[int, ColumnInfo | None] = {}
@@ -151,7 +151,8 @@ def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watc
 
 @dataclass(frozen=True, slots=True)
 class _Differences:
-    """`what`: the first one, for people; "": none. `added`: columns that the query has no field for."""
+    """Differences from the start of the query. `what`: text of the first one, "" for none; `added`: columns without a
+    field in the query."""
 
     what: str
     added: tuple[ColumnInfo, ...]
@@ -161,7 +162,7 @@ _NONE = _Differences("", ())
 
 
 def _differences(columns: Iterable[ColumnInfo | None], places: Places, info: TableInfo) -> _Differences:
-    """Between a table's columns when the query was started and now."""
+    """Compare the columns of a table at the start of the query with `info`."""
     found = []
     for column in columns:
         at = places[column.id] if column is not None else None

@@ -1,4 +1,4 @@
-"""Rows of served binlogs as typed columns: what a task of the change stream does with what it has pulled."""
+"""Converts pulled binlogs into Arrow record batches of the typed change stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD_COLUMNS = 7
 
 
 class Changes:
-    """Collects the changes of the wanted tables and gives them as a record batch. Not for several threads."""
+    """Collects the changes of the query's tables into record batches. Not thread-safe."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -36,7 +36,7 @@ class Changes:
         return len(self._head)
 
     def add(self, found: Scanned) -> None:
-        """One transaction's changes, in its order. Raises DecodeError or SchemaChanged, which name the table and
+        """Add the changes of one transaction in order. DecodeError and SchemaChanged name the table and the
         commit_ts."""
         commit_ts, start_ts = found[0], 0
         for seq, (version, table_id, kind, row) in enumerate(rows(found)):
@@ -52,7 +52,7 @@ class Changes:
             self._added.append(added)
 
     def batch(self) -> pa.RecordBatch:
-        """Everything since the last call."""
+        """The changes added since the last call."""
         columns = list(zip(*self._head, strict=True)) if self._head else [()] * _HEAD_COLUMNS
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self.schema, strict=False)]
         for name, images in ((BEFORE, self._before), (AFTER, self._after)):
@@ -70,7 +70,7 @@ class Changes:
         return self._readers[key]
 
     def _reader_of(self, table_id: int, version: int, commit_ts: int) -> RowReader | None:
-        """None: rows of a table that nobody asked for."""
+        """The reader for a table id and schema version; None for a table that is not in the query."""
         reading = self._reading
         written = reading.watched.at(table_id, version)
         if written is None:
@@ -78,7 +78,7 @@ class Changes:
         if written.name is None:
             was = reading.watched.was(table_id, version)
             if was is not None and version > reading.begin_version and not reading.collect:
-                raise SchemaChanged(".".join(was), "it was given another name", commit_ts)
+                raise SchemaChanged(".".join(was), "it was renamed", commit_ts)
             return None
         name = self._names.get((written.name[0].lower(), written.name[1].lower()))
         return None if name is None else RowReader(name, table_id, version, written.info, self._reading)

@@ -168,7 +168,7 @@ def _time(kind: FieldType, zero_fails: bool) -> Convert:
             return (datetime.datetime(*when) - _EPOCH_TIME) // _MICROSECOND
         except ValueError:
             if zero_fails:
-                detail = f"{_text(value, kind)} is no date for Spark; with zero-dates = null it is NULL"
+                detail = f"{_text(value, kind)} is not a date that Spark can hold; with zero-dates = null it is NULL"
                 raise DecodeError(f"{kind.mysql_name} column", offset=0, detail=detail) from None
             return None
 

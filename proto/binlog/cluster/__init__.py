@@ -1,1 +1,1 @@
-"""How programs find one another: etcd, PD, TiKV, the registry of nodes, timestamps."""
+"""Clients of the cluster: etcd, PD, TiKV, the registry of nodes, timestamps."""

@@ -1,4 +1,4 @@
-"""The one door to aetcd: the `Etcd` protocol over etcd's gRPC API.
+"""etcd client: implements the `Etcd` protocol over etcd's gRPC API.
 
 Of aetcd only the generated stubs are used. Its client speaks to one endpoint, has no TLS, and multiplexes watches over
 a stream whose failure it hides; here every watch has its own stream, and its end is an error the caller sees.
@@ -52,7 +52,7 @@ class _Endpoint:
         self.watches = rpc.WatchStub(self.channel)
 
     async def ready(self, timeout_s: float) -> bool:
-        """Whether it is connected, trying for so long."""
+        """Wait up to the given seconds for a connection; returns whether there is one."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.channel.channel_ready()
@@ -193,7 +193,7 @@ class GrpcEtcd:
             await endpoint.channel.close()
 
     async def _connected(self, what: str) -> _Endpoint:
-        """The first endpoint, from the one last used on, that is connected; each gets its share of the time."""
+        """The first endpoint, from the one last used on, that is connected; each gets an equal share of the timeout."""
         share_s = self._timeout_s / len(self._endpoints)
         for _ in self._endpoints:
             endpoint = self._endpoints[self._current]
@@ -235,7 +235,7 @@ class GrpcEtcd:
 
 @contextlib.contextmanager
 def _closing_is_an_error(what: str) -> Iterator[None]:
-    """`close` cancels calls under way; to their owners, whom nobody cancelled, that must not look like cancellation."""
+    """`close` cancels calls under way; their callers get an EtcdError instead of a cancellation."""
     try:
         yield
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Which cluster this is: PD's id, or one of our own where there is no PD."""
+"""The cluster id: that of PD, or one stored in etcd where there is no PD."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def cluster_id(etcd: Etcd, cfg: UpstreamSection, security: Security | None
 
 
 async def own_cluster_id(etcd: Etcd) -> int:
-    """The id of a cluster without PD: random, 63 bits, created by whoever asks first and the same ever after."""
+    """The id of a cluster without PD: random, 63 bits, created by the first program that asks, and permanent."""
     kv = await etcd.get(CLUSTER_ID_KEY)
     if kv is None:
         made = secrets.randbits(62) | 1 << 62
@@ -35,5 +35,5 @@ async def own_cluster_id(etcd: Etcd) -> int:
         kv = await etcd.get(CLUSTER_ID_KEY)
     text = kv.value if kv is not None else b""
     if not text.isdigit() or not 0 < int(text) < 1 << 64:
-        raise ConfigError(f"etcd key {CLUSTER_ID_KEY} holds {text!r}, which is no cluster id")
+        raise ConfigError(f"etcd key {CLUSTER_ID_KEY} holds {text!r}, which is not a cluster id")
     return int(text)

@@ -32,11 +32,11 @@ _log = get_logger(__name__)
 
 
 def _outage() -> Outage:
-    return Outage(_log, "a lease cannot be renewed", "a lease is renewed again")
+    return Outage(_log, "cannot renew an etcd lease", "etcd lease renewed again")
 
 
 def boot_clock_s() -> float:
-    """A clock that runs on while the machine is suspended, where there is one."""
+    """A clock that also runs while the machine is suspended, where available."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
@@ -46,7 +46,7 @@ class KeepAlive(Protocol):
 
     @property
     def until_s(self) -> float:
-        """On `boot_clock_s`: up to then the lease lives. In the past: nobody knows, or it has ended."""
+        """Time on `boot_clock_s` until which the lease is valid. In the past: expired or unknown."""
         ...
 
     def stop(self) -> None: ...
@@ -101,7 +101,7 @@ class KeepAliveThread:
         return self._until_s
 
     def stop(self) -> None:
-        """The thread ends after the request under way; nobody waits for it."""
+        """Stop the thread after its current request, without waiting."""
         self._stopped.set()
 
     def _run(self) -> None:

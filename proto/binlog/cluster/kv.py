@@ -1,4 +1,4 @@
-"""What the programs ask of etcd, as values and one protocol.
+"""The `Etcd` protocol and its values: what the programs use of etcd.
 
 `binlog.cluster.etcd` is the real one, `binlog.stub.etcd` the one in memory; one suite of tests runs on both.
 """

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from binlog.errors import DecodeError, LifecycleError
 
-# Labels of ours, which the original's programs read and do not look at.
+# Labels of this project, which the original's programs ignore.
 FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
 STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state is answered
 
 
 class State(StrEnum):
-    """What a node says of itself, in its record's words (`R-03`)."""
+    """State of a node as in its record (`R-03`)."""
 
     ONLINE = "online"
     PAUSING = "pausing"
@@ -29,7 +29,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What moves a node from state to state."""
+    """Events of the node's state machine."""
 
     START = "start"  # the process registers; also after a crash, from whatever state it left behind
     PAUSE = "pause"  # asked to stop for a while, or stopped by a signal
@@ -61,7 +61,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
 
 
 def next_state(state: State, event: Event) -> State:
-    """The state after `event`; LifecycleError where the table has none."""
+    """The state after `event`; LifecycleError where the transition does not exist."""
     after = TRANSITIONS[state].get(event)
     if after is None:
         raise LifecycleError(f"a node that is {state} cannot {event}")

@@ -1,4 +1,4 @@
-"""A node's record in the registry as the node itself writes it: over its own last record, or not at all (rule 2).
+"""Writes a node's own registry record, only if nobody else has written it since (rule 2).
 
 etcd may take a write and fail before it says so. Such a write is *open*: the record may be what was there before, or
 what was written. All open writes compare with one revision, so at most one of them took place, and a record found
@@ -15,10 +15,10 @@ from binlog.errors import DecodeError, NodeNotFound, RegistryConflict
 
 
 class ForeignRecord(RegistryConflict):
-    """Somebody else wrote or removed the record. `state` is what it says now: a state, "removed" or "unreadable"."""
+    """Another process wrote or removed the record. `state`: of the record now, or "removed" or "unreadable"."""
 
     def __init__(self, node_id: str, state: str, found: object) -> None:
-        super().__init__(f"the record of {node_id} was written by somebody else: {found}")
+        super().__init__(f"the record of {node_id} was written by another process: {found}")
         self.state = state
         self.found = found
 
@@ -34,7 +34,7 @@ class OwnRecord:
         self.revision = 0
 
     async def read(self) -> NodeRecord | None:
-        """What the registry holds now, whoever wrote it."""
+        """The current record in the registry, whoever wrote it."""
         return await self._registry.get(self._kind, self._node_id)
 
     async def take(self, status: NodeStatus, before: NodeRecord | None) -> None:

@@ -1,4 +1,4 @@
-"""PD's gRPC service as a client sees it: who leads, which cluster this is, and timestamps.
+"""PD client: leader, cluster id and timestamps.
 
 The same client speaks to a real PD and to an elected pump, which answers GetMembers and Tso on its own port.
 """
@@ -31,14 +31,14 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """Who gives out timestamps now: a URL or host:port, and its cluster's id."""
+    """The current allocator of timestamps: URL or host:port, and its cluster id."""
 
     address: str
     cluster_id: int
 
 
 class NotPD(BinlogError):
-    """What answers at this address is no PD: a plain etcd says UNIMPLEMENTED."""
+    """The server at this address is not a PD: a plain etcd says UNIMPLEMENTED."""
 
 
 async def ask_members(url: str, security: Security | None = None) -> Allocator:
@@ -49,7 +49,7 @@ async def ask_members(url: str, security: Security | None = None) -> Allocator:
         response = await stub.GetMembers(pdpb_pb2.GetMembersRequest(), timeout=REQUEST_TIMEOUT_S)
     except aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            raise NotPD(f"{url} is no PD: {error.details()}") from error
+            raise NotPD(f"{url} is not a PD: {error.details()}") from error
         raise TimestampUnavailable(f"PD at {url}: {error.code().name}: {error.details()}") from error
     finally:
         await channel.close()
@@ -109,7 +109,7 @@ def _check_header(address: str, header: Any) -> None:
 
 
 class TsoClient:
-    """Timestamps from whoever `locate` says gives them out, over one stream.
+    """Timestamps from the allocator that `locate` returns, over one stream.
 
     Idle, connected, or closed. One request is under way at a time; after any failure, a timeout or a cancellation the
     stream is thrown away, so that a late answer can never be taken for that of a later request. Timestamps rise from
@@ -130,7 +130,7 @@ class TsoClient:
     async def timestamps(self, count: int) -> Sequence[int]:
         """`count` timestamps, ascending, all above those of earlier calls. TimestampUnavailable or ClusterMismatch."""
         if not 0 < count <= COUNT_MAX:
-            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {count}")
+            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {count}")
         async with self._lock:
             try:
                 await self._connect()
@@ -177,14 +177,16 @@ class TsoClient:
         end_ts = compose(response.timestamp.physical, response.timestamp.logical)
         if response.count == 0:
             if end_ts < self._last_ts:
-                raise TimestampUnavailable(f"{where} went back: its clock is held at {end_ts} after {self._last_ts}")
+                raise TimestampUnavailable(
+                    f"{where} went backwards: its clock is held at {end_ts} after {self._last_ts}"
+                )
             self._last_ts = end_ts
             return [end_ts] * count
         if response.count != count:
-            raise TimestampUnavailable(f"{where} gave {response.count} timestamps instead of {count}")
+            raise TimestampUnavailable(f"{where} returned {response.count} timestamps instead of {count}")
         first_ts = end_ts - count + 1
         if first_ts <= self._last_ts:
-            raise TimestampUnavailable(f"{where} went back: it gave {first_ts} after {self._last_ts}")
+            raise TimestampUnavailable(f"{where} went backwards: it returned {first_ts} after {self._last_ts}")
         self._last_ts = end_ts
         return range(first_ts, end_ts + 1)
 

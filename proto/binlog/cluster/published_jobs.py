@@ -1,8 +1,8 @@
-"""DDL jobs that embedding services publish in etcd, where there is no TiDB to ask for its history.
+"""DDL jobs that embedding services publish in etcd, instead of a TiDB's job history.
 
 /tidb-binlog/v1/ddl/jobs/%020d       schema_version → Job JSON as TiDB writes it
-/tidb-binlog/v1/ddl/schema_version   the newest schema version given out, decimal
-/tidb-binlog/v1/ddl/global_id        the newest table, database or job id given out, decimal
+/tidb-binlog/v1/ddl/schema_version   the newest allocated schema version, decimal
+/tidb-binlog/v1/ddl/global_id        the newest allocated table, database or job id, decimal
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ATTEMPTS_MAX = 100
 
 
 def key_of_version(schema_version: int) -> str:
-    """Twenty digits, so that etcd's order is the versions' order."""
+    """The key of a job; twenty digits, so that keys sort by version."""
     return f"{JOBS_PREFIX}{schema_version:020d}"
 
 
@@ -56,15 +56,15 @@ class PublishedJobs:
         raise RegistryConflict(f"key {key} in etcd already holds another job")
 
     async def used(self) -> bool:
-        """Whether a service that embeds the SDK was ever here."""
+        """Whether a service that embeds the SDK has ever published a job."""
         return await self._etcd.get(GLOBAL_ID_KEY) is not None or await self._etcd.get(SCHEMA_VERSION_KEY) is not None
 
     async def next_schema_version(self) -> int:
-        """A schema version nobody else has; numbers may be left out, never repeated."""
+        """Allocate a unique schema version; numbers may be skipped, never repeated."""
         return (await self._count(SCHEMA_VERSION_KEY, 1))[0]
 
     async def next_ids(self, count: int) -> list[int]:
-        """Ids for tables, databases and jobs, which share one counter as in TiDB."""
+        """Allocate ids of tables, databases and jobs, which share one counter as in TiDB."""
         if count < 1:
             raise ValueError(f"at least one id can be asked for, not {count}")
         return await self._count(GLOBAL_ID_KEY, count)
@@ -83,12 +83,12 @@ class PublishedJobs:
             mod_revision = kv.mod_revision if kv is not None else 0
             if await self._etcd.put_if(key, str(newest + count).encode(), mod_revision=mod_revision) is not None:
                 return list(range(newest + 1, newest + count + 1))
-        raise RegistryConflict(f"key {key} in etcd: others were faster {ATTEMPTS_MAX} times")
+        raise RegistryConflict(f"key {key} in etcd: {ATTEMPTS_MAX} updates in a row lost against other writers")
 
 
 def _number(key: str, value: bytes) -> int:
     if not value.isdigit():
-        raise EtcdError(f"key {key} in etcd holds {value!r}, which is no number")
+        raise EtcdError(f"key {key} in etcd holds {value!r}, which is not a number")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Who is alive and how far each is: the records of pumps and drainers in etcd (`R-01` to `R-07`).
+"""The registry: records of pumps and drainers in etcd (`R-01` to `R-07`).
 
 Upstream's `Registry.UpdateNode` reads and then writes, so two processes with one id overwrite each other in turns.
 Here every write compares with the revision its writer last saw (correctness rules 2 and 8).
@@ -107,7 +107,7 @@ class Registry:
         if now is None:
             raise NodeNotFound(key)
         raise RegistryConflict(
-            f"key {key} in etcd was written by somebody else: revision {now.mod_revision}, not {mod_revision}: "
+            f"key {key} in etcd was written by another process: revision {now.mod_revision}, not {mod_revision}: "
             f"{now.value[:200]!r}"
         )
 

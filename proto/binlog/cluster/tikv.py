@@ -1,4 +1,4 @@
-"""What TiKV knows of a transaction whose writer is gone: whether its primary key was committed.
+"""TiKV client: the outcome of a transaction whose writer is gone, from its primary key.
 
 PD tells which region holds the key and where that region's leader is; both are asked anew each time, for this happens
 once in a while only.
@@ -27,7 +27,7 @@ REQUEST_TIMEOUT_S = 5.0
 
 
 class StoreUnavailable(BinlogError):
-    """PD or TiKV did not say what became of a transaction; ask again."""
+    """PD or TiKV did not return the outcome of a transaction; retried."""
 
 
 class BelowSafepoint(BinlogError):
@@ -35,8 +35,8 @@ class BelowSafepoint(BinlogError):
 
     def __init__(self, start_ts: int, safepoint_ts: int) -> None:
         super().__init__(
-            f"TiKV shows no commit of the transaction of start_ts {start_ts}, but keeps no old records up to PD's GC "
-            f"safepoint {safepoint_ts}: nobody knows whether it was committed"
+            f"TiKV has no commit record of the transaction of start_ts {start_ts}, which began at or below PD's GC "
+            f"safepoint {safepoint_ts}: whether it was committed can no longer be determined"
         )
         self.start_ts = start_ts
         self.safepoint_ts = safepoint_ts
@@ -99,7 +99,7 @@ class TiKV:
             found = await stub.GetRegion(asked, timeout=REQUEST_TIMEOUT_S)
             peer = found.leader
             if not peer.store_id:
-                raise StoreUnavailable(f"PD at {leader.address} knows no leader of the region of key {key.hex()}")
+                raise StoreUnavailable(f"PD at {leader.address} reports no leader of the region of key {key.hex()}")
             request = pdpb_pb2.GetStoreRequest(header=header, store_id=peer.store_id)
             store = (await stub.GetStore(request, timeout=REQUEST_TIMEOUT_S)).store
         except aio.AioRpcError as error:
@@ -107,7 +107,7 @@ class TiKV:
         finally:
             await channel.close()
         if not store.address:
-            raise StoreUnavailable(f"PD at {leader.address} knows no address of store {peer.store_id}")
+            raise StoreUnavailable(f"PD at {leader.address} reports no address of store {peer.store_id}")
         region = found.region
         return _Place(tikv_pb2.Context(region_id=region.id, region_epoch=region.region_epoch, peer=peer), store.address)
 

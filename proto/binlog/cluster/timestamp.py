@@ -1,4 +1,4 @@
-"""Timestamps for whoever needs them, many callers at once, in few requests.
+"""Timestamp source: batches the requests of many callers.
 
 Everything rests on one promise: *whoever asks later gets more*, over all processes. A pump asks for T and promises
 that no commit at or below T will come; that holds only if a transaction that asks for its commit_ts later gets more
@@ -49,7 +49,7 @@ class TimestampSource(Protocol):
 
 
 class Timestamps(Protocol):
-    """Where a BatchingSource asks: PDClient, TsoClient, or an allocator in the same process."""
+    """The allocator behind a BatchingSource: PDClient, TsoClient, or an allocator in the same process."""
 
     async def timestamps(self, count: int) -> Sequence[int]: ...
 
@@ -77,15 +77,15 @@ class BatchingSource:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._reason = ""  # of the last failure, until a request succeeds
-        # An election takes a moment, which is not worth a line.
-        self._outage = Outage(_log, "timestamps cannot be had", "timestamps can be had again", quiet_s=WORTH_A_LINE_S)
+        # An election takes a moment and is not logged.
+        self._outage = Outage(_log, "cannot get timestamps", "timestamps are available again", quiet_s=WORTH_A_LINE_S)
 
     async def get(self) -> int:
         return (await self.batch(1))[0]
 
     async def batch(self, count: int) -> list[int]:
         if not 0 < count <= COUNT_MAX:
-            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be asked for, not {count}")
+            raise ValueError(f"between 1 and {COUNT_MAX} timestamps can be requested at once, not {count}")
         if self._closed:
             raise TimestampUnavailable("the source of timestamps is closed")
         loop = asyncio.get_running_loop()
@@ -205,6 +205,6 @@ class OwnTimestamps:
         leader = await self._etcd.get(LEADER_KEY)
         if leader is None:
             raise TimestampUnavailable(
-                f"no pump is elected to give out timestamps (etcd key {LEADER_KEY} is absent): is one running?"
+                f"no pump is elected to allocate timestamps (etcd key {LEADER_KEY} is absent): is one running?"
             )
         return Allocator(leader.value.decode(errors="replace"), self._cluster_id)

@@ -1,4 +1,4 @@
-"""Where a cluster's timestamps come from: PD, or one of its own pumps. Chosen once and recorded in etcd.
+"""Chooses the timestamp source of a cluster, PD or its own pumps, once, and records it in etcd.
 
 Two programs of one cluster that took timestamps from different allocators would break the resolved ts (correctness
 rule 7), so the first one writes its choice down and every other one must agree.
@@ -19,7 +19,7 @@ from binlog.runtime.security import Security
 
 SOURCE_KEY = f"{ROOT}/tso/source"
 LEADER_KEY = f"{ROOT}/tso/leader"  # host:port of the elected pump, under its lease
-BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later was given out
+BOUND_KEY = f"{ROOT}/tso/bound"  # decimal text: no timestamp of this millisecond or later has been allocated
 
 Source = Literal["pd", "own"]
 
@@ -47,11 +47,11 @@ async def choose_source(etcd: Etcd, cfg: UpstreamSection, security: Security | N
         seen = f'tso-source is "{cfg.tso_source}"'
         if cfg.tso_source == "auto":
             where = ", ".join(pd_addresses(cfg))
-            seen = f"a PD answers at {where}" if wanted == "pd" else f"what answers at {where} is no PD"
+            seen = f"a PD answers at {where}" if wanted == "pd" else f"the server at {where} is not a PD"
         raise TimestampSourceMismatch(
             f'this cluster takes its timestamps from "{recorded}" (etcd key {SOURCE_KEY}), but {seen}. Two sources in '
-            f"one cluster lose transactions: configure every pump, drainer and writer alike; to move a cluster for "
-            f"good, stop all of them, make sure the new source's clock is ahead, and delete the key"
+            f"one cluster lose transactions: configure the same source in every pump, drainer and writer; to switch "
+            f"the cluster, stop all of them, make sure the new source's clock is ahead, and delete the key"
         )
     return wanted
 
@@ -76,7 +76,7 @@ async def _wanted(cfg: UpstreamSection, security: Security | None, recorded: Sou
         if recorded is not None:
             return recorded
         raise TimestampUnavailable(
-            f"tso-source is auto, and nobody at {', '.join(pd_addresses(cfg))} says whether there is a PD: {error}"
+            f"tso-source is auto, and no server at {', '.join(pd_addresses(cfg))} answered whether it is a PD: {error}"
         ) from error
 
 

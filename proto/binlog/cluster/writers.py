@@ -48,5 +48,5 @@ async def living_writers(etcd: Etcd) -> frozenset[bytes]:
         try:
             found.append(bytes.fromhex(kv.key.removeprefix(WRITERS_PREFIX)))
         except ValueError:
-            _log.warning("a key under the writers' is no writer's id", key=kv.key)
+            _log.warning("an etcd key under the writers' prefix is not a writer id", key=kv.key)
     return frozenset(found)

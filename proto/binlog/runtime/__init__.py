@@ -1,1 +1,1 @@
-"""What every program needs to run: configuration, logs, metrics, HTTP, TLS, versions."""
+"""Runtime of every program: configuration, logs, metrics, HTTP, TLS, versions."""

@@ -1,7 +1,7 @@
 """Configuration: flag over environment over TOML over default (`K-01`), one clear error for anything else.
 
-A program describes its settings as a model (a `Section`) and names its flags; `load` does the rest. Every refusal
-names its source: the flag, the variable, or the file and key. Upstream only logs most bad variables; here they are
+A program defines its settings as a model (a `Section`) and its flags; `load` reads them. Every error names its
+source: the flag, the variable, or the file and key. Upstream only logs most bad variables; here they are
 errors like all others.
 """
 
@@ -70,7 +70,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class UsageError(ConfigError):
-    """The command line cannot be read: exit code 2 (`K-03`)."""
+    """Invalid command line: exit code 2 (`K-03`)."""
 
 
 class InfoRequested(BinlogError):
@@ -83,7 +83,7 @@ class InfoRequested(BinlogError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How a program introduces itself in -h."""
+    """Name and description of a program, for -h."""
 
     about: str = ""
     examples: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Named places where a test may kill this process, as a power cut would.
+"""Named crash points at which a test can kill this process, as a power cut would.
 
 `BINLOG_CRASH_POINT=pump.after_append:3` in the environment sends SIGKILL to the process at the third passing of that
 name. Without the variable a crash point costs one function call and does nothing.
@@ -23,7 +23,7 @@ _name, _left = _parse(os.environ.get(VARIABLE, ""))
 
 
 def crash_point(name: str) -> None:
-    """Die here with SIGKILL if this is the chosen place and its count is reached."""
+    """Send SIGKILL to this process if this crash point is selected and its count is reached."""
     global _left
     if name != _name:
         return

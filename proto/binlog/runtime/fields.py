@@ -50,10 +50,10 @@ def parse_bytes(value: object) -> int:
         return 0
     match = _BYTES.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:
-        raise ValueError(f"{text!r} is no size in bytes; write for example 42 MB or 10 GiB")
+        raise ValueError(f"{text!r} is not a size in bytes; write for example 42 MB or 10 GiB")
     number = match[1].replace(",", "")
     if number.count(".") > 1:
-        raise ValueError(f"{text!r} is no size in bytes; write for example 42 MB or 10 GiB")
+        raise ValueError(f"{text!r} is not a size in bytes; write for example 42 MB or 10 GiB")
     return (
         int(float(number) * _BYTE_UNITS[match[2].lower()])
         if "." in number
@@ -75,7 +75,7 @@ def parse_go_duration(value: object) -> timedelta:
         return timedelta(0)
     parts = list(_GO_PART.finditer(body))
     if not parts or "".join(part[0] for part in parts) != body:
-        raise ValueError(f"{text!r} is no duration; write for example 8h, 30m or 250ms")
+        raise ValueError(f"{text!r} is not a duration; write for example 8h, 30m or 250ms")
     microseconds = sum(float(part[1]) * _GO_UNITS_US[part[2]] for part in parts)
     try:
         return timedelta(microseconds=-microseconds if text.startswith("-") else microseconds)

@@ -1,4 +1,4 @@
-"""What gRPC's core reads from the environment when it is first imported: programs import this before anything else.
+"""Sets the environment variables of gRPC's core; programs import this before gRPC.
 
 Its own log repeats what our errors say, in a form of its own and with advice for programmers. GRPC_VERBOSITY in the
 environment still wins.

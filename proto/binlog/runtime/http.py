@@ -1,4 +1,4 @@
-"""The one door to aiohttp: a small server for status pages, state changes and /metrics, and a PUT to another's."""
+"""The only module that uses aiohttp: a server for status pages, state changes and /metrics, and a PUT client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger("http")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a handler sees of a request. `path` holds the values of the route's {names}."""
+    """An HTTP request. `path` holds the values of the route's {names}."""
 
     method: str
     path: Mapping[str, str]
@@ -34,7 +34,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a handler answers."""
+    """An HTTP response."""
 
     body: bytes
     status: int = 200
@@ -57,7 +57,7 @@ def html_response(text: str, *, status: int = 200) -> Response:
 
 
 class NoAnswer(BinlogError):
-    """Nobody answers HTTP at an address; the text says why."""
+    """No HTTP server answers at an address; the text gives the reason."""
 
 
 async def put(place: str, path: str, *, security: Security | None = None, timeout_s: float = 10.0) -> bytes:
@@ -96,7 +96,7 @@ class StatusServer:
         actions: Mapping[str, Action] | None = None,
         security: Security | None = None,
     ) -> None:
-        """`addr` may be empty where nothing is listened at."""
+        """`addr`: listen address, or empty for none."""
         try:
             self.host, self.port = split_host_port(addr) if addr else ("", 0)
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""The one door to prometheus_client: metrics named as upstream's dashboards expect them."""
+"""The only module that uses prometheus_client: metrics with the names of the original's dashboards."""
 
 from __future__ import annotations
 

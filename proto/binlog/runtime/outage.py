@@ -1,4 +1,4 @@
-"""What the log says of something that fails for a while: a line when it begins, one a minute, one when it is over."""
+"""Logs a lasting failure: one line when it begins, one a minute, and one when it ends."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ EVERY_S = 60.0
 
 
 class Outage:
-    """Over until `failed`, then lasting until `over`. Call `failed` at every failure and `over` at every success.
+    """A failure that begins with `failed` and ends with `over`. Call `failed` at every failure, `over` at every
+    success.
 
-    `quiet_s`: what lasts no longer is no warning, and only `first`, where it is given, is said at the first failure.
-    An end is told where the beginning was, with its length.
+    `quiet_s`: a failure that lasts no longer is not logged as a warning; only `first`, if given, is logged at its
+    beginning. The end is logged, with the duration, if the beginning was.
     """
 
     def __init__(
@@ -41,11 +42,11 @@ class Outage:
 
     @property
     def lasts_s(self) -> float:
-        """0 when nothing fails."""
+        """Seconds since the failure began, 0 if nothing fails."""
         return 0.0 if self._since_s is None else self._clock() - self._since_s
 
     def failed(self, **facts: object) -> None:
-        """It fails, or fails still. `facts` go into the line, if there is one."""
+        """Report a failure. `facts`: key=value pairs of the line, if one is logged."""
         now_s = self._clock()
         if self._since_s is None:
             self._since_s = now_s
@@ -61,7 +62,7 @@ class Outage:
         getattr(self._log, self._level)(self._text, **facts)
 
     def over(self, text: str = "", **facts: object) -> None:
-        """It works, or `text` says how else this ended."""
+        """Report a success; `text`: another message for the end."""
         if self._is_told:
             self._log.info(text or self._over, **facts, lasted_s=round(self.lasts_s, 1))
         self._since_s = self._told_s = None

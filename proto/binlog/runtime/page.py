@@ -1,4 +1,4 @@
-"""A small page for people, from facts that are also in /status: HTML without scripts, refreshed every few seconds."""
+"""HTML status pages without scripts, refreshed every few seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ REFRESH_S = 3
 
 
 class Mood(StrEnum):
-    """How a fact is to be taken."""
+    """Severity of a fact, shown as its colour."""
 
     PLAIN = "plain"
     GOOD = "good"
@@ -21,7 +21,7 @@ class Mood(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One number or word in a box; `note` stands small below it."""
+    """One value in a box, with `note` in small print."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something an operator should do something about."""
+    """A message that needs an operator's action."""
 
     text: str
     mood: Mood = Mood.BAD
@@ -39,7 +39,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; `empty` is said where there are none. Columns named in `right` hold numbers."""
+    """Rows of text; `empty` is shown if there are none. Columns named in `right` hold numbers."""
 
     title: str
     columns: Sequence[str]

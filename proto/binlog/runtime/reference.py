@@ -1,6 +1,6 @@
-"""What a program can be told, written for people: the text of -h and the tables of docs/configuration.md.
+"""Generates the text of -h and the tables of docs/configuration.md.
 
-Both are made from the models and flags that config.py reads, so they cannot say anything else than the code.
+Both are made from the models and flags that config.py reads, so they always match the code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TLS as every program has it: one CA, one certificate with its key, and who may connect.
+"""TLS settings of every program: one CA, one certificate with its key, and allowed client names.
 
 TLS is on only when a CA is set (`S-01`). The pair is read when a program starts, so that a wrong path fails there, and
 again for every handshake (`S-02`), so that it can be renewed without a restart.
@@ -6,7 +6,7 @@ again for every handshake (`S-02`), so that it can be renewed without a restart.
 `cert-allowed-cn` (`S-03`): a server then asks every client for a certificate of that CA and wants its Common Name in
 the list. grpc offers no callback inside the handshake, so for gRPC the name is checked when a call arrives, before its
 handler runs; the caller sees UNAUTHENTICATED. Upstream checks servers' names with the same list when it is the
-client; here a client verifies the server's host name, as TLS has it.
+client; here a client verifies the server's host name, as is usual.
 """
 
 from __future__ import annotations

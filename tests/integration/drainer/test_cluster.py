@@ -141,9 +141,9 @@ def test_an_executor_and_a_node_die_in_the_middle_of_a_batch(world: World) -> No
     finally:
         drainer.kill()
     world.check()
-    drainer.wait_for_output('["executors look for this address on their own machines"]')
+    drainer.wait_for_output('["executors on other nodes cannot reach a loopback address"]')
     drainer.wait_for_output(
-        f'["tasks that can run at once"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
+        f'["concurrent tasks available"] [component=drainer.service.spark_runner] [tasks={2 * CORES}]'
     )
 
 

@@ -155,7 +155,7 @@ def test_rule_2_forced_offline_and_back(world: World) -> None:
         wait_until(lambda: world.pump("p1")["missed"], deadline_s=90, what=drainer.tail())
         back = world.pump("p1")
         assert back["missed"] == len(back["missedTS"]) == len(lost)
-        assert "ALARM: a pump is back" in drainer.text()
+        assert "ALARM: a pump rejoined" in drainer.text()
         world.write(40)
         world.arrived(drainer, lambda: world.everything() - lost)
         assert world.rows() == world.everything() - lost

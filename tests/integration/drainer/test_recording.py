@@ -118,7 +118,7 @@ def test_a_drainer_that_begins_with_nothing_to_do(stubs: Stubs, mariadb: MariaDB
     stubs.add("a")
     drainer = stubs.drainer(configuration(stubs, capture, mariadb, more='log-level = "debug"')).start()
     drainer.wait_for_output("drainer is running", deadline_s=120)
-    drainer.wait_for_output("nothing to do in Spark's first batch", deadline_s=60)
+    drainer.wait_for_output("Spark's first batch is empty", deadline_s=60)
     stubs.share(capture.binlogs)
     stubs.resolve(capture.meta["scenario_end_ts"])
     wait_until(lambda: differences(mariadb, capture) == [], deadline_s=90, what="every table arrived")

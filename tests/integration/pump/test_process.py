@@ -357,7 +357,7 @@ def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:
         output=tmp_path / "log",
     ).start()
     try:
-        server.wait_for_output("status is served")
+        server.wait_for_output("status server is listening")
         wait_until(lambda: "pump is serving" in server.text(), what="pump serves")
     finally:
         server.kill()

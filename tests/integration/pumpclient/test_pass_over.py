@@ -63,7 +63,7 @@ async def test_a_range_that_cannot_be_read_has_a_way_out(cluster: Cluster, tmp_p
     words = ("pass-over", "-node-id", pump.node_id, "-commit-ts", named[1])
     unasked = await asyncio.to_thread(binlogctl, cluster, *words)
     assert unasked.returncode == 1
-    assert "say -yes" in unasked.stdout + unasked.stderr
+    assert "confirm with -yes" in unasked.stdout + unasked.stderr
     shown = await asyncio.to_thread(binlogctl, cluster, *words, "-dry-run", "-o", "json")
     assert json.loads(shown.stdout)["done"][0]["commit_ts"] == commits[2], shown
     with pytest.raises(grpc.aio.AioRpcError):

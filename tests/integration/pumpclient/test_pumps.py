@@ -160,7 +160,7 @@ async def test_a_writer_that_died_is_settled(
     words = ("settle", "-node-id", facts["node_id"], "-start-ts", facts["start_ts"], *how)
     refused = await asyncio.to_thread(binlogctl, cluster, *words)
     assert refused.returncode == 1
-    assert "say -yes" in refused.stdout + refused.stderr
+    assert "confirm with -yes" in refused.stdout + refused.stderr
     done = await asyncio.to_thread(binlogctl, cluster, *words, "-yes")
     assert done.returncode == 0, done.stdout + done.stderr
     again = await asyncio.to_thread(binlogctl, cluster, "inspect")

@@ -233,7 +233,7 @@ async def test_settle_all(cluster: Cluster) -> None:
     assert await pending(cluster) == 60, "none is a minute old"
     refused = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s")
     assert refused.returncode == 1
-    assert "say -yes" in refused.stdout + refused.stderr
+    assert "confirm with -yes" in refused.stdout + refused.stderr
     began = asyncio.get_running_loop().time()
     done = await asyncio.to_thread(binlogctl, cluster, "settle", "-all", "-rollback", "-older-than", "0s", "-yes")
     assert done.returncode == 0, done.stdout + done.stderr

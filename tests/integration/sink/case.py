@@ -12,7 +12,13 @@ from drainer.sink.mysql.sink import MySQLDestination
 from tests.support.servers import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
+LOADS = Limits(load_rows_min=1)  # whatever may be written by LOAD DATA is
 _ids = itertools.count(100)
+
+
+def loads(db: MariaDB) -> int:
+    """How many LOAD DATA the server has run."""
+    return int(db.query("SHOW GLOBAL STATUS LIKE 'Com_load'")[0][1])
 
 
 def server_config(mariadb: MariaDB, **changes: object) -> ServerConfig:
@@ -42,7 +48,9 @@ def shape(
     match: Sequence[Match] | None = None,
     table_id: int = 0,
     schema: str = "d",
+    families: str = "",
 ) -> TableShape:
+    """With `families`, a word for each column, its rows may be loaded (LOADS)."""
     names = tuple(columns.split())
     return TableShape(
         table_id=table_id or next(_ids),
@@ -53,6 +61,7 @@ def shape(
         why_ordered="" if key else "no key",
         secondary_unique=tuple(unique),
         match=tuple(match) if match else (Match.PLAIN,) * len(names),
+        families=tuple(families.split()),
     )
 
 

@@ -15,12 +15,24 @@ from drainer.batch.work import Folded, Kind, Match, SegmentWork, TableShape
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, UniqueConflict
 from drainer.sink.mysql import position
+from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Feed
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.sink import MySQLDestination
-from tests.integration.sink.case import change, gone, opened, put, server_config, shape, waits_for_a_row, work
+from tests.integration.sink.case import (
+    LOADS,
+    change,
+    gone,
+    loads,
+    opened,
+    put,
+    server_config,
+    shape,
+    waits_for_a_row,
+    work,
+)
 from tests.integration.sink.child import run_until_done, spread
 from tests.support.servers import MariaDB, wait_until
 
@@ -230,18 +242,23 @@ def test_an_open_range_must_be_cut_as_it_was(db: MariaDB) -> None:
 
 CRASHES = [f"sink.{edge}_chunk_commit:{n}" for edge in ("before", "after") for n in (1, 2, 5, 9, 14)]
 
+WAYS = [pytest.param(Limits(), id="statements"), pytest.param(LOADS, id="load data")]
 
+
+@pytest.mark.parametrize("limits", WAYS)
 @pytest.mark.parametrize("crash", [*CRASHES, "sink.before_commit:1", "sink.after_commit:1", "sink.before_commit:2",
                                    "sink.after_commit:2", "sink.before_commit:4", "sink.after_commit:4"])  # fmt: skip
-def test_a_killed_range_is_finished_exactly_once(db: MariaDB, tmp_path: Path, crash: str) -> None:
+def test_a_killed_range_is_finished_exactly_once(db: MariaDB, tmp_path: Path, crash: str, limits: Limits) -> None:
     """SIGKILL around every kind of commit, then a new life: nothing lost, nothing twice, no chunk audited twice."""
+    loaded = loads(db)
     db.query("CREATE TABLE d.k (n INT, c VARCHAR(9))")
     db.query("CREATE TABLE d.p (id INT PRIMARY KEY, v INT)")
     db.query("CREATE TABLE d.u (id INT PRIMARY KEY, u INT UNIQUE)")
     db.query("INSERT INTO d.u SELECT seq, seq FROM d.seq_1_to_12")
     audit(db)
     keyless = shape("k", "n c", key=(), match=[Match.PLAIN, Match.BINARY_TEXT], table_id=1)
-    plain, unique = shape("p", "id v", table_id=2), shape("u", "id u", unique=["u"], table_id=3)
+    plain = shape("p", "id v", table_id=2, families="int int")
+    unique = shape("u", "id u", unique=["u"], table_id=3, families="int int")
     steps = [change(keyless, Kind.INSERT, new="1|'x'", ts=101, seq=i) for i in range(8)]
     steps += [change(keyless, Kind.UPDATE, old="1|'x'", new="2|'y'", ts=102, seq=i) for i in range(3)]
     slots = {}
@@ -250,7 +267,8 @@ def test_a_killed_range_is_finished_exactly_once(db: MariaDB, tmp_path: Path, cr
         ring = tuple(put(i, b"(%d,%d)" % (i, i % 12 + 1), Kind.UPDATE) for i in range(1, 13) if i % 3 == s)
         slots[s] = work(100, 200, Folded(plain, rows), Folded(unique, ring), ordered=steps if s == 1 else ())
     range_ = intent(slots=3)
-    assert run_until_done(server_config(db), [("slots", range_, slots)], crash, tmp_path) == -9
+    assert run_until_done(server_config(db, limits=limits), [("slots", range_, slots)], crash, tmp_path) == -9
+    assert (loads(db) > loaded) == (limits is LOADS)
     assert db.query("SELECT n, c, COUNT(*) FROM d.k GROUP BY n, c ORDER BY n") == [(1, "x", 5), (2, "y", 3)]
     assert db.query("SELECT id FROM d.p ORDER BY id") == [(i,) for i in range(12)]
     assert db.query("SELECT id, u FROM d.u ORDER BY id") == [(i, i % 12 + 1) for i in range(1, 13)]
@@ -281,13 +299,14 @@ def _random_batch(rng: random.Random, rows: dict[int, int | None], t: TableShape
     return slots
 
 
-def test_random_batches_equal_a_sequential_fold(db: MariaDB) -> None:
+@pytest.mark.parametrize("limits", WAYS)
+def test_random_batches_equal_a_sequential_fold(db: MariaDB, limits: Limits) -> None:
     """Rule 12's model: batches that move unique values about at random, on several connections at once."""
     db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE)")
-    t = shape("t", "id u", unique=["u"])
+    t = shape("t", "id u", unique=["u"], families="int int")
     rng = random.Random(20261121)
     rows: dict[int, int | None] = {}
-    destination = opened(db)
+    destination = opened(db, limits=limits)
     seen: Counter[int] = Counter()
     for batch in range(40):
         nets = _random_batch(rng, rows, t, 4)

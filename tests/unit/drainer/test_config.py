@@ -92,7 +92,7 @@ def test_a_wrong_value_or_key_is_named(tmp_path: Path, text: str, named: str) ->
         ('[syncer]\nreplicate-do-db = ["~["]', "replicate-do-db"),
         ('[[syncer.ddl-rewrite]]\nsql = "x"', "ddl-rewrite"),
         ('[syncer.to.security]\nssl-ca = "ca"\nssl-cert = "c"', "ssl-key must be set together"),
-        ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "without the ssl-ca"),
+        ('[syncer.to.security]\nssl-cert = "c"\nssl-key = "k"', "ssl-cert needs ssl-ca"),
     ],
 )
 def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, named: str) -> None:

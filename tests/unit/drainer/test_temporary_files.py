@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from drainer.temporary_files import PREFIX, scratch, sweep
+from drainer.temporary_files import PREFIX, sweep, temporary_folder
 
 CHILD = """
 import signal, sys, tempfile
-from drainer.temporary_files import scratch
-with scratch() as folder:
+from drainer.temporary_files import temporary_folder
+with temporary_folder() as folder:
     tempfile.mkdtemp(prefix="inside-")
     print(folder, flush=True)
     signal.pause()
@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_everything_is_in_one_folder_and_goes_with_it(place: Path) -> None:
-    with scratch() as folder:
+    with temporary_folder() as folder:
         assert folder.parent == place
         assert Path(tempfile.mkdtemp()).parent == folder
     assert list(place.iterdir()) == []
@@ -47,7 +47,7 @@ def test_a_killed_drainers_folder_goes_and_a_living_ones_stays(place: Path) -> N
         child.kill()
         child.wait()
         assert folder.is_dir()
-        with scratch() as mine:
+        with temporary_folder() as mine:
             assert list(place.iterdir()) == [mine]
     finally:
         child.kill()

@@ -16,7 +16,7 @@ from pump.errors import AbsurdBound
 
 def in_office(*, bound_ms: int = 0, clock_ms: int = 1_000_000, log_max_ts: int = 0) -> Allocator:
     allocator = Allocator()
-    allocator.take_office(bound_ms=bound_ms, clock_ms=clock_ms, log_max_ts=log_max_ts)
+    allocator.begin_term(bound_ms=bound_ms, clock_ms=clock_ms, log_max_ts=log_max_ts)
     wanted = allocator.wanted_bound(clock_ms)
     assert wanted is not None
     allocator.granted(wanted)
@@ -48,7 +48,7 @@ def test_a_millisecond_that_is_full_gives_way_to_the_next() -> None:
 def test_rule_7_nothing_at_or_above_the_bound() -> None:
     """What is given out is below what etcd holds, so that a successor can start there."""
     allocator = Allocator()
-    allocator.take_office(bound_ms=0, clock_ms=1_000_000, log_max_ts=0)
+    allocator.begin_term(bound_ms=0, clock_ms=1_000_000, log_max_ts=0)
     assert allocator.allocate(1, 1_000_000) is None, "nothing before the first bound is stored"
     allocator.granted(1_000_000 + WINDOW_MS)
     assert allocator.allocate(1, 1_000_000 + WINDOW_MS) is None
@@ -68,7 +68,7 @@ def test_rule_7_a_successor_starts_above_bound_clock_and_log() -> None:
 def test_a_pump_that_returns_to_office_does_not_repeat_itself() -> None:
     allocator = in_office()
     first = allocate(allocator, 10, 1_000_000)
-    allocator.take_office(bound_ms=1_000_000 + WINDOW_MS, clock_ms=999_999, log_max_ts=0)
+    allocator.begin_term(bound_ms=1_000_000 + WINDOW_MS, clock_ms=999_999, log_max_ts=0)
     allocator.granted(1_000_000 + 3 * WINDOW_MS)
     assert allocate(allocator, 1, 999_999) > first
 
@@ -106,7 +106,7 @@ def test_rule_7_whoever_asks_later_gets_more(seed: int) -> None:
         skew = dice.randrange(-5000, 5000)
         clock = 1_000_000 + dice.randrange(20_000)
         allocator = Allocator()
-        allocator.take_office(bound_ms=stored_ms, clock_ms=max(0, clock + skew), log_max_ts=0)
+        allocator.begin_term(bound_ms=stored_ms, clock_ms=max(0, clock + skew), log_max_ts=0)
         for _ in range(dice.randrange(30)):
             clock += dice.randrange(0, 900)
             wanted = allocator.wanted_bound(clock + skew)

@@ -115,7 +115,7 @@ async def test_a_lost_lease_ends_the_term() -> None:
         etcd.expire(kv.lease_id)
         revision = await etcd.put(LEADER_KEY, b"b:1")
         await until(lambda: a.leader == "b:1")
-        with pytest.raises(NotLeader, match="given out by b:1"):
+        with pytest.raises(NotLeader, match="allocated by b:1"):
             await a.timestamps(1)
         await etcd.delete(LEADER_KEY, mod_revision=revision)
         await until(lambda: a.leads)
@@ -157,7 +157,7 @@ async def test_rule_7_a_bound_that_somebody_raised_is_respected() -> None:
         assert kv is not None
         await etcd.put(LEADER_KEY, b"other:1")  # etcd's eyes; a's lease still holds in its own
         clocks.ms += 5000
-        with pytest.raises(NotLeader, match=r"cannot raise|given out by"):
+        with pytest.raises(NotLeader, match=r"cannot raise|allocated by"):
             task = asyncio.ensure_future(a.timestamps(1))
             await asyncio.sleep(0.05)
             clocks.boot_s += 2.3

@@ -127,7 +127,7 @@ async def test_one_that_is_usurped_writes_no_more() -> None:
     with pytest.raises(RegistryConflict):
         await node.write()
     etcd.before_write = etcd.foreign  # would be called by a write
-    with pytest.raises(RegistryConflict, match="belongs to somebody else"):
+    with pytest.raises(RegistryConflict, match="overwritten by another process"):
         await node.write()
     assert etcd.before_write is not None
 

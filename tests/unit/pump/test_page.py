@@ -31,7 +31,7 @@ def test_a_healthy_pump() -> None:
 def test_what_needs_somebody_is_an_alarm() -> None:
     pending = {"startTS": 5, "ageSeconds": 30.0, "ddlJobID": 0, "prewriteKey": "6b"}
     assert "pending for 30.0 s" in draw(pendingCount=1, pending=[pending])
-    assert "no prewrites are taken" in draw(usurped="offline")
+    assert "prewrites are refused" in draw(usurped="offline")
     assert "arrived at or below the resolved ts: 7" in draw(lateCommitCount=1, lateCommitTS=[7])
     assert "until the pump is restarted" in draw(logBroken="fdatasync: EIO")
     assert "2 pending prewrites began at or below PD" in draw(belowGCSafePointCount=2)

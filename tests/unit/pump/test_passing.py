@@ -79,7 +79,7 @@ async def test_nothing_else_is_passed_over(tmp_path: Path) -> None:
     async with opened(await three(tmp_path), SetClock(FAR)) as store:
         store._resolved.ts = FAR
         for commit_ts in (20, 60):
-            with pytest.raises(NotDamaged, match=f"commit_ts {commit_ts} can be read.*ignore-txn-commit-ts"):
+            with pytest.raises(NotDamaged, match=f"commit_ts {commit_ts} is readable.*ignore-txn-commit-ts"):
                 await store.pass_over(commit_ts, dry_run=False)
         for ts in (30, 41, await store.write_fake()):
             with pytest.raises(NoSuchBinlog, match=f"commit_ts {ts} "):

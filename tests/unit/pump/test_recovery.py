@@ -202,5 +202,5 @@ async def test_garbage_with_a_right_checksum(tmp_path: Path) -> None:
         log.write(encode_record(b"\xff\xff\xff"))
         log.write(encode_record(commit(30, 60)))
     async with opened(here, SetClock(100)) as store:
-        assert "is no binlog" in str(store.damage[0])
+        assert "is not a binlog" in str(store.damage[0])
         assert store.outcome(30) == 60

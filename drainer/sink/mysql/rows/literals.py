@@ -29,8 +29,9 @@ def escape(text: bytes) -> bytes:
 
 
 def string_literal(text: bytes) -> bytes:
-    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed."""
-    return b"'%b'" % escape(text) if is_utf8(text) else b"X'%b'" % text.hex().encode()
+    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed. It
+    is not written as that of a binary column (X), for LOAD DATA can take those alone."""
+    return b"'%b'" % escape(text) if is_utf8(text) else b"x'%b'" % text.hex().encode()
 
 
 def placeholder(family: Family) -> bytes:

@@ -17,6 +17,8 @@ from drainer.batch.work import TableShape
 from drainer.ddl.dialect import SUBSTITUTES
 from drainer.ddl.lexer import quoted, tokens
 from drainer.sink.mysql.connection import Session
+from drainer.sink.mysql.rows.load_data import clause_of
+from drainer.sink.mysql.rows.table_column import Column
 
 _log = get_logger(__name__)
 
@@ -61,13 +63,15 @@ class Handling:
     """How rows of a table are written. `replaces`: REPLACE takes the row of the same key upstream away, and no other.
     `coarse`: columns whose comparison here is coarser, of upstream's key or any unique key here. `exact`: whether keys
     to delete are compared byte for byte. `narrow`: columns (their places, the digits they keep) that keep fewer digits
-    behind the point than upstream's."""
+    behind the point than upstream's. `load`: the clause with which LOAD DATA writes the rows that a statement
+    would, empty: none does."""
 
     replaces: bool = True
     coarse: tuple[str, ...] = ()
     exact: bool = False
     keys: tuple[UniqueKey, ...] = ()
     narrow: tuple[tuple[int, int], ...] = ()
+    load: bytes = b""
 
 
 class UniqueKeys:
@@ -80,6 +84,11 @@ class UniqueKeys:
     def forget(self) -> None:
         self._known.clear()
 
+    def write_by_statements(self, shape: TableShape) -> None:
+        """LOAD DATA does not do for a table."""
+        if shape in self._known:
+            self._known[shape] = replace(self._known[shape], load=b"")
+
     def handling(self, session: Session, shape: TableShape) -> Handling:
         found = self._known.get(shape)
         if found is None:
@@ -88,7 +97,9 @@ class UniqueKeys:
                 return Handling()
             keys, columns = there
             judged = judge(shape, keys, {name: column.collation for name, column in columns.items()})
-            found = self._known[shape] = replace(judged, narrow=narrower(shape, columns))
+            narrow = narrower(shape, columns)
+            load = b"" if narrow else clause_of(shape, columns)
+            found = self._known[shape] = replace(judged, narrow=narrow, load=load)
             if self._tell and not found.replaces:
                 _log.warning(
                     "keys of the destination do not tell rows apart as upstream's do: rows are deleted and inserted, "
@@ -101,26 +112,24 @@ class UniqueKeys:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """`collation` '' where it is no text; `fraction`: digits behind the point, None where it has no such bound."""
-
-    collation: str
-    fraction: int | None
-
-
 def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ...], Mapping[str, Column]] | None:
     """The unique keys of a table and its columns (by names in lower case), None where there is no such table."""
     where = b" WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s" % (session.literal(schema), session.literal(table))
     found = session.query(
-        b"SELECT COLUMN_NAME, COLLATION_NAME, COALESCE(DATETIME_PRECISION, NUMERIC_SCALE)"
-        b" FROM information_schema.COLUMNS" + where
+        b"SELECT COLUMN_NAME, COLLATION_NAME, COALESCE(DATETIME_PRECISION, NUMERIC_SCALE), DATA_TYPE,"
+        b" CHARACTER_SET_NAME, IS_NULLABLE FROM information_schema.COLUMNS" + where
     )
     if not found:
         return None
     columns = {
-        str(name).lower(): Column(str(collation or ""), None if fraction is None else int(fraction))
-        for name, collation, fraction in found
+        str(name).lower(): Column(
+            str(collation or ""),
+            None if fraction is None else int(fraction),
+            str(kind).lower(),
+            str(charset or ""),
+            nullable != "NO",
+        )
+        for name, collation, fraction, kind, charset, nullable in found
     }
     rows = session.query(
         b"SELECT INDEX_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"

@@ -18,17 +18,16 @@ from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.connection import DUPLICATE_KEY, ServerError, Session
 from drainer.sink.mysql.rows import upsert
 from drainer.sink.mysql.rows.full_row_match import OneByOne, exact_deletes, one_by_one, where
+from drainer.sink.mysql.rows.loader import Loader
+from drainer.sink.mysql.rows.row_warnings import TRUNCATED, is_about_no_literal, is_computed, literal_at, stored_exactly
 from drainer.sink.mysql.rows.statements import Statement, deletes, inserts, key_of, qualified, replaces, split_row
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys, mend, upstream_collations
 
 _log = get_logger(__name__)
 
 _PACKET_SPARE: Final = 1 << 10
-_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
 # A comparison in WHERE may complain about a value it was given; the count of matched rows is what is checked.
 _COMPARISON: Final = frozenset({1292, 1300, 1366, 3146, 4036, 4037, 4038})
-_TRUNCATED: Final = 1265
-_TIDB_NO_LITERAL: Final = frozenset({1105, 1690})
 _KEY: Final = re.compile(r"for key '([^']*)'")
 
 
@@ -74,6 +73,7 @@ class Writer:
         self._keys = keys
         self._triggers = triggers
         self._missing = missing or MissingRows()
+        self._loader = Loader(session, keys, limits.load_rows_min)
         self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
@@ -87,8 +87,10 @@ class Writer:
             self.insert_live(folded, thorough=thorough)
             return
         self._delete(folded.shape, [_bytes(key) for key in stale_keys(folded)])
-        for statement in replaces(folded.shape, _texts(folded), self._limits):
-            self._write(folded.shape, statement)
+        rows = _texts(folded)
+        if not self._load(folded.shape, rows, replaces=True):
+            for statement in replaces(folded.shape, rows, self._limits):
+                self._write(folded.shape, statement)
         self.written.rows += len(folded.rows)
 
     def clear(self, folded: Folded) -> None:
@@ -103,9 +105,16 @@ class Writer:
 
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
         """Insert what is alive at the end. Raises UniqueSurprise, or UniqueConflict when nothing is left to try."""
-        for statement in inserts(folded.shape, _texts(folded), self._limits):
-            self._write(folded.shape, statement, thorough=thorough)
+        rows = _texts(folded)
+        if not self._load(folded.shape, rows, replaces=False):
+            for statement in inserts(folded.shape, rows, self._limits):
+                self._write(folded.shape, statement, thorough=thorough)
         self.written.rows += len(folded.rows)
+
+    def _load(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
+        loaded = self._loader.write(shape, rows, replaces=replaces)
+        self.written.statements += loaded
+        return loaded
 
     def ordered(self, changes: Sequence[Change]) -> None:
         """One change after another (rule 11). Raises RowMissing when a row to change is not there, unless its table
@@ -259,14 +268,14 @@ class Writer:
 
     def _check_warnings(self, shape: TableShape, tuples: Sequence[bytes], *, comparison: bool) -> None:
         for level, code, text in self._session.warnings():
-            if (level == "Note" and code != _TRUNCATED) or (comparison and code in _COMPARISON):
+            if (level == "Note" and code != TRUNCATED) or (comparison and code in _COMPARISON):
                 continue
-            if _is_computed(shape, text):
+            if is_computed(shape, text):
                 continue
-            if self._session.flavour == "tidb" and _is_about_no_literal(code, text):
+            if self._session.flavour == "tidb" and is_about_no_literal(code, text):
                 _log.debug("not about a value that was written", table=f"{shape.schema}.{shape.table}", text=text)
                 continue
-            if _stored_exactly(code, _literal_at(shape, tuples, text)):
+            if stored_exactly(code, literal_at(shape, tuples, text)):
                 continue
             raise ValueChanged(
                 f"{shape.schema}.{shape.table}: the destination would change a value of a row up to commit_ts "
@@ -317,37 +326,6 @@ def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError(f"a row for MySQL must be the bytes of a VALUES tuple, not {type(value).__name__}")
     return value
-
-
-def _literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
-    """The literal that a warning "… for column 'c' at row n" is about; b"" when it cannot be told."""
-    found = _AT_ROW.search(text)
-    if found is None:
-        return b""
-    name, row = found.group(1), int(found.group(2))
-    if name not in shape.columns or not 0 < row <= len(tuples):
-        return b""
-    return split_row(tuples[row - 1])[shape.columns.index(name)]
-
-
-def _is_computed(shape: TableShape, text: str) -> bool:
-    """Whether a warning is about a column that is not written but generated there, as it is upstream: TiDB lets a
-    row in whose VIRTUAL column does not fit its type."""
-    found = _AT_ROW.search(text)
-    return found is not None and found.group(1) not in shape.columns
-
-
-def _is_about_no_literal(code: int, text: str) -> bool:
-    """Warnings of TiDB that name neither column nor row: those without a number of their own come from its planner
-    (statistics, hints, plan cache), an overflow from the expression of a generated column. A literal that does not fit
-    its column gets another number, and its column is named."""
-    return code in _TIDB_NO_LITERAL and _AT_ROW.search(text) is None
-
-
-def _stored_exactly(code: int, literal: bytes) -> bool:
-    """Warnings about values that arrive as they are: 0 in an ENUM or SET (X-14; no other type complains about a 0),
-    and the largest FLOAT, whose nine digits are a little more than it is."""
-    return (code == _TRUNCATED and literal == b"0") or (code == 1264 and literal.lstrip(b"-") == b"3.40282347e+38")
 
 
 def _missing(step: OneByOne, affected: int) -> RowMissing:

@@ -93,9 +93,9 @@ async def test_another_cluster_is_refused(closing: AsyncExitStack) -> None:
     ("answer", "error", "named"),
     [
         ({"cluster_id": 9}, ClusterMismatch, "9 vs 1"),
-        ({"count": 2}, TimestampUnavailable, "gave 2 timestamps instead of 5"),
-        ({"end_ts": 100}, TimestampUnavailable, "went back: it gave 96 after"),
-        ({"end_ts": 100, "count": 0}, TimestampUnavailable, "went back: its clock is held at 100 after"),
+        ({"count": 2}, TimestampUnavailable, "returned 2 timestamps instead of 5"),
+        ({"end_ts": 100}, TimestampUnavailable, "went backwards: it returned 96 after"),
+        ({"end_ts": 100, "count": 0}, TimestampUnavailable, "went backwards: its clock is held at 100 after"),
         (
             {"error": pdpb_pb2.Error(type=pdpb_pb2.NOT_BOOTSTRAPPED, message="not yet")},
             TimestampUnavailable,
@@ -154,7 +154,7 @@ async def test_what_is_no_pd(closing: AsyncExitStack) -> None:
     server = aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    with pytest.raises(NotPD, match=f"127.0.0.1:{port} is no PD"):
+    with pytest.raises(NotPD, match=f"127.0.0.1:{port} is not a PD"):
         await ask_members(f"http://127.0.0.1:{port}")
     pd = await StubPD.start(cluster_id=5)
     closing.push_async_callback(pd.close)
@@ -174,7 +174,7 @@ async def test_what_is_no_pd(closing: AsyncExitStack) -> None:
 async def test_counts_are_bounded() -> None:
     client = PDClient(["127.0.0.1:1"])
     for count in (0, -1, 1 << 18):
-        with pytest.raises(ValueError, match="can be asked for"):
+        with pytest.raises(ValueError, match="can be requested at once"):
             await client.timestamps(count)
     with pytest.raises(ValueError, match="at least one URL"):
         PDClient([])

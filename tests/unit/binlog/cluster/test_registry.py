@@ -39,7 +39,7 @@ async def test_a_writer_that_was_overtaken_is_told() -> None:
     operator = await registry.get("pumps", "p1")
     assert operator is not None
     await registry.update("pumps", status(state=State.OFFLINE), mod_revision=operator.mod_revision)
-    with pytest.raises(RegistryConflict, match=r"somebody else.*offline"):
+    with pytest.raises(RegistryConflict, match=r"another process.*offline"):
         await registry.update("pumps", status(ts=6), mod_revision=mine)
     now = await registry.get("pumps", "p1")
     assert now is not None

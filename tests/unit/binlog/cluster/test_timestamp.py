@@ -162,7 +162,7 @@ async def test_close_ends_those_who_wait() -> None:
 async def test_counts_are_bounded() -> None:
     source = BatchingSource(Counter())
     for count in (0, -1, 1 << 18):
-        with pytest.raises(ValueError, match="timestamps can be asked for"):
+        with pytest.raises(ValueError, match="timestamps can be requested"):
             await source.batch(count)
     await source.close()
 
@@ -201,7 +201,7 @@ async def test_a_successor_that_starts_below_is_refused(closing: AsyncExitStack)
     await source.get()
     await etcd.put(LEADER_KEY, two.addr.encode())
     await one.close()
-    with pytest.raises(TimestampUnavailable, match="went back: it gave"):
+    with pytest.raises(TimestampUnavailable, match="went backwards: it returned"):
         await source.get()
     await source.close()
 

@@ -56,7 +56,7 @@ async def test_auto_takes_own_where_a_plain_etcd_answers(closing: AsyncExitStack
 
 async def test_auto_does_not_guess_when_nobody_answers() -> None:
     etcd, cfg = MemoryEtcd(), section(f"127.0.0.1:{free_port()}")
-    with pytest.raises(TimestampUnavailable, match=r"nobody at http://127.0.0.1:.* says whether there is a PD"):
+    with pytest.raises(TimestampUnavailable, match=r"no server at http://127.0.0.1:.* answered whether it is a PD"):
         await choose_source(etcd, cfg)
     assert await etcd.get(SOURCE_KEY) is None
     await etcd.put(SOURCE_KEY, b"pd")

@@ -176,7 +176,7 @@ def test_unknown_keys_in_upstreams_words(tmp_path: Path) -> None:
             "[storage]\nkv_chan_cap = 0",
             r"p.toml, line 2: storage.kv_chan_cap: .*greater than or equal to 1, not 0",
         ),
-        ([], {}, "[storage]\nstop-write-at-available-space = 'much'", "storage.stop-write.*: 'much' is no size"),
+        ([], {}, "[storage]\nstop-write-at-available-space = 'much'", "storage.stop-write.*: 'much' is not a size"),
         ([], {}, "tables = ['a', 1]", r"p.toml, line 1: tables.1: a text in quotes was expected, not 1"),
         ([], {}, "storage = 3", r"p.toml, line 1: storage: a section was expected, not 3"),
         (

@@ -250,11 +250,11 @@ def test_a_large_transaction_waits_for_the_watermark_and_the_ceiling() -> None:
 def test_nothing_is_spread_while_upstream_may_not_check_a_key() -> None:
     """Rule 12: a spread batch ends where the job that drops a key begins; behind it batches are inline."""
     marks = (mark(batch_bytes=4000, batch_count=40), mark("b"))
-    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, loose_from=80)
+    before = decide(seen(*marks), after_ts=50, asked=ASKED, sizes=SIZES, inline_from=80)
     assert isinstance(before, Plan) and (before.mode, before.until_ts) == (Mode.SPREAD, 80)
-    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, loose_from=80)
+    behind = decide(seen(*marks), after_ts=80, asked=ASKED, sizes=SIZES, inline_from=80)
     assert behind == Ask(inline_limits(SIZES, pumps=2))
-    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, loose_from=80)
+    plan = decide(seen(*marks), after_ts=80, asked=behind.limits, sizes=SIZES, inline_from=80)
     assert isinstance(plan, Plan) and plan.mode is Mode.INLINE
 
 

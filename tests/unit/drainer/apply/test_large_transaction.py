@@ -99,7 +99,7 @@ def test_parts_that_do_not_follow_one_another_are_refused() -> None:
     for nothing in (lambda j: j.add(ext.PullRangeResp(payloads=[b"x"]).SerializeToString()), lambda j: j.end()):
         joiner = PartJoiner()
         joiner.add(parts[0])
-        with pytest.raises(DecodeError, match="the rest of it did not come"):
+        with pytest.raises(DecodeError, match="the remaining parts are missing"):
             nothing(joiner)
 
 

@@ -16,7 +16,7 @@ from binlog.tidb.types import SchemaState
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import Cut
 from drainer.pipeline import Pipeline
-from drainer.schema.constraint_drops import lost_keys
+from drainer.schema.constraint_drops import dropped_keys
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
@@ -106,7 +106,7 @@ def test_the_drop_of_a_key_moves_before_the_rows_that_it_refuses(
     path = tmp_path / "down.sqlite"
     pipeline = drain(path, jobs(before, after, drop), [], binlogs(before, after, twice), cuts)
     assert rows_of(path) == sorted([*twice, (9, 9)])
-    assert pipeline.progress.ddls == 3 and pipeline.loose_from is None
+    assert pipeline.progress.ddls == 3 and pipeline.inline_from is None
 
 
 ALONE = table([("id", INT)], handle="id")
@@ -142,10 +142,10 @@ def test_a_statement_of_several_changes_moves_as_a_whole(tmp_path: Path, cuts: l
 
 def test_keys_that_are_renamed_or_built_anew_are_not_lost() -> None:
     renamed = replace(WITH, indexes=(replace(WITH.indexes[0], name="other"),))
-    assert not lost_keys(WITH, renamed) and not lost_keys(
+    assert not dropped_keys(WITH, renamed) and not dropped_keys(
         WITH, replace(WITH, indexes=(replace(WITH.indexes[0], id=7),))
     )
-    assert lost_keys(WITH, WITHOUT) == {"uu"}
+    assert dropped_keys(WITH, WITHOUT) == {"uu"}
 
 
 class Port:
@@ -229,10 +229,10 @@ def test_a_key_that_no_job_drops_stops_the_drainer_with_its_name(tmp_path: Path)
 def test_no_batch_is_spread_while_a_key_is_loose(tmp_path: Path) -> None:
     """Rule 12: from the start of the job that drops a key, not of one that adds a column or drops a plain index."""
     found = Schema.open(JobHistory(jobs(WITH, WITHOUT, ActionType.DROP_INDEX)), position_ts=ts(2), schema_version=2)
-    assert found.loose_from == DROP_START
+    assert found.unenforced_from == DROP_START
     for kind, after in ((ActionType.ADD_COLUMN, WITHOUT), (ActionType.DROP_INDEX, WITH)):
         other = Schema.open(JobHistory(jobs(WITH, after, kind)), position_ts=ts(2), schema_version=2)
-        assert other.loose_from is None
+        assert other.unenforced_from is None
 
 
 def test_the_rows_of_this_file_are_what_they_say() -> None:

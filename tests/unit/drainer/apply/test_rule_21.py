@@ -241,14 +241,14 @@ def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> N
     assert plan.fold is not None and plan.fold.examined
     with pytest.raises(NotSpread, match=r"two rows of d\.secondary hold one value of \(u\)"):
         pipeline.run(plan, LocalFeed([stream.binlogs], BEGUN, until_ts))
-    assert (pipeline.position_ts, pipeline.open_intent, pipeline.loose_from) == (BEGUN, None, BEGUN)
+    assert (pipeline.position_ts, pipeline.open_intent, pipeline.inline_from) == (BEGUN, None, BEGUN)
     one = Plan(BEGUN, ts(10), Mode.INLINE, (), 1)
     pipeline.run(one, LocalFeed([stream.binlogs], BEGUN, ts(10)))
-    assert pipeline.loose_from == ts(10)
+    assert pipeline.inline_from == ts(10)
     with pytest.raises(UniqueConflict, match=f"commit_ts {ts(11)}, start_ts {ts(11) - 3}"):
         pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalFeed([stream.binlogs], ts(10), ts(11)))
     pipeline.advance(until_ts)
-    assert pipeline.loose_from is None
+    assert pipeline.inline_from is None
 
 
 class DeadAfterBegin(SQLiteSpread):
@@ -302,7 +302,7 @@ def test_a_batch_that_is_too_large_to_go_ahead_goes_inline(tmp_path: Path, folde
     if folded:
         with pytest.raises(NotSpread, match="COMMIT is refused"):
             pipeline.run(replace(plan, fold=pipeline.fold_order(plan)), feed)
-        assert (pipeline.position_ts, pipeline.open_intent, pipeline.loose_from) == (BEGUN, None, BEGUN)
+        assert (pipeline.position_ts, pipeline.open_intent, pipeline.inline_from) == (BEGUN, None, BEGUN)
         plan = replace(plan, mode=Mode.INLINE)
     pipeline.run(plan, feed)
     destination.close(clean=False)

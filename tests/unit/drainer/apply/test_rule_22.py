@@ -127,7 +127,7 @@ class Drainer:
             plan = self.scheduler.current
             if plan is not None and plan.until_ts >= until_ts:
                 return plan, self.life.pipeline
-        raise AssertionError(self.scheduler.outlook)
+        raise AssertionError(self.scheduler.watermark_state)
 
     async def end(self) -> None:
         self.scheduler.stop()
@@ -344,7 +344,7 @@ async def test_an_open_batch_of_which_a_pump_holds_less_than_before(given_up: tu
             return
         with pytest.raises(AssertionError, match=r"held 3 binlogs of the unfinished batch .* and holds 2 now"):
             await made.plan(looks=1)
-        assert made.scheduler.outlook.held_by == "a"
+        assert made.scheduler.watermark_state.held_by == "a"
         assert not made.store.rows
 
 
@@ -358,7 +358,7 @@ async def test_one_pump_given_up_says_nothing_of_another() -> None:
         made.finish_without = ("a",)
         with pytest.raises(AssertionError, match=r"pump b: it held 3 binlogs of the unfinished batch"):
             await made.plan(looks=1)
-        assert made.scheduler.outlook.held_by == "b"
+        assert made.scheduler.watermark_state.held_by == "b"
 
 
 async def test_an_open_batch_whose_only_pump_is_given_up_is_finished() -> None:

@@ -48,7 +48,7 @@ def nothing(table_id: int) -> bool:
     return False
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(data=st.data(), of=views())
 def test_claims_are_noted_as_row_by_row(data: st.DataObject, of: tuple[SchemaView, list[TableInfo]]) -> None:
     view, versions = of
@@ -62,7 +62,7 @@ def test_claims_are_noted_as_row_by_row(data: st.DataObject, of: tuple[SchemaVie
     assert columns.hides_conflict() == rows.hides_conflict()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     data=st.data(), of=views(), parts=st.integers(1, 3), slots=st.integers(1, 3), in_order=st.booleans(),
     rows_min=st.lists(st.sampled_from([0, 0, 3, 1 << 40]), min_size=3, max_size=3),
@@ -78,8 +78,9 @@ def test_parts_leave_the_same_questions_open(
     """Rules 16 and 19: parts cut anywhere, some transactions in two of them, some parts noted row by row, blobs in any
     order."""
     view, versions = of
-    # Which of two transactions of one commit_ts a claim is of is not said where it was noted row by row.
-    payloads = data.draw(histories(versions, ties=not any(rows_min[:parts])))
+    # Which of two transactions of one commit_ts a claim is of is not said where it was noted row by row, and then the
+    # row that held a value first may not be known there, which counts as a conflict.
+    payloads = data.draw(histories(versions, ties=False))
     dice = random.Random(data.draw(st.integers(0, 999)))
     shares: list[list[bytes]] = [[] for _ in range(parts)]
     for payload in payloads:
@@ -109,7 +110,7 @@ claimed = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=1000)
+@settings(deadline=None, max_examples=500)
 @given(claimed)
 def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int, int, bool]]) -> None:
     """drainer.order.claims has the rules: of each value two holders, whether it came and went, its first holder."""
@@ -130,7 +131,7 @@ def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int
         assert drawn[holders[number]][3] == one_by_one.first_holder(claims)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(BYTES | st.binary(max_size=5) | st.sampled_from([b"A\x1c", b"a\xc2\xa0", b"\xc3\x89 ", b"Ss\t\x0b"])))
 def test_texts_are_compared_as_coarsely_as_one_by_one(texts: list[bytes]) -> None:
     expected = [str(coarse(text)).encode() for text in texts]

@@ -24,7 +24,7 @@ from drainer.changes.warm import warm_up
 from drainer.order.errors import BlobError
 from drainer.order.slot import slot_of
 from drainer.schema.errors import TableUnknown, TableUnverified
-from drainer.schema.view import SchemaView, Stray
+from drainer.schema.view import Relocation, SchemaView
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
@@ -316,7 +316,7 @@ def test_rows_that_must_be_placed_one_by_one_and_tables_that_get_some_of_them_ha
     """Beside them other tables have, and no row counts twice."""
     infos = [table([("id", INT), ("v", TEXT)], handle="id", table_id=n, name=f"t{n}") for n in (1, 2, 3)]
     stray, _, plain = infos
-    view = replace(view_of(*infos), strays={1: (Stray(9, stray),)}, homes={77: 2})
+    view = replace(view_of(*infos), relocations={1: (Relocation(9, stray),)}, relocated_ids={77: 2})
     payloads = [
         transaction([(info, ("insert", {}, {1: n, 2: b"x"})) for info in infos], commit_ts=BEGIN_TS + n)
         for n in range(5)

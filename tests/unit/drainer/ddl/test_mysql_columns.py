@@ -9,7 +9,7 @@ from binlog.tidb.column import ColumnInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.ddl.dialect import Dialect
-from drainer.ddl.mysql_columns import UnsupportedType, at_clock, column_sql
+from drainer.ddl.mysql_columns import UnsupportedType, column_sql, in_time_zone
 from tests.support.ddl_case import INT, MARIADB, MYSQL, STAMP, TEXT, column
 
 
@@ -92,4 +92,4 @@ def test_a_zero_moment_is_no_moment() -> None:
 
 def test_a_zone_that_is_not_known_here() -> None:
     with pytest.raises(UnsupportedType, match="Mars/Olympus"):
-        at_clock("2020-07-01 00:00:00", "Mars/Olympus")
+        in_time_zone("2020-07-01 00:00:00", "Mars/Olympus")

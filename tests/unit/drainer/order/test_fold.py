@@ -254,12 +254,13 @@ def test_images_of_a_key_that_ignores_trailing_spaces() -> None:
 
 
 def test_a_slot_knows_as_much_of_the_table() -> None:
-    """Its collations, and how many digits upstream keeps."""
+    """Its collations, how many digits upstream keeps, and of what family its columns are."""
     kinds = [("k", not_null(TEXT)), ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=4)), ("j", FieldType(Tp.JSON))]
     info = table(kinds, unique={"PRIMARY": ["k"]}, clustered=True)
     payloads = [transaction([(info, ("insert", {}, {1: b"b"}))], commit_ts=BEGIN_TS)]
     shape = work_of(decoder_of(info), payloads).folded[0].shape
     assert shape.fractions == (0, 4, 0)
+    assert shape.families == ("text", "decimal", "json")
     assert merge_slot(blobs_of(info, [payloads])).folded[0].shape == shape
 
 

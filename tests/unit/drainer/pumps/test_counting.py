@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from binlog.cluster.node import State
 
-from drainer.pumps.eligibility import Listed, counts, unchanged
+from drainer.pumps.eligibility import RegisteredPump, counts, unchanged
 
-ONLINE = Listed("a", "h:1", State.ONLINE, 5, 100, final=False)
+ONLINE = RegisteredPump("a", "h:1", State.ONLINE, 5, 100, final=False)
 
 
 @pytest.mark.parametrize("state", [State.ONLINE, State.PAUSING, State.CLOSING, State.PAUSED])
@@ -45,7 +45,7 @@ def test_heartbeats_of_a_pump_that_counts_change_nothing() -> None:
         [],
     ],
 )
-def test_any_other_change_starts_the_survey_over(after: list[Listed]) -> None:
+def test_any_other_change_starts_the_survey_over(after: list[RegisteredPump]) -> None:
     assert not unchanged([ONLINE], after, after_ts=0)
 
 

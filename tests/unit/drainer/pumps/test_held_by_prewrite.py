@@ -54,17 +54,17 @@ async def test_status_metric_and_log_name_it_and_forget_it() -> None:
     view = pumps.views["a"]  # type: ignore[attr-defined]
     with structlog.testing.capture_logs() as lines:
         assert await next_until(scheduler, 100) == 100
-    outlook = scheduler.outlook
-    assert outlook.held_by == "a"
-    assert "its prewrite 101" in outlook.held_back
-    assert outlook.held_since is not None and 7 < time.time() - outlook.held_since < 60
+    watermark_state = scheduler.watermark_state
+    assert watermark_state.held_by == "a"
+    assert "its prewrite 101" in watermark_state.held_back
+    assert watermark_state.held_since is not None and 7 < time.time() - watermark_state.held_since < 60
     assert 7 < status._held_s(view) < 60
-    told = [line for line in lines if line["event"] == "nothing new can be applied"]
+    told = [line for line in lines if line["event"] == "the watermark does not advance"]
     assert len(told) == 1, "once, however often it is looked at"
     assert "writer abab" in told[0]["why"]
     held.clear()
     assert await next_until(scheduler, 100) == 100
-    assert (outlook.held_back, outlook.held_by, outlook.held_since) == ("", "", None)
+    assert (watermark_state.held_back, watermark_state.held_by, watermark_state.held_since) == ("", "", None)
     assert status._held_s(view) == 0
     _HELD.labels("a").set(0)
 

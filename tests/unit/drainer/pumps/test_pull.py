@@ -120,7 +120,7 @@ def test_a_go_pump_that_stops_ends_its_stream_early(last: int) -> None:
     stub.end_streams()
     thread.join(60)
     stub.stop()
-    assert "pump p" in str(found) and "ended" in str(found) and "before 30" in str(found)
+    assert "pump p" in str(found) and "ended" in str(found) and "before ts 30" in str(found)
 
 
 async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() -> None:
@@ -132,7 +132,7 @@ async def test_rule_2_what_a_pump_does_not_tell_to_the_end_is_not_all_of_it() ->
         asked = asyncio.create_task(go.missed(after_ts=10, until_ts=30))
         assert await asyncio.to_thread(stub.streaming.wait, 10)
         await asyncio.to_thread(stub.end_streams)
-        with pytest.raises(PumpUnavailable, match="before 30"):
+        with pytest.raises(PumpUnavailable, match="before ts 30"):
             await asked
     finally:
         await go.close()
@@ -148,7 +148,7 @@ async def test_rule_2_what_a_pump_of_ours_does_not_tell_to_the_end_is_not_all_of
         await ours.mark(after_ts=10, limits=Limits(1))
         assert (await ours.missed(after_ts=10, until_ts=30)).count == 1
         stub.ends_pulls = False
-        with pytest.raises(RangeDiffers, match="without the message"):
+        with pytest.raises(RangeDiffers, match="without its final message"):
             await ours.missed(after_ts=10, until_ts=30)
     finally:
         await ours.close()

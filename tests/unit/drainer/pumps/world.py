@@ -9,8 +9,8 @@ from binlog.cluster.registry import Registry
 from binlog.stub.etcd import MemoryEtcd
 
 from drainer.pumps.client import Inspection, PumpClient
-from drainer.pumps.left_pumps import Left, Missed
-from drainer.pumps.membership import Books
+from drainer.pumps.left_pumps import LeftPumps, Missed
+from drainer.pumps.membership import Membership
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import Limits, PumpMark, Stop
 
@@ -62,12 +62,12 @@ class World:
 
     def begin(self) -> None:
         """A life of the drainer begins."""
-        self.left = Left(self.etcd, "feed")
+        self.left = LeftPumps(self.etcd, "feed")
         self.unfinished = False
         self.pumps = PumpSet(
             self.registry,
             self.dial,
-            books=Books(self.left, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
+            membership=Membership(self.left, position=lambda: self.position_ts, unfinished=lambda: self.unfinished),
         )
 
     async def survey(self, position_ts: int) -> int:

@@ -212,11 +212,13 @@ def test_how_many_digits_upstream_keeps() -> None:
     info = table(kinds)
     codec = decoder_of(info).codec(info.id, 1, 0)
     assert codec is not None and codec.shape.fractions == (4, 6, 3, 2, 0, 0, 0)
+    times = ("datetime", "datetime", "time", "datetime")
+    assert codec.shape.families == ("decimal", *times, "float", "text")
 
 
 def test_text_that_is_no_utf8_is_hexadecimal() -> None:
     payload = transaction([(OLD, ("insert", {}, {1: 1, 2: b"\xff'", 3: "é'\\".encode()}))], commit_ts=BEGIN_TS)
-    assert rows_of(view_of(OLD), payload) == [b"(1,X'ff27','" + "é".encode() + b"\\'\\\\')"]
+    assert rows_of(view_of(OLD), payload) == [b"(1,x'ff27','" + "é".encode() + b"\\'\\\\')"]
 
 
 def test_a_wrong_type_is_an_error_that_names_the_column() -> None:
@@ -287,7 +289,7 @@ def test_a_row_without_a_key_that_lacks_a_column_on_its_way_out(kind: str) -> No
     for info in (old, keyed):
         at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
         payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
-        view = replace(view_of(info), going=frozenset({(info.id, 2)}))
+        view = replace(view_of(info), columns_being_dropped=frozenset({(info.id, 2)}))
         builder = FoldBuilder(Decoder(view), SQL_TEXT)
         builder.add(payload)
         if info is keyed:

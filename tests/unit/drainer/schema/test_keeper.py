@@ -24,7 +24,7 @@ from drainer.schema.errors import (
 from drainer.schema.history.etcd import PublishedSource
 from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
-from drainer.schema.running_ddl import abreast
+from drainer.schema.running_ddl import is_current
 from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows, Step
 from tests.support.schema_case import BEGIN_TS, ddl, job, row, table, ts
@@ -110,9 +110,11 @@ async def test_a_ddl_whose_job_shows_up_late() -> None:
 async def test_a_job_that_is_nowhere() -> None:
     error = JobUnknown(job_id=9, version=None, commit_ts=5, final_ts=4)
     assert not await (await keeper_of(StubSource(CREATED, complete=False))).missing(error)
-    with pytest.raises(JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in no DDL history given: a stub"):
+    with pytest.raises(
+        JobMissing, match=r"DDL job 9 \(binlog of commit_ts 5\) is in none of the DDL history sources: a stub"
+    ):
         await (await keeper_of(StubSource(CREATED))).missing(error)
-    with pytest.raises(JobMissing, match="no source at all"):
+    with pytest.raises(JobMissing, match="no source is configured"):
         await (await keeper_of()).missing(error)
 
 
@@ -305,11 +307,11 @@ async def test_the_job_of_such_rows_has_come() -> None:
 def test_what_shows_that_a_ddl_is_at_work() -> None:
     key = IndexInfo(3, "u", (IndexColumn("a", 0),), unique=True)
     known = replace(table(10, "t", ["a"], [(11, "p0"), (12, "p1")]), indexes=(key,))
-    assert abreast(known, known)
-    assert not abreast(known, replace(known, indexes=(replace(key, state=SchemaState.DELETE_ONLY),)))
-    assert not abreast(known, replace(known, indexes=()))
-    assert not abreast(known, table(10, "t", ["a"], [(12, "p1")]))
-    assert abreast(known, replace(known, indexes=(key, replace(key, id=4, name="v"))))
+    assert is_current(known, known)
+    assert not is_current(known, replace(known, indexes=(replace(key, state=SchemaState.DELETE_ONLY),)))
+    assert not is_current(known, replace(known, indexes=()))
+    assert not is_current(known, table(10, "t", ["a"], [(12, "p1")]))
+    assert is_current(known, replace(known, indexes=(key, replace(key, id=4, name="v"))))
 
 
 async def test_a_status_port_that_tells_no_tables() -> None:

@@ -14,7 +14,7 @@ from drainer.config import Config
 from drainer.pumps.health import HeldBack
 from drainer.pumps.watermark import Limits, PumpMark, Stop, Watermark
 from drainer.schema.keeper import Known
-from drainer.service.first_start import first_start, tell
+from drainer.service.first_start import first_start, log_start_position
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.document_position import Document
 from drainer.sink.memory import MemoryDestination, Store
@@ -49,7 +49,7 @@ def said(config: Config, first: FirstStart, store: Store) -> tuple[int, list[Any
     initial_ts = NOW_TS if config.initial_commit_ts < 0 else config.initial_commit_ts
     position = MemoryDestination(store).open(IDENTITY, initial_ts, first)
     with capture_logs() as lines:
-        tell(config, initial_ts, first, position)
+        log_start_position(config, initial_ts, first, position)
     return position.commit_ts, lines
 
 
@@ -58,7 +58,7 @@ async def test_an_empty_destination_begins_at_the_beginning() -> None:
     position_ts, (line,) = said(config(), first, Store())
     assert position_ts == 0
     assert line["log_level"] == "info"
-    assert "beginning with the oldest binlog" in line["event"]
+    assert "starting from the oldest binlog" in line["event"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_otherwise_it_begins_now_and_names_what_is_not_there(
     assert line["log_level"] == "warning"
     assert line["skipped_until_ts"] == NOW_TS
     assert line["missing"] == ["shop.orders", "shop.Lines"]
-    assert "initial-commit-ts = 0" in line["way_out"]
+    assert "initial-commit-ts = 0" in line["remedy"]
 
 
 async def test_what_was_purged_before_the_first_table_is_no_loss_nor_is_a_pump_that_is_away() -> None:

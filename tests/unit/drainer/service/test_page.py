@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from drainer.failures import Troubles
+from drainer.failures import Failures
 from drainer.service.page import page, starting_page
-from drainer.service.starting_page import Starting
+from drainer.service.starting_page import StartingPages
 
 DOCUMENT: dict[str, Any] = {
     "PumpPos": {"p1": 5}, "Synced": False, "LastTS": 5, "TsMap": "",
@@ -70,7 +70,7 @@ def test_what_fails_and_what_was_passed() -> None:
     assert text.count('class="alarm') == 3
     for words in ("since 2026-11-21 10:00:00", "31 tries in 1 min 30 s: h:3306: refused", "2 binlogs", "5 → 6"):
         assert words in text
-    assert "has taken 1 min 35 s" in text
+    assert "has been running for 1 min 35 s" in text
 
 
 def test_before_it_runs() -> None:
@@ -79,8 +79,8 @@ def test_before_it_runs() -> None:
 
 
 def test_while_the_destination_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("drainer.service.starting_page.TROUBLES", Troubles())  # other tests fail in this process too
-    document = Starting("d1", "db:3306").document()
+    monkeypatch.setattr("drainer.service.starting_page.FAILURES", Failures())  # other tests fail in this process too
+    document = StartingPages("d1", "db:3306").document()
     text = starting_page(document)
     assert "opening the destination" in text and 'class="alarm' not in text
     failing = {"Error": "db:3306: refused", "ErrorTime": "now", "ErrorSeconds": 3, "ErrorTries": 4}
@@ -91,4 +91,4 @@ def test_a_large_transaction_shows_how_far_it_is() -> None:
     large = {"step": "applying", "bytes": 120 << 20, "of": 240 << 20}
     text = page({**DOCUMENT, "LargeTransaction": large, "BatchSeconds": 95})
     assert "applying a large transaction: 120 MiB of 240 MiB in 1 min" in text.replace(".0", "")
-    assert "The batch under way" not in text
+    assert "The current batch" not in text

@@ -49,7 +49,7 @@ class Position:
     def __init__(self, ts: int) -> None:
         self.position_ts = ts
         self.schema_version = 3
-        self.loose_from: int | None = None
+        self.inline_from: int | None = None
         self.open_intent: Intent | None = None
         self.advances: list[int] = []
 
@@ -104,7 +104,7 @@ async def test_progress_without_data_is_written_down_only_now_and_then() -> None
     await next_until(scheduler, 50)
     await next_until(scheduler, 50)
     assert position.advances == [60]
-    assert scheduler.outlook.applied_ts > 60
+    assert scheduler.watermark_state.applied_ts > 60
 
 
 async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> None:
@@ -117,10 +117,10 @@ async def test_a_pump_that_holds_back_is_in_the_outlook_until_it_answers() -> No
 
     scheduler, _ = made(answer, Position(50))
     assert await next_until(scheduler, 50) == 50
-    assert "dead" in scheduler.outlook.held_back and scheduler.outlook.held_since is not None
+    assert "dead" in scheduler.watermark_state.held_back and scheduler.watermark_state.held_since is not None
     held.clear()
     assert await next_until(scheduler, 50) == 100
-    assert (scheduler.outlook.held_back, scheduler.outlook.held_since) == ("", None)
+    assert (scheduler.watermark_state.held_back, scheduler.watermark_state.held_since) == ("", None)
 
 
 async def test_until_now_ends_at_the_watermark_of_the_start() -> None:
@@ -155,8 +155,8 @@ async def test_an_open_intent_is_not_finished_without_one_of_its_pumps(given_up:
     found = mark(100, batch_bytes=9000, batch_count=9)
     scheduler, _ = made(lambda *_: watermark_of((found,), floor_ts=0), position, finish_without=given_up)
     assert await next_until(scheduler, 50) == (90 if given_up else 50)
-    assert ("lost" in scheduler.outlook.held_back) is not bool(given_up)
-    assert scheduler.outlook.held_by == ("" if given_up else "lost")
+    assert ("lost" in scheduler.watermark_state.held_back) is not bool(given_up)
+    assert scheduler.watermark_state.held_by == ("" if given_up else "lost")
 
 
 async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied() -> None:
@@ -233,7 +233,7 @@ async def planned_of(backlogs: Backlogs, rounds: int) -> list[int]:
     """Bytes of one batch after another."""
     position = Position(0)
     scheduler, _ = made(backlogs, position)
-    scheduler.outlook.pumps = backlogs.pumps
+    scheduler.watermark_state.pumps = backlogs.pumps
     found = []
     for _ in range(rounds):
         plan = await scheduler._look()

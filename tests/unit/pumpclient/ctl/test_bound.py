@@ -95,7 +95,7 @@ async def test_what_is_in_use_is_not_undercut() -> None:
 async def test_not_under_a_pump_that_leads() -> None:
     etcd = await cluster()
     await etcd.put(LEADER_KEY, b"p:8250")
-    with pytest.raises(CommandError, match="pump p:8250 gives out timestamps now"):
+    with pytest.raises(CommandError, match="pump p:8250 allocates timestamps now"):
         await reset(session(etcd, yes=True, force=True))
 
 
@@ -113,13 +113,13 @@ async def test_what_changes_between_the_look_and_the_write_is_noticed(key: str) 
     await etcd.put(SOURCE_KEY, b"own")
     await etcd.put(BOUND_KEY, str(FAR_MS).encode())
     etcd.armed = True
-    with pytest.raises(CommandError, match="look again"):
+    with pytest.raises(CommandError, match="run the command again"):
         await reset(session(etcd, yes=True))
 
 
 async def test_nobody_confirms_by_accident() -> None:
     etcd = await cluster()
-    with pytest.raises(CommandError, match="say -yes, or -dry-run"):
+    with pytest.raises(CommandError, match="confirm with -yes, or preview with -dry-run"):
         await reset(session(etcd))
 
 

@@ -84,7 +84,7 @@ async def test_update_pump(etcd: MemoryEtcd, lines: list[Any]) -> None:
         await nodes.update(session(etcd, node_id="p9", state="offline"), "pumps")
     with pytest.raises(CommandError, match="one of online, pausing, paused, closing, offline"):
         await nodes.update(session(etcd, node_id="p1"), "pumps")
-    with pytest.raises(CommandError, match=r"which drainer.*binlogctl drainers"):
+    with pytest.raises(CommandError, match=r"-node-id is required: .*binlogctl drainers"):
         await nodes.update(session(etcd, state="offline"), "drainers")
 
 
@@ -133,7 +133,7 @@ async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
     with pytest.raises(CommandError, match="this pump's state is paused, apply pause failed!"):
         await leave.ask(session(etcd, node_id="p"), "pumps", "pause")
     node.answer = Response(b"404: Not Found")
-    with pytest.raises(CommandError, match="no answer of a node: b'404"):
+    with pytest.raises(CommandError, match="not the answer of a node: b'404"):
         await leave.ask(session(etcd, node_id="p"), "pumps", "pause")
     await node.server.close()
     with pytest.raises(CommandError, match=r"does not answer.*SIGTERM.*update-pump -node-id p -state offline"):
@@ -224,14 +224,17 @@ async def test_settling(shop: Shop, how: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"node_id": "a", "start_ts": 100, "rollback": True}, "say -yes"),
-        ({"node_id": "a", "start_ts": 100, "yes": True}, "say how"),
-        ({"node_id": "a", "start_ts": 100, "commit_ts": 105, "rollback": True, "yes": True}, "say how"),
+        ({"node_id": "a", "start_ts": 100, "rollback": True}, "confirm with -yes"),
+        ({"node_id": "a", "start_ts": 100, "yes": True}, "-commit-ts N or -rollback is required"),
+        (
+            {"node_id": "a", "start_ts": 100, "commit_ts": 105, "rollback": True, "yes": True},
+            "-commit-ts N or -rollback is required",
+        ),
         ({"node_id": "a", "start_ts": 100, "commit_ts": 99, "yes": True}, "commit ts 99 is not after start ts 100"),
         ({"node_id": "a", "start_ts": 101, "rollback": True, "yes": True}, "has no pending prewrite 101"),
         ({"node_id": "z", "start_ts": 100, "rollback": True, "yes": True}, "there is no pump z"),
-        ({"start_ts": 100, "rollback": True, "yes": True}, "which pump"),
-        ({"commit_ts": 105}, "which prewrite"),
+        ({"start_ts": 100, "rollback": True, "yes": True}, "-node-id is required"),
+        ({"commit_ts": 105}, "-start-ts or -all is required"),
     ],
 )
 async def test_settling_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:

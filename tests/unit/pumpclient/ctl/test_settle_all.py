@@ -89,7 +89,7 @@ async def test_young_ones_are_left_alone(shop: Shop) -> None:
         ({**ALL, "commit_ts": 7, "yes": True}, "-all goes with -rollback"),
         ({**ALL, "start_ts": 7, "yes": True}, "-all goes with -rollback"),
         ({**ALL, "older_than": "soon", "yes": True}, "invalid value 'soon' for -older-than"),
-        (ALL, "decides 4 transactions for good: say -yes, or look first with -dry-run"),
+        (ALL, "settling 4 transactions cannot be undone: confirm with -yes, or preview with -dry-run"),
     ],
 )
 async def test_what_is_refused(shop: Shop, options: dict[str, Any], why: str) -> None:

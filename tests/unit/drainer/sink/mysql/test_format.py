@@ -31,8 +31,8 @@ NUMBER = Form.of(FieldType(Tp.LONG, 0, 11, 0))
         (b"it's", rb"'it\'s'"),
         (b"a\\", rb"'a\\'"),
         (b"\0\n", b"'\0\n'"),
-        (b"\xc3", b"X'c3'"),
-        (b"\xed\xa0\x80", b"X'eda080'"),
+        (b"\xc3", b"x'c3'"),
+        (b"\xed\xa0\x80", b"x'eda080'"),
     ],
 )
 def test_string_literals(text: bytes, literal: bytes) -> None:
@@ -86,7 +86,7 @@ def test_a_format_travels(format_: Format) -> None:
 def test_a_row_among_rows_that_need_escaping() -> None:
     """One look at a whole column must not take two halves of a letter for one."""
     halves = [b"\xc3", b"\xa9"]
-    assert SQL_TEXT.rows([NUMBER, TEXT], [[1, 2], halves]) == [b"(1,X'c3')", b"(2,X'a9')"]
+    assert SQL_TEXT.rows([NUMBER, TEXT], [[1, 2], halves]) == [b"(1,x'c3')", b"(2,x'a9')"]
     assert SQL_TEXT.rows([TEXT, TEXT], [[b"a'", b"b"], [b"c", None]]) == [rb"('a\'','c')", b"('b',NULL)"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from drainer.sink.mysql.session_settings import SQL_MODE, WARNINGS_MAX, wrong
+from drainer.sink.mysql.session_settings import SQL_MODE, WARNINGS_MAX, takes_files, wrong
 
 GOOD = {
     "autocommit": "ON",
@@ -85,3 +85,10 @@ def test_an_old_tidb_must_have_its_retries_off_in_one_way() -> None:
         (text,) = wrong("tidb", {**GOOD, **shown})
         assert "tidb_retry_limit" in text
     assert list(wrong("mariadb", GOOD)) == []
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb", "tidb"])
+@pytest.mark.parametrize("shown", [{"local_infile": "ON"}, {"LOCAL_INFILE": "1"}, {"local_infile": "OFF"}, {}])
+def test_which_servers_take_files(flavour: str, shown: dict[str, str]) -> None:
+    """TiDB takes them, and reads them by rules of its own."""
+    assert takes_files(flavour, shown) == (flavour != "tidb" and list(shown.values()) in (["ON"], ["1"]))

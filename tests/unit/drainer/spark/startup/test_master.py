@@ -37,7 +37,7 @@ def test_the_places_of_a_master(master: str, places: list[tuple[str, int]]) -> N
     "master", ["spark://", "spark://a", "spark://a:b", "spark://a:0", "spark://a:1,", "spark://:1"]
 )
 def test_a_text_that_names_no_master_is_refused(master: str) -> None:
-    with pytest.raises(SparkUnavailable, match=r"is no host:port; a list is spark://a:7077,b:7077"):
+    with pytest.raises(SparkUnavailable, match=r"is not host:port; a list is spark://a:7077,b:7077"):
         places_of(master)
 
 

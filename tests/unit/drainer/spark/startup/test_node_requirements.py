@@ -64,7 +64,7 @@ NO_MODULE = (
         ),
         (
             WORKER.format(said=mismatch("0.2.0 b0c4", "0.1.0 a1b2")),
-            "has another version: drainer build 0.1.0 a1b2 is installed here, and the drainer that asks is build 0.2.0",
+            "has another version: drainer build 0.1.0 a1b2 is installed here, but the driver runs build 0.2.0",
         ),
         (
             LOST + "pyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different "
@@ -152,7 +152,7 @@ def test_an_error_tells_on_which_machine_it_was(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_task_that_nobody_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(node_requirements, "_tell_late", lambda *_: told.set())
+    monkeypatch.setattr(node_requirements, "_warn_late", lambda *_: told.set())
     with watched("local[2]", 0.0):
         pass
     with watched("spark://h:7077", 3600.0):
@@ -186,7 +186,7 @@ def test_the_last_error_of_this_life_is_found(tmp_path: Path) -> None:
     with log.open("a") as more:
         more.write("2026/11/22 06:16:10.724 ERROR B: killed. Reason: Master removed our application: FAILED\n")
         more.write("2026/11/22 06:16:11.724 ERROR Inbox: Ignoring error\n")
-    assert "executors ended one after another" in last_error(log, begin)
+    assert "its executors kept exiting" in last_error(log, begin)
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_table_that_gets_another_name_during_the_query() -> None:
     eras = (Written(1, NAME, OLD), Written(2, None, replace(OLD, name="orders_old")))
     watched = Watched({OLD.id: eras}, {NAME: OLD}, 2, {})
     fields = fields_of({NAME: OLD})
-    with pytest.raises(SchemaChanged, match="it was given another name"):
+    with pytest.raises(SchemaChanged, match="it was renamed"):
         changes_of(Reading(watched, fields, 1), insert(OLD, ROW, 2))
     assert changes_of(Reading(watched, fields, 2), insert(OLD, ROW, 2)) == []
     assert changes_of(Reading(watched, fields, 1, collect=True), insert(OLD, ROW, 2)) == []

@@ -93,7 +93,7 @@ def test_what_spark_has_not() -> None:
 def test_a_zero_date_is_null_or_an_error(tp: Tp) -> None:
     kind = FieldType(tp)
     assert of_datum(Uint(0), kind) is None
-    with pytest.raises(DecodeError, match=r"0000-00-00.*is no date for Spark; with zero-dates = null"):
+    with pytest.raises(DecodeError, match=r"0000-00-00.*is not a date that Spark can hold; with zero-dates = null"):
         of_datum(Uint(0), kind, zero_dates_fail=True)
 
 

@@ -1,0 +1,99 @@
+"""LOAD DATA LOCAL of the text of VALUES tuples: `(1,'a',NULL),(2,X'00',NULL),` is the file that is read. Pure.
+
+The options below make the server's reader of files take such a text apart as its reader of statements does: a field in
+quotes ends where a quote is followed by `,` or `),`, a backslash escapes what stands behind it, and NULL without quotes
+is NULL. What a file cannot say goes through a variable: a file has strings alone, and to some types a number is
+something else than the string of its digits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from drainer.batch.work import TableShape
+from drainer.changes.net_rows import Tuples
+from drainer.row.family import Family
+from drainer.sink.mysql.rows.statements import qualified, quote
+from drainer.sink.mysql.rows.table_column import Column
+
+_FORMAT: Final = (
+    b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
+    rb" LINES STARTING BY '(' TERMINATED BY '),' "
+)
+# What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (row.scalar.string_literal) and
+# -0.0, which is 0.0 as a literal. Both are rare, and may be found in a string that only looks like them.
+_NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
+
+# A file is made in memory. Rows that are more are so long that a statement's are no slower.
+BODY_BYTES_MAX: Final = 16 << 20
+
+_PLAIN: Final = b""
+_INTEGER: Final = b"CAST(%s AS UNSIGNED)"
+_HEX: Final = b"UNHEX(SUBSTR(%s,3,LENGTH(%s)-3))"  # X'00ff'
+
+_STRINGS: Final = dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumtext", "longtext"), _PLAIN)
+_INTEGERS: Final = dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), _PLAIN)
+_BYTES: Final = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
+
+# By the family of upstream's column and the type of the destination's: how the field becomes the value that the literal
+# is. No other pair is loaded.
+_VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
+    Family.INT.value: {**_INTEGERS, "year": _INTEGER},
+    Family.DECIMAL.value: {"decimal": _PLAIN},
+    Family.FLOAT.value: {"float": _PLAIN, "double": _PLAIN},
+    Family.TEXT.value: _STRINGS,
+    Family.BYTES.value: dict.fromkeys(_BYTES, _HEX),
+    Family.DATE.value: {"date": _PLAIN},
+    Family.DATETIME.value: {"datetime": _PLAIN, "timestamp": _PLAIN},
+    Family.TIME.value: {"time": _PLAIN},
+    Family.ENUM.value: {"enum": _INTEGER},
+    Family.SET.value: {"set": _INTEGER},
+    Family.BIT.value: {"bit": _INTEGER},
+    Family.JSON.value: {"json": _PLAIN, "longtext": _PLAIN},
+}
+
+
+def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
+    """What stands behind the table's name in LOAD DATA. `columns`: the destination's, by their names in lower case.
+    Empty where rows could differ from those of a statement: a column is not of upstream's type there, or it is not
+    known of what type that is."""
+    if len(shape.families) != len(shape.columns):
+        return b""
+    names, assignments, charset = [], [], b"binary"
+    for place, (name, family) in enumerate(zip(shape.columns, shape.families, strict=True)):
+        column = columns.get(name.lower())
+        value = None if column is None else _VALUES[family].get(column.type)
+        if column is None or value is None:
+            return b""
+        if column.type == "timestamp" and not column.nullable:
+            value = b"%s"  # of a file, NULL would be the moment of loading
+        # Strings of utf8mb4 columns are taken as they are; for any other the server must know what they are.
+        if family in (Family.TEXT.value, Family.JSON.value) and column.charset != "utf8mb4":
+            charset = b"utf8mb4"
+        variable = b"@drainer_%d" % place
+        names.append(quote(name) if value is _PLAIN else variable)
+        if value is not _PLAIN:
+            assignments.append(quote(name) + b"=" + value.replace(b"%s", variable))
+    clause = b" CHARACTER SET " + charset + _FORMAT + b"(" + b",".join(names) + b")"
+    return clause + (b" SET " + b",".join(assignments) if assignments else b"")
+
+
+def statement(shape: TableShape, clause: bytes, *, replaces: bool) -> bytes:
+    """With `replaces` rows take the place of those with their keys; without it they are skipped, and counted."""
+    how = b"REPLACE " if replaces else b""
+    table = qualified(shape.schema, shape.table)
+    return b"LOAD DATA LOCAL INFILE 'rows' " + how + b"INTO TABLE " + table + clause
+
+
+def body_of(tuples: Sequence[bytes]) -> bytes | None:
+    """The file of some rows; None where a value of them can only be told to a statement, or they are too many bytes."""
+    if isinstance(tuples, Tuples):
+        lines = tuples.lines()
+        body = bytes(lines) if len(lines) <= BODY_BYTES_MAX else b""
+    else:
+        body = b",".join([*tuples, b""]) if sum(map(len, tuples)) + len(tuples) <= BODY_BYTES_MAX else b""
+    if not body or ((b"x'" in body or b"-0.0" in body) and _NOT_IN_A_FILE.search(body)):
+        return None
+    return body

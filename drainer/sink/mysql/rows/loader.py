@@ -1,0 +1,118 @@
+"""Writes rows by LOAD DATA LOCAL, or leaves them to statements: what a server does not store as told is taken back.
+
+With LOCAL a server refuses nothing: it skips a row, or changes a value, and warns. So each load stands behind a
+savepoint, and stays only if the server counted every row, skipped none, and warned of nothing that matters. Otherwise
+the statements that follow say what is wrong, or do what LOAD DATA could not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import TableShape
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session
+from drainer.sink.mysql.rows import load_data
+from drainer.sink.mysql.rows.row_warnings import literal_at, stored_exactly
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+
+_log = get_logger(__name__)
+
+# Error numbers of a client or server that does not let files in, and of a proxy that does not know the statement.
+_NOT_ALLOWED: Final = frozenset({1064, 1148, 1235, 3948, 4166})
+_NO_SAVEPOINT: Final = 1305
+# A connection that breaks may have done so by chance, a proxy that breaks it does so each time.
+STATEMENTS_ONLY_S: Final = 600.0
+
+_until: dict[str, float] = {}  # by the address of a server that gets statements alone: until when, of time.monotonic
+_lock = threading.Lock()
+
+
+def leave_to_statements(address: str, why: str) -> None:
+    """This process does not load into that server for some time."""
+    with _lock:
+        told = address in _until
+        _until[address] = time.monotonic() + STATEMENTS_ONLY_S
+    if not told:
+        _log.info("LOAD DATA LOCAL does not work: rows are written by statements", address=address, why=why)
+
+
+def may_load(address: str) -> bool:
+    with _lock:
+        return time.monotonic() >= _until.get(address, 0.0)
+
+
+def report(session: Session, *, wanted: bool) -> None:
+    """Say how rows are written there, for whoever wonders at the speed."""
+    if not wanted:
+        return
+    if session.local_infile:
+        _log.info("many rows of a table are written by LOAD DATA LOCAL", address=session.address)
+        return
+    why = "it is a TiDB" if session.flavour == "tidb" else "local_infile is off there; large batches are faster with it"
+    _log.info("rows are written by statements alone", address=session.address, why=why)
+
+
+class Loader:
+    """For one session in a transaction."""
+
+    def __init__(self, session: Session, keys: UniqueKeys, rows_min: int) -> None:
+        self._session = session
+        self._keys = keys
+        self._rows_min = rows_min
+
+    def write(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
+        """Whether the rows are written; if not, nothing of them is. With `replaces` a row takes away that of its key.
+
+        Raises ConnectionLost, and Retry: run the whole transaction again."""
+        session = self._session
+        if len(rows) < self._rows_min or not session.local_infile or not may_load(session.address):
+            return False
+        clause = self._keys.handling(session, shape).load
+        body = load_data.body_of(rows) if clause else None
+        if body is None:
+            return False
+        session.execute(b"SAVEPOINT drainer_load")
+        try:
+            why = self._load(shape, rows, load_data.statement(shape, clause, replaces=replaces), body)
+        except ConnectionLost as error:
+            leave_to_statements(session.address, str(error))
+            raise
+        if not why:
+            return True
+        _log.info("LOAD DATA taken back: statements follow", table=f"{shape.schema}.{shape.table}", why=why)
+        self._keys.write_by_statements(shape)
+        self._take_back()
+        return False
+
+    def _load(self, shape: TableShape, rows: Sequence[bytes], sql: bytes, body: bytes) -> str:
+        """Why it may not stay, '' if it may."""
+        session = self._session
+        try:
+            done = session.load(sql, body)
+        except ServerError as error:
+            if error.code in _NOT_ALLOWED:
+                leave_to_statements(session.address, str(error))
+            return str(error)
+        if done is None or done.records != len(rows) or done.skipped:
+            return f"{len(rows)} rows were sent, the server counts {done}"
+        warned = session.warning_count
+        found = session.warnings() if warned or done.warnings else []
+        if len(found) != max(warned, done.warnings):
+            return f"{max(warned, done.warnings)} warnings, of which {len(found)} can be read"
+        for _, code, text in found:
+            if not stored_exactly(code, literal_at(shape, rows, text)):
+                return f"warning {code}: {text}"
+        return ""
+
+    def _take_back(self) -> None:
+        try:
+            self._session.execute(b"ROLLBACK TO SAVEPOINT drainer_load")
+        except ServerError as error:
+            if error.code == _NO_SAVEPOINT:  # the server has rolled back more than the statement
+                raise Retry(f"{self._session.address}: the transaction is gone: {error}") from error
+            raise

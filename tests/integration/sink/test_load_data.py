@@ -1,0 +1,522 @@
+"""Rows written by LOAD DATA LOCAL are those that statements write, or are taken back; on a real server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from binlog.tidb.table import TableInfo
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Folded, Kind, Match, NetRow, TableShape
+from drainer.changes.net_rows import NetColumns
+from drainer.changes.segment import SegmentBuilder, SegmentDecoder
+from drainer.changes.slots import merge_slot
+from drainer.row.family import Family
+from drainer.row.form import mysql_literal
+from drainer.row.scalar import double_text, float_text
+from drainer.sink.base import Intent
+from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
+from drainer.sink.mysql.config import Limits, ServerConfig
+from drainer.sink.mysql.connection import Retry, Session, connect
+from drainer.sink.mysql.rows import loader
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
+from tests.integration.sink.case import loads, opened, server_config
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
+from tests.support.servers import MariaDB
+
+pytestmark = pytest.mark.integration
+
+Values = st.SearchStrategy[Any]
+
+
+@dataclass(frozen=True)
+class Col:
+    """A column: its family upstream, its definition here, and cells of it (row.form.mysql_cell)."""
+
+    family: Family
+    definition: str
+    cells: Values
+    nullable: bool = True
+
+
+# What fields, quotes, escapes and lines are made of.
+_HARD = (
+    "'",
+    '"',
+    "\\",
+    ",",
+    "(",
+    ")",
+    "),",
+    "),(",
+    "',",
+    "'),",
+    "\\N",
+    "NULL",
+    "\n",
+    "\r",
+    "\t",
+    "\0",
+    "\x1a",
+    "x'",
+    "X'",
+)
+
+
+def _strings(alphabet: st.SearchStrategy[str]) -> Values:
+    hard = st.lists(st.sampled_from(_HARD) | alphabet, max_size=6).map("".join)
+    return (st.text(alphabet, max_size=20) | hard | st.sampled_from(["", "NULL", "\\N", "0"])).map(str.encode)
+
+
+_UTF8 = st.characters(codec="utf-8")
+
+
+def _integers(low: int, high: int) -> Values:
+    return st.integers(low, high) | st.sampled_from([low, high, 0])
+
+
+def _decimals() -> Values:
+    whole = st.integers(-(10**20) + 1, 10**20 - 1)
+    return st.tuples(whole, st.integers(0, 10**10 - 1)).map(lambda pair: b"%d.%010d" % pair) | st.just(b"-0.0000000001")
+
+
+def _has_digits(value: float) -> bool:
+    """Not -0.0, which a statement cannot say."""
+    return math.copysign(1, value) > 0 or value != 0
+
+
+def _floats(width: Literal[32, 64]) -> Values:
+    def shown(value: float) -> bytes:
+        return (float_text(value) if width == 32 else double_text(value)).encode()
+
+    return st.floats(width=width, allow_nan=False, allow_infinity=False).filter(_has_digits).map(shown)
+
+
+_CLOCK = st.sampled_from(["00:00:00.000000", "23:59:59.999999", "12:34:56.100000"])
+_DAYS = st.sampled_from(["0000-00-00", "2024-02-29", "9999-12-31", "1000-01-01", "2021-00-00", "2021-02-31"])
+_BYTES = st.binary(max_size=20) | st.sampled_from([b"", b"NULL", b"X'00'", b"\\N", b"'", bytes(range(256))])
+_BINARY = _BYTES.map(lambda raw: raw.hex().encode())
+
+COLUMNS = {
+    "tiny": Col(Family.INT, "TINYINT", _integers(-128, 127)),
+    "big": Col(Family.INT, "BIGINT", _integers(-(1 << 63), (1 << 63) - 1)),
+    "ubig": Col(Family.INT, "BIGINT UNSIGNED", _integers(0, (1 << 64) - 1)),
+    "y": Col(Family.INT, "YEAR", st.just(0) | st.integers(1901, 2155)),
+    "dec": Col(Family.DECIMAL, "DECIMAL(30,10)", _decimals()),
+    "f": Col(Family.FLOAT, "FLOAT", _floats(32)),
+    "d": Col(Family.FLOAT, "DOUBLE", _floats(64)),
+    "v": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET utf8mb4 NOT NULL", _strings(_UTF8), nullable=False),
+    "ch": Col(Family.TEXT, "CHAR(60) CHARACTER SET utf8mb4", _strings(_UTF8).map(bytes.rstrip)),
+    "tx": Col(Family.TEXT, "LONGTEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
+    "vb": Col(Family.BYTES, "VARBINARY(300)", _BINARY),
+    "bb": Col(Family.BYTES, "LONGBLOB NOT NULL", _BINARY, nullable=False),
+    "b4": Col(Family.BYTES, "BINARY(4)", st.binary(min_size=4, max_size=4).map(lambda raw: raw.hex().encode())),
+    "da": Col(Family.DATE, "DATE", _DAYS.map(str.encode)),
+    "dt": Col(Family.DATETIME, "DATETIME(6)", st.tuples(_DAYS, _CLOCK).map(lambda both: " ".join(both).encode())),
+    "ts": Col(
+        Family.DATETIME,
+        "TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)",
+        st.sampled_from([b"0000-00-00 00:00:00.000", b"1970-01-01 00:00:01.000", b"2038-01-19 03:14:07.999"]),
+        nullable=False,
+    ),
+    "tn": Col(Family.DATETIME, "TIMESTAMP NULL", st.sampled_from([b"0000-00-00 00:00:00", b"2020-03-29 02:30:00"])),
+    "ti": Col(
+        Family.TIME, "TIME(6)", st.sampled_from([b"-838:59:59.000000", b"838:59:59.000000", b"-00:00:00.000001"])
+    ),
+    "e": Col(Family.ENUM, "ENUM('3','2','1','a,b')", st.integers(0, 4)),
+    "s": Col(Family.SET, "SET('1','2','4','x')", st.integers(0, 15)),
+    "s64": Col(Family.SET, "SET(" + ",".join(f"'m{n}'" for n in range(64)) + ")", _integers(0, (1 << 64) - 1)),
+    "bit64": Col(Family.BIT, "BIT(64)", _integers(0, (1 << 64) - 1)),
+    "bit3": Col(Family.BIT, "BIT(3)", st.integers(0, 7)),
+    "js": Col(Family.JSON, "JSON", st.sampled_from([b'{"a": "\\\\ \' \\" ),( "}', b"null", b'"NULL"', b"[1.5, -0.0]"])),
+}
+# Strings of other character sets have a table of their own: with them the file is not taken as bytes.
+OTHER_CHARSETS = {
+    "l1": Col(
+        Family.TEXT,
+        "VARCHAR(200) CHARACTER SET latin1",
+        _strings(st.characters(codec="latin-1", exclude_categories=["Cc"])),
+    ),
+    "gb": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET gbk", _strings(st.sampled_from("中文誠縗'a"))),
+    "u3": Col(Family.TEXT, "TEXT CHARACTER SET utf8mb3", _strings(st.characters(codec="utf-8", max_codepoint=0xFFFF))),
+    "u4": Col(Family.TEXT, "TEXT CHARACTER SET utf8mb4", _strings(_UTF8)),
+    "asc": Col(Family.TEXT, "VARCHAR(200) CHARACTER SET ascii", _strings(st.characters(codec="ascii"))),
+    "vb": COLUMNS["vb"],
+    "e": COLUMNS["e"],
+    "tn": COLUMNS["tn"],
+}
+
+
+def shape(columns: dict[str, Col], table: str, *, unique: Sequence[str] = ()) -> TableShape:
+    return TableShape(
+        table_id=1,
+        schema="d",
+        table=table,
+        columns=("id", *columns),
+        key=(0,),
+        why_ordered="",
+        secondary_unique=tuple(unique),
+        match=(Match.PLAIN,) * (len(columns) + 1),
+        families=("int", *(column.family.value for column in columns.values())),
+    )
+
+
+def create(db: MariaDB, columns: dict[str, Col], table: str, more: str = "") -> None:
+    defined = "".join(f", `{name}` {column.definition}" for name, column in columns.items())
+    db.query(f"CREATE TABLE d.{table} (id BIGINT PRIMARY KEY{defined}{more}) DEFAULT CHARSET=utf8mb4")
+
+
+def rows_of(columns: dict[str, Col], most: int = 4) -> Values:
+    """Texts of VALUES tuples without their ids."""
+
+    def literals(column: Col) -> Values:
+        cells = column.cells | st.none() if column.nullable else column.cells
+        return cells.map(lambda cell: mysql_literal(column.family, cell))
+
+    return st.lists(st.tuples(*map(literals, columns.values())).map(b",".join), min_size=1, max_size=most)
+
+
+def folded(of: TableShape, texts: Sequence[bytes], first: int = 1) -> Folded:
+    rows = (NetRow(b"%020d" % n, Kind.INSERT, b"(%d,%b)" % (n, text), ()) for n, text in enumerate(texts, first))
+    return Folded(of, tuple(rows))
+
+
+class Way:
+    """A session that writes by LOAD DATA, or by statements alone."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.session: Session = connect(config, idle_s=60, read_timeout_s=60)
+
+    def write(self, rows: Folded, *, thorough: bool = False, commit: bool = True) -> None:
+        limits = Limits(load_rows_min=1)
+        self.session.begin()
+        try:
+            Writer(self.session, limits, until_ts=7, keys=UniqueKeys()).folded(rows, thorough=thorough)
+        except BaseException:
+            self.session.rollback()
+            raise
+        self.session.execute(b"COMMIT" if commit else b"ROLLBACK")
+
+    def count(self, what: str) -> int:
+        found = self.session.query(b"SHOW SESSION STATUS LIKE '%b'" % what.encode())
+        return int(found[0][1] or 0)
+
+    @property
+    def loads(self) -> int:
+        return self.count("Com_load")
+
+    @property
+    def taken_back(self) -> int:
+        return self.count("Com_rollback_to_savepoint")
+
+
+@contextmanager
+def both_ways(db: MariaDB) -> Iterator[tuple[Way, Way]]:
+    loader._until.clear()
+    by_load, by_statement = Way(server_config(db)), Way(server_config(db, load_data="off"))
+    try:
+        yield by_load, by_statement
+    finally:
+        by_load.session.close()
+        by_statement.session.close()
+
+
+def stored(db: MariaDB, table: str) -> list[tuple[bytes | None, ...]]:
+    """Every value as the server's bytes."""
+    with (
+        db.connect(init_command="SET NAMES binary, time_zone='+00:00'", conv={}, use_unicode=False) as connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(f"SELECT * FROM d.{table} ORDER BY id")
+        return list(cursor.fetchall())
+
+
+def differential(db: MariaDB, columns: dict[str, Col], more: str, examples: Sequence[list[bytes]]) -> None:
+    create(db, columns, "a", more)
+    create(db, columns, "b", more)
+    a, b = shape(columns, "a"), shape(columns, "b")
+    with both_ways(db) as (by_load, by_statement):
+
+        @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(rows_of(columns))
+        def run(texts: list[bytes]) -> None:
+            loads = by_load.loads
+            by_load.write(folded(a, texts))
+            by_statement.write(folded(b, texts))
+            assert stored(db, "a") == stored(db, "b")
+            assert (by_load.loads, by_load.taken_back) == (loads + 1, 0)
+
+        for texts in examples:
+            run = example(texts)(run)
+        run()
+        assert by_statement.loads == 0
+
+
+def test_every_type_is_stored_as_a_statement_stores_it(db: MariaDB) -> None:
+    """Rows replace those of the example before, so REPLACE is compared too."""
+    extremes = b",".join(
+        mysql_literal(
+            column.family,
+            None if column.nullable else b"" if column.family is not Family.DATETIME else b"0000-00-00 00:00:00.000",
+        )
+        for column in COLUMNS.values()
+    )
+    generated = ", g BIGINT AS (tiny + 1) VIRTUAL, h VARCHAR(210) AS (CONCAT(v, '!')) STORED"
+    differential(db, COLUMNS, generated, [[extremes]])
+
+
+def test_strings_of_other_character_sets(db: MariaDB) -> None:
+    differential(db, OTHER_CHARSETS, "", [])
+
+
+def outcome(way: Way, rows: Folded, *, thorough: bool = False) -> str:
+    try:
+        way.write(rows, thorough=thorough)
+    except (RowsRefused, UniqueConflict, UniqueSurprise, ValueChanged) as error:
+        return f"{type(error).__name__}: {error}"
+    return "written"
+
+
+@pytest.mark.parametrize(
+    ("family", "definition", "bad", "error"),
+    [
+        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abcd'", "ValueChanged"),
+        (Family.TEXT, "VARCHAR(3) CHARACTER SET utf8mb4", b"'abc  '", "ValueChanged"),
+        (Family.TEXT, "VARCHAR(30) CHARACTER SET latin1", "'中'".encode(), "ValueChanged"),
+        (Family.TEXT, "VARCHAR(30) CHARACTER SET utf8mb3", "'😀'".encode(), "ValueChanged"),
+        (Family.BYTES, "VARBINARY(2)", b"X'000102'", "ValueChanged"),
+        (Family.INT, "TINYINT", b"128", "ValueChanged"),
+        (Family.INT, "INT UNSIGNED", b"-1", "ValueChanged"),
+        (Family.INT, "INT NOT NULL", b"NULL", ""),
+        (Family.DATETIME, "TIMESTAMP", b"'1969-12-31 00:00:00'", "ValueChanged"),
+        (Family.DECIMAL, "DECIMAL(4,2)", b"100.00", "ValueChanged"),
+        (Family.FLOAT, "FLOAT", b"1e+39", "ValueChanged"),
+        (Family.BIT, "BIT(3)", b"8", "ValueChanged"),
+        (Family.ENUM, "ENUM('a','b')", b"3", "ValueChanged"),
+        (Family.SET, "SET('a','b')", b"4", "ValueChanged"),
+    ],
+)
+def test_what_a_statement_refuses_is_refused_alike(
+    db: MariaDB, family: Family, definition: str, bad: bytes, error: str
+) -> None:
+    """A row among good ones, of which none stays."""
+    columns = {"v": Col(family, definition, st.nothing())}
+    create(db, columns, "t")
+    rows = folded(shape(columns, "t"), [b"NULL" if "NOT NULL" not in definition else b"0", bad])
+    rows = Folded(rows.shape, rows.rows[1:]) if "NOT NULL" in definition else rows
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows)
+        as_stated = stored(db, "t")
+        db.query("TRUNCATE d.t")
+        assert outcome(by_load, rows) == expected
+        assert stored(db, "t") == as_stated
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+    assert expected.startswith(error)
+    assert as_stated == [] or not error
+
+
+def test_null_in_a_timestamp_is_what_a_statement_makes_of_it(db: MariaDB) -> None:
+    """Neither way warns of it here."""
+    columns = {"v": Col(Family.DATETIME, "TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00'", st.nothing())}
+    create(db, columns, "t")
+    found = []
+    with both_ways(db) as ways:
+        for way in ways:
+            way.session.execute(b"SET timestamp=1000000000")
+            way.write(folded(shape(columns, "t"), [b"NULL"]))
+            found.append(stored(db, "t"))
+        assert (ways[0].loads, ways[0].taken_back) == (1, 0)
+    assert found[0] == found[1]
+
+
+def test_a_row_without_a_partition_is_refused_alike(db: MariaDB) -> None:
+    db.query("CREATE TABLE d.t (id BIGINT PRIMARY KEY) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))")
+    rows = [NetRow(b"%020d" % n, Kind.INSERT, b"(%d)" % n, ()) for n in (1, 2)]
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, Folded(shape({}, "t"), tuple(rows)))
+        assert expected.startswith("RowsRefused") and "1526" in expected
+        assert outcome(by_load, Folded(shape({}, "t"), tuple(rows))) == expected
+    assert stored(db, "t") == []
+
+
+def test_an_error_of_a_trigger_is_that_of_the_statement(db: MariaDB) -> None:
+    create(db, {"v": COLUMNS["big"]}, "t")
+    db.query("CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW IF NEW.v=2 THEN SIGNAL SQLSTATE '45000'; END IF")
+    rows = folded(shape({"v": COLUMNS["big"]}, "t"), [b"1", b"2"])
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows)
+        assert expected.startswith("RowsRefused")
+        assert outcome(by_load, rows) == expected
+    assert stored(db, "t") == []
+
+
+def test_a_load_that_is_taken_back_leaves_the_transaction_as_it_was(db: MariaDB) -> None:
+    """Statements write the rows, behind what the transaction wrote before, and go on writing that table."""
+    create(db, {"v": COLUMNS["bit3"]}, "t")
+    create(db, {}, "before")
+    db.query(
+        "CREATE TRIGGER d.no BEFORE INSERT ON d.t FOR EACH ROW "
+        "IF NEW.id=2 AND @drainer_1 IS NOT NULL THEN SET @drainer_1=NULL; SIGNAL SQLSTATE '45000'; END IF"
+    )
+    rows = folded(shape({"v": COLUMNS["bit3"]}, "t"), [b"1", b"2"])
+    with both_ways(db) as (by_load, _):
+        session = by_load.session
+        writer = Writer(session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys())
+        session.begin()
+        session.execute(b"INSERT INTO d.`before` VALUES (5)")
+        writer.folded(rows, thorough=False)
+        writer.folded(rows, thorough=False)
+        session.commit()
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+    assert stored(db, "t") == [(b"1", b"\1"), (b"2", b"\2")]
+    assert stored(db, "before") == [(b"5",)]
+
+
+@pytest.mark.parametrize("thorough", [False, True])
+def test_a_row_in_the_way_of_a_unique_key_is_never_taken_away(db: MariaDB, thorough: bool) -> None:
+    """LOAD DATA would leave the row out, which the count of skipped rows tells; the statement names the key."""
+    columns = {"v": COLUMNS["big"]}
+    create(db, columns, "t", ", UNIQUE KEY vv (v)")
+    db.query("INSERT INTO d.t VALUES (9, 2)")
+    rows = folded(shape(columns, "t", unique=["vv"]), [b"1", b"2", b"3"])
+    with both_ways(db) as (by_load, by_statement):
+        expected = outcome(by_statement, rows, thorough=thorough)
+        assert expected.startswith("UniqueConflict" if thorough else "UniqueSurprise")
+        assert outcome(by_load, rows, thorough=thorough) == expected
+        assert (by_load.loads, by_load.taken_back) == (1, 1)
+        assert stored(db, "t") == [(b"9", b"2")]
+        db.query("DELETE FROM d.t")
+        assert outcome(by_load, rows, thorough=thorough) == "written"
+        assert by_load.taken_back == 1
+    assert stored(db, "t") == [(b"1", b"1"), (b"2", b"2"), (b"3", b"3")]
+
+
+def test_warnings_that_the_server_does_not_keep_are_counted(db: MariaDB) -> None:
+    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.session.execute(b"SET SESSION max_error_count=0")
+        rows = folded(shape(columns, "t"), [b"1", b"300"])
+        by_load.session.begin()
+        assert not loader.Loader(by_load.session, UniqueKeys(), 1).write(
+            rows.shape, [b"(1,1)", b"(2,300)"], replaces=True
+        )
+        by_load.session.commit()
+    assert stored(db, "t") == []
+
+
+def test_a_value_that_a_warning_names_may_be_right(db: MariaDB) -> None:
+    """0 in an ENUM is what upstream has: warned of, and loaded, in whatever row."""
+    columns = {"e": COLUMNS["e"], "f": COLUMNS["f"]}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        texts = [b"0,1.5" if n % 7 == 0 else b"1,3.40282347e+38" for n in range(2000)]
+        by_load.write(folded(shape(columns, "t"), texts))
+        assert (by_load.loads, by_load.taken_back) == (1, 0)
+    assert [row[1] for row in stored(db, "t")] == [b"" if n % 7 == 0 else b"3" for n in range(2000)]
+
+
+def test_bytes_that_are_no_text_are_left_to_statements(db: MariaDB) -> None:
+    columns = {"v": Col(Family.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.write(folded(shape(columns, "t"), [mysql_literal(Family.TEXT, b"\xe9"), b"'x'"]))
+        assert by_load.loads == 0
+    assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
+
+
+def test_the_negative_zero_is_left_to_statements(db: MariaDB) -> None:
+    """As a literal it is 0.0, in a file it would be what it is."""
+    create(db, {"d": COLUMNS["d"]}, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.write(folded(shape({"d": COLUMNS["d"]}, "t"), [b"-0.0", b"-0.05"]))
+        assert by_load.loads == 0
+    assert stored(db, "t") == [(b"1", b"0"), (b"2", b"-0.05")]
+
+
+def test_a_column_of_another_type_is_left_to_statements(db: MariaDB) -> None:
+    """Of upstream's INT, an ENUM takes the number; of a file it would take the name."""
+    create(db, {"v": Col(Family.INT, "ENUM('2','1')", st.nothing())}, "t")
+    with both_ways(db) as (by_load, _):
+        by_load.write(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"]))
+        assert by_load.loads == 0
+    assert stored(db, "t") == [(b"1", b"2")]
+
+
+def test_few_rows_are_left_to_statements(db: MariaDB) -> None:
+    create(db, {"v": COLUMNS["big"]}, "t")
+    with both_ways(db) as (by_load, _):
+        session = by_load.session
+        session.begin()
+        for count in (9, 10):
+            writer = Writer(session, Limits(load_rows_min=10), until_ts=7, keys=UniqueKeys())
+            writer.folded(folded(shape({"v": COLUMNS["big"]}, "t"), [b"1"] * count), thorough=False)
+            assert by_load.loads == count - 9
+        session.commit()
+
+
+def test_a_server_that_takes_no_files(db: MariaDB) -> None:
+    """Off when the connection is made: nobody asks. Switched off later: one refusal, and statements from then on."""
+    columns = {"v": COLUMNS["big"]}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        try:
+            db.query("SET GLOBAL local_infile=0")
+            without = Way(server_config(db))
+            without.write(folded(shape(columns, "t"), [b"1"]))
+            assert (without.session.local_infile, without.loads) == (False, 0)
+            without.session.close()
+            assert loader.may_load(by_load.session.address)
+            by_load.write(folded(shape(columns, "t"), [b"2"]))
+            by_load.write(folded(shape(columns, "t"), [b"3"]))
+            assert (by_load.loads, by_load.taken_back) == (1, 1)
+            assert not loader.may_load(by_load.session.address)
+        finally:
+            db.query("SET GLOBAL local_infile=1")
+            loader._until.clear()
+    assert stored(db, "t") == [(b"1", b"3")]
+
+
+def test_a_transaction_that_is_gone_is_run_again(db: MariaDB) -> None:
+    """Outside a transaction a savepoint does not live until it is wanted: as if the server had rolled back."""
+    columns = {"v": Col(Family.INT, "TINYINT", st.nothing())}
+    create(db, columns, "t")
+    with both_ways(db) as (by_load, _):
+        rows = folded(shape(columns, "t"), [b"300"])
+        with pytest.raises(Retry):
+            Writer(by_load.session, Limits(load_rows_min=1), until_ts=7, keys=UniqueKeys()).folded(rows, thorough=False)
+
+
+@pytest.mark.parametrize("count", [999, 1000])
+def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) -> None:
+    """From binlogs over the blobs of a shuffle into a slot's chunk, with the limits that a drainer has."""
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    insert: list[tuple[TableInfo, Step]] = [
+        (info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)
+    ]
+    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0))
+    builder.add_all([transaction(insert, commit_ts=BEGIN_TS)])
+    work = merge_slot(builder.slots(1).values(), SQL_TEXT, 100, 200)
+    assert isinstance(work.folded[0].rows, NetColumns)
+    where = work.folded[0].shape
+    db.query(f"CREATE DATABASE IF NOT EXISTS `{where.schema}`")
+    db.query(f"CREATE TABLE `{where.schema}`.`{where.table}` (id INT PRIMARY KEY, v VARCHAR(255)) CHARSET=utf8mb4")
+    loader._until.clear()
+    before = loads(db)
+    destination = opened(db)
+    range_ = Intent(100, 200, 1, 10_000, 1, "all", ("a",))
+    result = destination.begin(range_).write(0, work)
+    assert destination.commit(range_, [result], 1) is None
+    destination.close(clean=True)
+    assert result.rows == count
+    assert loads(db) - before == (count >= 1000)
+    expected = [(n, f"v{n}, it's ),") for n in range(count)]
+    assert db.query(f"SELECT id, v FROM `{where.schema}`.`{where.table}` ORDER BY id") == expected

@@ -1,0 +1,141 @@
+"""Which tables are loaded, and by what statement; that a server reads it so is tested on a real one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from drainer.batch.work import Kind, Match, TableShape
+from drainer.changes.net_rows import NetColumns
+from drainer.row.family import Family
+from drainer.row.scalar import string_literal
+from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
+from drainer.sink.mysql.rows.table_column import Column
+
+
+def shape(*families: Family, names: str = "") -> TableShape:
+    columns = tuple(names.split()) or tuple(f"c{n}" for n in range(len(families)))
+    match = (Match.PLAIN,) * len(columns)
+    return TableShape(1, "d`b", "t", columns, (0,), "", (), match, families=tuple(f.value for f in families))
+
+
+def column(kind: str, charset: str = "", *, nullable: bool = True) -> Column:
+    return Column("", None, kind, charset, nullable)
+
+
+def test_the_statement() -> None:
+    of = shape(Family.INT, Family.BYTES, Family.TEXT, names="id b` v")
+    clause = clause_of(of, {"id": column("bigint"), "b`": column("blob"), "v": column("text", "utf8mb4")})
+    options = (
+        b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
+        rb" LINES STARTING BY '(' TERMINATED BY '),' (`id`,@drainer_1,`v`)"
+        b" SET `b```=UNHEX(SUBSTR(@drainer_1,3,LENGTH(@drainer_1)-3))"
+    )
+    assert clause == b" CHARACTER SET binary" + options
+    into = b"INTO TABLE `d``b`.`t` CHARACTER SET binary" + options
+    assert statement(of, clause, replaces=True) == b"LOAD DATA LOCAL INFILE 'rows' REPLACE " + into
+    assert statement(of, clause, replaces=False) == b"LOAD DATA LOCAL INFILE 'rows' " + into
+
+
+@pytest.mark.parametrize(
+    ("family", "charset", "taken_as"),
+    [
+        (Family.TEXT, "utf8mb4", b"binary"),
+        (Family.TEXT, "utf8mb3", b"utf8mb4"),
+        (Family.TEXT, "latin1", b"utf8mb4"),
+        (Family.JSON, "utf8mb4", b"binary"),
+        (Family.JSON, "", b"utf8mb4"),  # MySQL's own type, which takes no bytes
+    ],
+)
+def test_the_character_set_of_the_file(family: Family, charset: str, taken_as: bytes) -> None:
+    clause = clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column("longtext", charset)})
+    assert clause.startswith(b" CHARACTER SET " + taken_as + b" ")
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "value"),
+    [
+        (Family.ENUM, "enum", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (Family.SET, "set", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (Family.BIT, "bit", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (Family.INT, "year", b"CAST(@drainer_0 AS UNSIGNED)"),
+        (Family.BYTES, "binary", b"UNHEX(SUBSTR(@drainer_0,3,LENGTH(@drainer_0)-3))"),
+    ],
+)
+def test_what_a_string_would_not_be(family: Family, kind: str, value: bytes) -> None:
+    assert clause_of(shape(family), {"c0": column(kind)}).endswith(b" (@drainer_0) SET `c0`=" + value)
+
+
+def test_a_timestamp_that_is_not_null_is_assigned() -> None:
+    """Of a file's NULL a server would make the moment of loading, whatever its settings."""
+    at = shape(Family.DATETIME)
+    assert clause_of(at, {"c0": column("timestamp", nullable=False)}).endswith(b" (@drainer_0) SET `c0`=@drainer_0")
+    assert clause_of(at, {"c0": column("timestamp")}).endswith(b" (`c0`)")
+    assert clause_of(at, {"c0": column("datetime", nullable=False)}).endswith(b" (`c0`)")
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        (Family.INT, "enum"),
+        (Family.INT, "bit"),
+        (Family.INT, "varchar"),
+        (Family.INT, "decimal"),
+        (Family.DECIMAL, "int"),
+        (Family.FLOAT, "varchar"),
+        (Family.TEXT, "enum"),
+        (Family.TEXT, "blob"),
+        (Family.TEXT, "json"),
+        (Family.BYTES, "varchar"),
+        (Family.ENUM, "set"),
+        (Family.SET, "varchar"),
+        (Family.BIT, "binary"),
+        (Family.DATETIME, "date"),
+        (Family.JSON, "varchar"),
+        (Family.BYTES, "uuid"),
+    ],
+)
+def test_columns_of_another_type_are_left_to_statements(family: Family, kind: str) -> None:
+    assert clause_of(shape(Family.INT, family), {"c0": column("int"), "c1": column(kind)}) == b""
+
+
+def test_columns_that_nobody_knows_are_left_to_statements() -> None:
+    assert clause_of(shape(Family.INT, Family.INT), {"c0": column("int")}) == b""
+    untold = replace(shape(Family.INT), families=())
+    assert clause_of(untold, {"c0": column("int")}) == b""
+    assert clause_of(shape(Family.INT, names="ID"), {"id": column("int")}) != b""
+
+
+def test_the_file_of_columns_and_of_rows() -> None:
+    texts = pa.array([b"(1,'a'),", None, b"(3,NULL),"], pa.binary())
+    identity = pa.array([b"1", b"2", b"3"], pa.binary())
+    rows = NetColumns(identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
+    assert body_of(rows) == body_of([b"(1,'a')", b"(3,NULL)"]) == b"(1,'a'),(3,NULL),"
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_file_is_bounded(columns: bool) -> None:
+    def body(size: int) -> bytes | None:
+        rows = [b"('%b')" % (b"a" * 995), b"('%b')" % (b"a" * (size - 1005))]
+        if not columns:
+            return body_of(rows)
+        texts = pa.array([row + b"," for row in rows], pa.binary())
+        identity = pa.array([b"1", b"2"], pa.binary())
+        return body_of(NetColumns(identity, np.full(2, int(Kind.INSERT)), texts, {}).live())
+
+    assert len(body(BODY_BYTES_MAX) or b"") == BODY_BYTES_MAX
+    assert body(BODY_BYTES_MAX + 1) is None
+
+
+@pytest.mark.parametrize("text", [string_literal(b"\xff"), b"-0.0"])
+def test_a_file_has_no_such_literal(text: bytes) -> None:
+    for row in (b"(%b)", b"(%b,1)", b"(1,%b)", b"(1,%b,'x')"):
+        assert body_of([b"(1,2)", row % text]) is None
+
+
+@pytest.mark.parametrize("text", [b"X'00'", b"'x'", b"'fox'", b"-0.01", b"1-0.0", b"'-0.0'", b"-0.0e1"])
+def test_what_only_looks_like_it(text: bytes) -> None:
+    assert body_of([b"(1,%b,2)" % text]) == b"(1,%b,2)," % text

@@ -1,0 +1,198 @@
+"""When a load stays, when it is taken back, and when none is tried, with a session that answers as told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from drainer.batch.work import Match, TableShape
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError
+from drainer.sink.mysql.infile import Loaded
+from drainer.sink.mysql.rows import loader
+from drainer.sink.mysql.rows.loader import STATEMENTS_ONLY_S, Loader, leave_to_statements, may_load
+from drainer.sink.mysql.rows.unique_keys import UniqueKeys
+
+TABLE = TableShape(1, "d", "t", ("id", "e"), (0,), "", (), (Match.PLAIN,) * 2, families=("int", "enum"))
+ROWS = [b"(1,1)", b"(2,0)"]
+SAVEPOINT, BACK = b"SAVEPOINT drainer_load", b"ROLLBACK TO SAVEPOINT drainer_load"
+Warned = tuple[str, int, str]
+
+
+class Scripted:
+    """A session whose load ends with `answer`, or raises it."""
+
+    local_infile = True
+    address = "there:3306"
+
+    def __init__(
+        self, answer: Loaded | Exception | None, *warned: Warned, refuses: bytes = b"", digits: int | None = None
+    ) -> None:
+        self._digits = digits
+        self._answer = answer
+        self._warned = list(warned)
+        self._refuses = refuses
+        self.warning_count = len(warned)
+        self.ran: list[bytes] = []
+
+    def execute(self, sql: bytes) -> int:
+        self.ran.append(sql)
+        if sql == self._refuses:
+            raise ServerError(1305, "SAVEPOINT drainer_load does not exist", self.address)
+        return 0
+
+    def load(self, sql: bytes, rows: bytes) -> Loaded | None:
+        assert rows == b"(1,1),(2,0),"
+        self.ran.append(sql.split(b" INTO")[0])
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def warnings(self) -> list[Warned]:
+        return self._warned
+
+    def literal(self, value: str) -> bytes:
+        return b"'%s'" % value.encode()
+
+    def query(self, sql: bytes) -> list[tuple[object, ...]]:
+        if b"information_schema.COLUMNS" in sql:
+            return [("id", None, self._digits, "int", None, "NO"), ("e", "utf8mb4_bin", None, "enum", "utf8mb4", "YES")]
+        return []
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    loader._until.clear()
+    yield
+    loader._until.clear()
+
+
+def write(session: Scripted, keys: UniqueKeys | None = None, *, replaces: bool = True, rows_min: int = 2) -> bool:
+    server: Any = session
+    return Loader(server, keys or UniqueKeys(), rows_min).write(TABLE, ROWS, replaces=replaces)
+
+
+def stays(answer: Loaded | Exception | None, *warned: Warned) -> bool:
+    """Whether it does; what does not is taken back, and that table is not loaded again."""
+    session, keys = Scripted(answer, *warned), UniqueKeys()
+    wrote = write(session, keys)
+    assert session.ran == [SAVEPOINT, b"LOAD DATA LOCAL INFILE 'rows' REPLACE", *([] if wrote else [BACK])]
+    session.ran.clear()
+    assert write(session, keys) == wrote
+    assert bool(session.ran) == wrote
+    keys.forget()
+    assert write(session, keys) == wrote
+    assert session.ran
+    return wrote
+
+
+def test_a_load_of_which_all_is_well_stays() -> None:
+    assert stays(Loaded(2, 0, 0, 0))
+    assert stays(Loaded(2, 2, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, Loaded(1, 0, 0, 0), Loaded(3, 0, 0, 0), Loaded(2, 0, 1, 0), ServerError(1526, "no partition", "there")],
+)
+def test_a_load_that_the_server_counts_otherwise_is_taken_back(answer: Loaded | Exception | None) -> None:
+    assert not stays(answer)
+
+
+@pytest.mark.parametrize(
+    "warned",
+    [
+        ("Warning", 1264, "Out of range value for column 'id' at row 1"),
+        ("Warning", 1265, "Data truncated for column 'e' at row 1"),  # the value is not 0 there
+        ("Warning", 1265, "Data truncated for column 'e' at row 3"),
+        ("Warning", 1261, "Row 1 doesn't contain data for all columns"),
+        ("Warning", 1262, "Row 2 was truncated; it contained more data than there were input columns"),
+        ("Note", 1051, "Unknown table 'd.x'"),
+        ("Note", 1265, "Data truncated for column 'e' at row 1"),
+    ],
+)
+def test_a_load_with_a_warning_is_taken_back(warned: Warned) -> None:
+    assert not stays(Loaded(2, 0, 0, 1), warned)
+    harmless = ("Warning", 1265, "Data truncated for column 'e' at row 2")
+    assert not stays(Loaded(2, 0, 0, 2), harmless, warned)
+    assert stays(Loaded(2, 0, 0, 1), harmless)
+
+
+def test_warnings_that_cannot_be_read_count() -> None:
+    harmless = ("Warning", 1265, "Data truncated for column 'e' at row 2")
+    assert not stays(Loaded(2, 0, 0, 1))
+    assert not stays(Loaded(2, 0, 0, 2), harmless)
+
+
+def test_a_table_that_keeps_fewer_digits_is_left_to_statements() -> None:
+    """They look at each value: a server need not tell what it cuts off."""
+    at = replace(TABLE, fractions=(2, 0))
+    for digits, loaded in ((1, False), (2, True)):
+        session: Any = Scripted(Loaded(2, 0, 0, 0), digits=digits)
+        assert Loader(session, UniqueKeys(), 2).write(at, ROWS, replaces=True) == loaded
+
+
+def test_plain_inserts_are_loaded_without_replacing() -> None:
+    session = Scripted(Loaded(2, 0, 0, 0))
+    assert write(session, replaces=False)
+    assert session.ran == [SAVEPOINT, b"LOAD DATA LOCAL INFILE 'rows'"]
+
+
+def test_nothing_is_tried_where_it_may_not_be() -> None:
+    session = Scripted(Loaded(2, 0, 0, 0))
+    assert not write(session, rows_min=3)
+    session.local_infile = False
+    assert not write(session)
+    assert session.ran == []
+
+
+@pytest.mark.parametrize("code", [1064, 1148, 3948, 4166])
+def test_a_server_that_does_not_let_files_in_is_left_alone(code: int) -> None:
+    refusing = Scripted(ServerError(code, "no", "there:3306"))
+    assert not write(refusing)
+    assert refusing.ran[-1] == BACK
+    other = Scripted(Loaded(2, 0, 0, 0))
+    assert not write(other)
+    assert other.ran == []
+    other.address = "elsewhere:3306"
+    assert write(other)
+
+
+def test_an_error_of_one_table_is_that_tables_own() -> None:
+    assert not write(Scripted(ServerError(1644, "trigger", "there:3306")))
+    assert write(Scripted(Loaded(2, 0, 0, 0)))
+
+
+def test_a_connection_that_breaks_is_followed_by_statements() -> None:
+    """A proxy may break it each time; without this, a transaction would be tried that way for ever."""
+    with pytest.raises(ConnectionLost):
+        write(Scripted(ConnectionLost("gone")))
+    assert not may_load("there:3306")
+    assert not write(Scripted(Loaded(2, 0, 0, 0)))
+
+
+def test_a_server_is_tried_again_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(loader.time, "monotonic", lambda: now_s)
+    leave_to_statements("there:3306", "broken")
+    now_s += STATEMENTS_ONLY_S - 1
+    assert not may_load("there:3306")
+    now_s += 1
+    assert may_load("there:3306")
+
+
+def test_a_deadlock_runs_the_transaction_again() -> None:
+    session, keys = Scripted(Retry("deadlock")), UniqueKeys()
+    with pytest.raises(Retry, match="deadlock"):
+        write(session, keys)
+    assert BACK not in session.ran
+    assert write(Scripted(Loaded(2, 0, 0, 0)), keys)
+
+
+def test_a_transaction_that_the_server_rolled_back_is_run_again_by_statements() -> None:
+    keys = UniqueKeys()
+    with pytest.raises(Retry, match="gone"):
+        write(Scripted(ServerError(1020, "changed", "there:3306"), refuses=BACK), keys)
+    assert not write(Scripted(Loaded(2, 0, 0, 0)), keys)

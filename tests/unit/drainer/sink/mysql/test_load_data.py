@@ -11,7 +11,7 @@ import pytest
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.row.family import Family
-from drainer.row.scalar import string_literal
+from drainer.sink.mysql.rows.literals import string_literal
 from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
 from drainer.sink.mysql.rows.table_column import Column
 

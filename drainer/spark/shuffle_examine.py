@@ -15,7 +15,6 @@ from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
-from drainer.changes.claim_slots import merge_claims
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, unheard
@@ -47,7 +46,7 @@ class Examine:
                 yield from (("", piece) for piece in cut_blob(blob))
 
     def _conflict(self, blobs: list[bytes]) -> str:
-        open_questions = merge_claims(blobs)
+        open_questions = self.job.order.questions(blobs)
         found = open_questions.conflict or self.job.examiner.conflict(open_questions.probes)
         crash_point("drainer.mid_examine")
         return found

@@ -17,6 +17,7 @@ from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkFeed
 from drainer.spark.shuffle_apply import Fold
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 SLOTS = 4
 UNIQUE = table([("k", INT), ("u", not_null(INT))], handle="k", unique={"uu": ["u"]}, table_id=71, name="unique")
 BARE = table([("a", INT)], table_id=72, name="bare")
-ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), "mysql", SLOTS, frozenset({BARE.id}), True)
+ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), SQL_TEXT, SLOTS, frozenset({BARE.id}), True)
 INTENT = Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, "")
 
 

@@ -1,7 +1,6 @@
 """Measurements. Each prints a ratio to a ceiling or a peer taken in the same run; none is a test.
 
-    python -m bench.drainer    backlog to MariaDB: rows/s against a plain loader; bench.original where PEER_BIN is given
-    python -m bench.original   the Go drainer and this one on the same pumps
+    python -m bench.drainer    backlog to MariaDB: rows/s against a plain loader, and the Go drainer where it is given
     python -m bench.latency    commit to visible, two idle pumps
     python -m bench.pump       binlogs/s into one pump against raw appends, and the Go pump where it is given
     python -m bench.planner    planning by number of pumps, batches by number of tasks, the destination by connections

@@ -31,6 +31,7 @@ from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.decode import Decoder
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, Step, not_null, table, transaction, view_of
 
 LOOSE = FieldType(Tp.VARCHAR, 0, 80, 0, "utf8mb4", "utf8mb4_general_ci")
@@ -70,15 +71,15 @@ def by_columns(decoder: SegmentDecoder, payloads: list[bytes]) -> SegmentBuilder
 
 
 def by_rows(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(decoder)
+    builder = FoldBuilder(decoder, SQL_TEXT)
     builder.add_all(payloads)
     return builder
 
 
 def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
     columns, rows = (
-        SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(info), "mysql"),
+        SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(info)),
     )
 
     def both(what: str, ours: Callable[[], object], other: Callable[[], object]) -> None:
@@ -97,14 +98,14 @@ def measure(report: Report, name: str, info: TableInfo, payloads: list[bytes], c
     )
     both("to 4 slots", lambda: by_columns(columns, payloads).slots(4), lambda: by_rows(rows, payloads).slots(4))
     ours, theirs = by_columns(columns, payloads).slots(4).values(), by_rows(rows, payloads).slots(4).values()
-    both("merging slots", lambda: [merge_slot([b]) for b in ours], lambda: [merge_rows([b]) for b in theirs])
+    both("merging slots", lambda: [merge_slot([b], SQL_TEXT) for b in ours], lambda: [merge_rows([b]) for b in theirs])
 
 
 def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
     """What an inline batch of such a table costs until it is known that folding hides no conflict, and a spread one
     until it is known what to ask of the destination."""
-    columns = SegmentDecoder(view_of(KEYED), "mysql", columns_bytes_min=0, columns_rows_min=0)
-    rows = Decoder(view_of(KEYED), "mysql")
+    columns = SegmentDecoder(view_of(KEYED), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
+    rows = Decoder(view_of(KEYED))
 
     def checked(builder: SegmentBuilder | FoldBuilder) -> None:
         builder.finish(0, 1)
@@ -113,6 +114,9 @@ def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
     def cut(builder: SegmentBuilder | FoldBuilder) -> Parts:
         return builder.parts(4, goes_ahead=lambda _: False)
 
+    def merge_columns(blobs: list[bytes]) -> Questions:
+        return merge_claims(blobs, SQL_TEXT)
+
     def merged(merge: Callable[[list[bytes]], Questions], claims: dict[int, bytes]) -> None:
         assert all(not merge([blob]).conflict for blob in claims.values())
 
@@ -120,7 +124,7 @@ def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
     for what, own, other in (
         ("inline", lambda: checked(by_columns(columns, payloads)), lambda: checked(by_rows(rows, payloads))),
         ("to 4 slots", lambda: cut(by_columns(columns, payloads)), lambda: cut(by_rows(rows, payloads))),
-        ("merging claims", lambda: merged(merge_claims, ours), lambda: merged(merge_noted, theirs)),
+        ("merging claims", lambda: merged(merge_columns, ours), lambda: merged(merge_noted, theirs)),
     ):
         name = f"three keys {what}"
         report.add(f"{name}, by columns", least_us(own, count), "µs/row")
@@ -130,8 +134,8 @@ def three_keys(report: Report, payloads: list[bytes], count: int) -> None:
 
 def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
     columns, rows = (
-        SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0),
-        Decoder(view_of(info), "mysql"),
+        SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0),
+        Decoder(view_of(info)),
     )
     name = "three keys, " if info is KEYED else ""
     for count in SMALL:

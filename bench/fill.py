@@ -5,34 +5,37 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import grpc
 from binlog.pb import binlog_pb2, pump_ext_pb2, pump_ext_pb2_grpc
 from binlog.tidb.datum import encode_value
 from binlog.tidb.mutation import PrewriteValue
 
-from bench.sbtest import TABLE_ID, rows
+from bench.sbtest import SBTEST, TABLE_ID, Table, rows
 from bench.stack import peer_binary
 
 Pair = tuple[bytes, bytes]
 
 
-def transactions(count: int, rows_each: int, *, base: int = 1, seed: int = 1) -> Iterator[Pair]:
-    """(prewrite, commit) payloads of inserts into sbtest, timestamps from the wall clock as pumpload's."""
+def transactions(
+    count: int, rows_each: int, *, base: int = 1, seed: int = 0, table: Table = SBTEST, table_id: int = TABLE_ID
+) -> Iterator[Pair]:
+    """(prewrite, commit) payloads of inserts of ids from `base` on, timestamps from the wall clock as pumpload's. Those
+    of different seeds, up to 15, are different: of one transaction on two pumps a drainer applies one."""
     last = 0
-    source = rows(count * rows_each, seed)
+    source = rows(count * rows_each, seed, first=base, table=table)
     rng = random.Random(seed)
     for _ in range(count):
         value = PrewriteValue(1)
         for _ in range(rows_each):
             i, k, c, pad = next(source)
-            i += base - 1
             row = b"".join(encode_value(v) for v in (1, i, 2, k, 3, c.encode(), 4, pad.encode()))
-            value.insert(TABLE_ID, encode_value(i) + row)
+            value.insert(table_id, encode_value(i) + row)
         # The upper half of the millisecond's counter: the lower one is where a pump's fakes get theirs from.
-        last = max(last + 1, int(time.time() * 1000) << 18 | 1 << 17)
-        start, last = last, last + 1 + rng.randrange(3)
+        last = max(last + 16, int(time.time() * 1000) << 18 | 1 << 17 | seed)
+        start, last = last, last + 16 * (1 + rng.randrange(3))
         key = start.to_bytes(8, "big")
         prewrite = binlog_pb2.Binlog(
             tp=binlog_pb2.Prewrite, start_ts=start, commit_ts=0, prewrite_key=key, prewrite_value=value.serialize(),
@@ -44,14 +47,14 @@ def transactions(count: int, rows_each: int, *, base: int = 1, seed: int = 1) ->
         yield prewrite.SerializeToString(), commit.SerializeToString()
 
 
-def fill_batched(port: int, cluster_id: int, pairs: Sequence[Pair], *, batch: int = 500) -> float:
+def fill_batched(port: int, cluster_id: int, pairs: Iterable[Pair], *, batch: int = 500) -> float:
     """Write the pairs over the extension's stream, prewrites of a batch first; seconds taken. All must be durable."""
     stub = pump_ext_pb2_grpc.PumpExtStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
 
     def requests() -> Iterator[pump_ext_pb2.WriteBatchReq]:
         number = 0
-        for at in range(0, len(pairs), batch):
-            part = pairs[at : at + batch]
+        rest = iter(pairs)
+        while part := list(islice(rest, batch)):
             for kind in (0, 1):
                 number += 1
                 yield pump_ext_pb2.WriteBatchReq(

@@ -13,7 +13,7 @@ import time
 
 from bench.drainer import applied, make_archive, own_cluster_id
 from bench.report import Report
-from bench.sbtest import CREATE, TABLE_ID, jobs
+from bench.sbtest import SBTEST, TABLE_ID, jobs
 from bench.stack import running_stack
 from tests.integration.drainer.large_case import peak_rss, sbtest_rows, transaction, watched, write
 
@@ -29,7 +29,7 @@ def main() -> None:
     with running_stack(pumps=1) as (stack, mariadb):
         cluster = own_cluster_id(stack.endpoint)
         mariadb.query("CREATE DATABASE bench")
-        mariadb.query(CREATE.format(schema="bench"))
+        mariadb.query(SBTEST.create("bench"))
         (server,) = stack.servers
         assert server.process is not None
         pump_pid = server.process.pid

@@ -19,6 +19,7 @@ from drainer.batch.work import Folded, Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.connection import Session, connect
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Writer
 from tests.support.servers import MariaDB, running_mariadb
@@ -72,7 +73,7 @@ def _shuffled(texts: Iterator[bytes]) -> Sequence[bytes]:
 def net(shape: TableShape, texts: Sequence[bytes]) -> Folded:
     identity = pa.array([b"%020d" % n for n in range(len(texts))], pa.binary())
     first = np.full(len(texts), int(Kind.INSERT), np.int64)
-    return Folded(shape, NetColumns(identity, first, pa.array(texts, pa.binary()), {}))
+    return Folded(shape, NetColumns(SQL_TEXT, identity, first, pa.array(texts, pa.binary()), {}))
 
 
 def measure(

@@ -33,8 +33,8 @@ from binlog.cluster.registry import ROOT, Registry
 from binlog.pb import pump_ext_pb2 as ext
 from binlog.runtime.security import Security
 
+from bench.ceiling import PlainLoader
 from bench.report import Report
-from bench.sbtest import ceiling
 from drainer.apply.batch_planner import Mode, Plan, Sizes
 from drainer.pipeline import Pipeline
 from drainer.pumps.client import aio_channel
@@ -213,9 +213,9 @@ def measure_pumps(numbers: Sequence[int], rounds: int) -> None:
 def measure_connections(numbers: Sequence[int], rows: int) -> None:
     """What a destination takes from more executors than it has processors for."""
     report = Report("plain REPLACE into MariaDB, statements of 500 rows, by number of connections")
-    with running_mariadb("--innodb-log-file-size=512M") as mariadb:
+    with running_mariadb("--innodb-log-file-size=512M") as mariadb, PlainLoader(mariadb, rows) as loader:
         for number in numbers:
-            rate = ceiling(mariadb, rows, connections=number, rows_a_statement=500)
+            rate = loader.replace(connections=number)
             report.add(f"{number} connections", rate, "rows/s")
             report.ratio(f"{number} connections", f"{min(numbers)} connections")
 

@@ -28,6 +28,7 @@ from bench.report import Report
 from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
 
 RUNS = 5
@@ -122,7 +123,7 @@ def format_ready(count: int) -> None:
 
 
 def fold(decoder: Decoder, payloads: list[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(decoder)
+    builder = FoldBuilder(decoder, SQL_TEXT)
     builder.add_all(payloads)
     return builder
 

@@ -1,21 +1,41 @@
-"""The table that pumpload writes, its Job, its rows as binlogs, and the plain loader that is the ceiling."""
+"""Sysbench's table and two more of the same columns: their CREATE, their jobs, rows of them.
+
+`SBTEST` is the table that sysbench makes, with its secondary key on `k`; pumpload writes its rows too. `UNIQUE` has
+three unique keys beside its primary key, `KEYLESS` has no key.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from bench.report import timed
-from tests.support.servers import MariaDB
-
 TABLE_ID = 1
-CREATE = (
-    "CREATE TABLE {schema}.sbtest (id BIGINT NOT NULL PRIMARY KEY, k INT NOT NULL, "
-    "c CHAR(120) NOT NULL, pad CHAR(60) NOT NULL) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
-)
+# Column flags of TiDB: NOT NULL, and a default that is none.
+_PLAIN_FLAG, _PRIMARY_FLAG = 4097, 4099
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table `sbtest` of the columns id, k, c and pad. `primary`: whether id is its primary key; `indexes`: the
+    others, as (name, column, unique)."""
+
+    primary: bool
+    indexes: tuple[tuple[str, str, bool], ...]
+
+    def create(self, schema: str) -> str:
+        """CREATE TABLE `schema`.sbtest."""
+        keys = ["PRIMARY KEY (id)"] if self.primary else []
+        keys += [f"{'UNIQUE ' if unique else ''}KEY {name} ({column})" for name, column, unique in self.indexes]
+        columns = ["id BIGINT NOT NULL", "k INT NOT NULL", "c CHAR(120) NOT NULL", "pad CHAR(60) NOT NULL"]
+        return f"CREATE TABLE {schema}.sbtest ({', '.join(columns + keys)}) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+
+
+SBTEST = Table(True, (("k_1", "k", False),))
+UNIQUE = Table(True, (("uk_k", "k", True), ("uk_c", "c", True), ("uk_pad", "pad", True)))
+KEYLESS = Table(False, ())
 
 
 def _column(number: int, name: str, tp: int, flag: int, flen: int, charset: str) -> dict[str, Any]:
@@ -40,22 +60,44 @@ def _column(number: int, name: str, tp: int, flag: int, flen: int, charset: str)
     }
 
 
-def jobs(table_id: int = TABLE_ID, schema: str = "bench") -> str:
-    """DDL history that knows `schema`.sbtest from schema version 1 on: long before any row that pumpload writes."""
-    table = {
+def _index(number: int, name: str, column: str, offset: int, unique: bool) -> dict[str, Any]:
+    return {
+        "id": number,
+        "idx_name": {"O": name, "L": name},
+        "tbl_name": {"O": "", "L": ""},
+        "idx_cols": [{"name": {"O": column, "L": column}, "offset": offset, "length": -1}],
+        "is_unique": unique,
+        "is_primary": False,
+        "is_invisible": False,
+        "state": 5,
+        "comment": "",
+        "index_type": 1,
+    }
+
+
+def jobs(table: Table = SBTEST, *, table_id: int = TABLE_ID, schema: str = "bench") -> str:
+    """DDL history that knows `schema`.sbtest from schema version 1 on: long before any row that is written."""
+    columns = [
+        _column(1, "id", 8, _PRIMARY_FLAG if table.primary else _PLAIN_FLAG, 20, "binary"),
+        _column(2, "k", 3, _PLAIN_FLAG, 11, "binary"),
+        _column(3, "c", 254, _PLAIN_FLAG, 120, "utf8mb4"),
+        _column(4, "pad", 254, _PLAIN_FLAG, 60, "utf8mb4"),
+    ]
+    names = [column["name"]["O"] for column in columns]
+    info = {
         "id": table_id,
         "name": {"O": "sbtest", "L": "sbtest"},
         "charset": "utf8mb4",
         "collate": "utf8mb4_bin",
-        "cols": [
-            _column(1, "id", 8, 4099, 20, "binary"),
-            _column(2, "k", 3, 4097, 11, "binary"),
-            _column(3, "c", 254, 4097, 120, "utf8mb4"),
-            _column(4, "pad", 254, 4097, 60, "utf8mb4"),
+        "cols": columns,
+        "index_info": [
+            _index(number, name, column, names.index(column), unique)
+            for number, (name, column, unique) in enumerate(table.indexes, 1)
         ],
-        "index_info": None,
+        "max_col_id": len(columns),
+        "max_idx_id": len(table.indexes),
         "state": 5,
-        "pk_is_handle": True,
+        "pk_is_handle": table.primary,
         "is_common_handle": False,
         "version": 5,
     }
@@ -81,46 +123,18 @@ def jobs(table_id: int = TABLE_ID, schema: str = "bench") -> str:
         "type": 3,
         "table_id": table_id,
         "schema_name": schema,
-        "query": CREATE.format(schema=schema),
+        "query": table.create(schema),
         **shared,
-        "binlog": {"SchemaVersion": 1, "DBInfo": None, "TableInfo": table, "FinishedTS": 1},
+        "binlog": {"SchemaVersion": 1, "DBInfo": None, "TableInfo": info, "FinishedTS": 1},
     }
     return json.dumps([create_schema, create_table])
 
 
-def rows(count: int, seed: int = 1) -> Iterator[tuple[int, int, str, str]]:
+def rows(count: int, seed: int = 1, *, first: int = 1, table: Table = SBTEST) -> Iterator[tuple[int, int, str, str]]:
+    """(id, k, c, pad) with ids from `first` on. c and pad have 63 random bits; k is random, or one of its own for each
+    id where the table has it unique."""
     rng = random.Random(seed)
-    for number in range(1, count + 1):
-        yield number, rng.randrange(1_000_000), f"{rng.getrandbits(63):0120d}", f"{rng.getrandbits(63):060d}"
-
-
-def ceiling(mariadb: MariaDB, count: int, *, connections: int, rows_a_statement: int) -> float:
-    """Rows a second of plain multi-row REPLACE over some connections: what the server takes when nothing else works."""
-    mariadb.query("CREATE DATABASE IF NOT EXISTS ceiling")
-    mariadb.query("DROP TABLE IF EXISTS ceiling.sbtest")
-    mariadb.query(CREATE.format(schema="ceiling"))
-    statements: list[list[bytes]] = [[] for _ in range(connections)]
-    batch: list[str] = []
-    for number, (i, k, c, pad) in enumerate(rows(count), 1):
-        batch.append(f"({i},{k},'{c}','{pad}')")
-        if len(batch) == rows_a_statement or number == count:
-            text = "REPLACE INTO ceiling.sbtest (id,k,c,pad) VALUES " + ",".join(batch)
-            statements[(number // rows_a_statement) % connections].append(text.encode())
-            batch = []
-
-    def load(mine: list[bytes]) -> None:
-        with mariadb.connect(autocommit=False) as connection:
-            for n, statement in enumerate(mine, 1):
-                connection.query(statement)
-                if n % 20 == 0:
-                    connection.commit()
-            connection.commit()
-
-    threads = [threading.Thread(target=load, args=(mine,)) for mine in statements]
-    with timed() as watch:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    mariadb.query("DROP DATABASE ceiling")
-    return count / watch.seconds
+    unique = any(column == "k" and unique for _, column, unique in table.indexes)
+    for number in range(first, first + count):
+        k = number * 48_271 % 0x7FFFFFFF if unique else rng.randrange(1_000_000)
+        yield number, k, f"{rng.getrandbits(63):0120d}", f"{rng.getrandbits(63):060d}"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,12 +90,14 @@ class Stack:
 
 
 @contextlib.contextmanager
-def running_stack(*, pumps: int, endpoint: str | None = None) -> Iterator[tuple[Stack, MariaDB]]:
-    """A fresh etcd (or the one given), so many pumps of ours, and a MariaDB with fdatasync on commit as it comes."""
+def running_stack(
+    *, pumps: int, endpoint: str | None = None, mariadb_options: Sequence[str] = ("--innodb-log-file-size=512M",)
+) -> Iterator[tuple[Stack, MariaDB]]:
+    """A fresh etcd (or the one given), so many pumps of ours, and a MariaDB that does not sync its files."""
     directory = Path(tempfile.mkdtemp(prefix="bench-"))
     with contextlib.ExitStack() as stack:
         url = endpoint or stack.enter_context(running_etcd()).endpoint
-        mariadb = stack.enter_context(running_mariadb("--innodb-log-file-size=512M"))
+        mariadb = stack.enter_context(running_mariadb(*mariadb_options))
         found = Stack(directory, url)
         try:
             for number in range(pumps):

@@ -3,7 +3,8 @@
     plan ─► inline:  messages ─► binlogs in commit order ─► walk ─┬► Rows ─► fold ─► destination.apply
                                                                   └► Ddl ─────────► destination.ddl
          ├► large:   spool ─► as inline, the large transaction in pieces: destination.apply_pieces
-         └► spread:  examine ─► begin(intent) ─► executors: fold ─► by slot ─► write ─► commit
+         └► spread:  executors: fold ─► by slot ─► examine ─► begin(intent) ─► write ─► commit
+                     └──── read ─────────────┘     └──── run, after the batch before ───┘
 
 Only the destination's position counts: a batch that fails is continued from there.
 """
@@ -110,6 +111,14 @@ class Pipeline:
         with self._lock:
             yield
 
+    def read(self, plan: Plan, feed: Feed) -> None:
+        """Have a batch read that can be before its turn, while the one before it is applied: one with a `fold`, which
+        depends on nothing but the schema. Applies nothing. Raises NotSpread and what reading and decoding raise."""
+        if plan.fold is None or self._stop.is_set():
+            return
+        with _failures_reported():
+            self._spreading.read(plan, feed)
+
     def run(self, plan: Plan, feed: Feed) -> None:
         """Apply a whole batch. Raises BatchRefused, Stopped, and what the destination and the schema raise."""
         with self._lock:
@@ -146,16 +155,11 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _reported(self) -> Iterator[None]:
-        """Report the current batch to the status page: its start, and its error until a batch succeeds."""
+        """What the status page says of the batch that is applied: since when, and why it failed until one succeeds."""
         self.progress.batch_since_s = time.time()
         try:
-            yield
-        except Stopped:
-            raise
-        except Exception as error:
-            FAILURES.failed("batch", error, tries=TRIES_REPORTED)
-            raise
-        else:
+            with _failures_reported():
+                yield
             FAILURES.clear("batch")
         finally:
             self.progress.batch_since_s = 0.0
@@ -172,3 +176,14 @@ class Pipeline:
                 f"batch ({plan.after_ts}, {plan.until_ts}] does not begin at the destination's position "
                 f"{self.progress.position_ts}"
             )
+
+
+@contextlib.contextmanager
+def _failures_reported() -> Iterator[None]:
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        FAILURES.failed("batch", error, tries=TRIES_REPORTED)
+        raise

@@ -86,11 +86,27 @@ class Spreading:
             self._slots = min(2 * tasks, SLOTS_MAX)
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:
-        """What the tasks that read a spread batch can do at once, which saves a way through the JVM. None where rows
-        may turn out to need a schema that is not known yet: then the batch must be readable twice."""
-        if plan.mode is not Mode.SPREAD or not self._supply.complete or self._leaves_out(plan):
+        """What the tasks that read a spread batch do with it at once. None where the batch must be readable twice: it
+        is to go inline, or it is open and an unknown column of its rows must be left out, as it was when it was begun.
+        """
+        open_and_unsure = plan.intent is not None and not self._supply.complete
+        if plan.mode is not Mode.SPREAD or open_and_unsure or self._leaves_out(plan):
             return None
         return self._order(self._intent(plan).slots, fresh=plan.intent is None)
+
+    def read(self, plan: Plan, feed: Feed) -> None:
+        """Have a batch with a `fold` pulled and folded, which changes nothing: the one before it may be applied
+        meanwhile. Raises NotSpread where rows need a schema that is not known yet (rule 14), with what is known now
+        or, on the next plan, inline."""
+        assert plan.fold is not None
+        try:
+            feed.read(plan.fold, folded=True)
+        except (TableUnverified, UnknownColumn) as error:
+            if plan.intent is not None:
+                raise
+            if not isinstance(error, TableUnverified) or not self._supply.verify(error):
+                self.inline_until = plan.until_ts
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
     def run(self, plan: Plan, feed: Feed) -> bool:
         """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
@@ -98,7 +114,9 @@ class Spreading:
         if self._leaves_out(plan):
             return False
         intent = self._intent(plan)
-        if not self._supply.complete and not self._decodable(plan, feed, intent):
+        if plan.fold is not None:
+            self.read(plan, feed)
+        elif not self._supply.complete and not self._decodable(plan, feed, intent):
             return False
         order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
         writer = self._begun(plan, feed, intent, order)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
+from drainer.order.probes import Questions
+from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import Dialect, Segment, Slotting
+from drainer.sink.base import Segment, Slotting
 
 if TYPE_CHECKING:
     from drainer.changes.segment import SegmentBuilder, SegmentDecoder
@@ -79,6 +81,10 @@ class ReadOrder(Protocol):
         """One slot's segment from the blobs of all parts."""
         ...
 
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        """What the claims of a slot leave open, from the blobs of all parts."""
+        ...
+
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         """The commit_ts of the last change of a key among a slot's blobs; 0: not known."""
         ...
@@ -86,11 +92,11 @@ class ReadOrder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoldOrder:
-    """Decode with `view` for a destination of `dialect`, fold, and cut into `slots`. `ahead`: ids of tables that slots
-    get no rows of, for these go ahead. `examined`: as of ReadOrder."""
+    """Decode with `view` for a destination that writes rows in `format`, fold, and cut into `slots`. `ahead`: ids of
+    tables that slots get no rows of, for these go ahead. `examined`: as of ReadOrder."""
 
     view: PackedView
-    dialect: Dialect
+    format: Format
     slots: int
     ahead: frozenset[int] = frozenset()
     examined: bool = False
@@ -102,7 +108,7 @@ class FoldOrder:
     def decoder(self) -> SegmentDecoder:
         from drainer.changes.segment import SegmentDecoder
 
-        return SegmentDecoder(self.view.opened(), self.dialect)
+        return SegmentDecoder(self.view.opened(), self.format)
 
     def builder(self, decoder: SegmentDecoder) -> SegmentBuilder:
         from drainer.changes.segment import SegmentBuilder
@@ -121,7 +127,12 @@ class FoldOrder:
     ) -> SegmentWork:
         from drainer.changes.slots import merge_slot
 
-        return merge_slot(blobs, after_ts, until_ts)
+        return merge_slot(blobs, self.format, after_ts, until_ts)
+
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        from drainer.changes.claim_slots import merge_claims
+
+        return merge_claims(blobs, self.format)
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         from drainer.changes.slots import last_change
@@ -159,6 +170,9 @@ class ChangesOrder:
         from drainer.changes.stream import merge
 
         return merge(decoder(), blobs, after_ts, until_ts)
+
+    def questions(self, blobs: Iterable[bytes]) -> Questions:
+        return Questions("", ())  # nothing of it is examined
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
         return 0

@@ -58,6 +58,11 @@ class Feed(Protocol):
         """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
         ...
 
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
+        """Pull and fold the whole batch now; what is asked behind this finds it by slot. Changes nothing. Raises what
+        pulling and decoding raise."""
+        ...
+
     def examine(self, job: ExamineJob) -> Examined:
         """Fold on executors, look for conflicts by value, and bring to the driver what goes ahead."""
         ...

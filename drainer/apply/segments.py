@@ -13,8 +13,9 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION
+from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Dialect, Examination, Segment, Slotting, Wants
+from drainer.sink.base import AnySink, Examination, Segment, Slotting, Wants
 
 Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_ts and until_ts to its segment
 
@@ -66,7 +67,7 @@ class Segments(Protocol):
 
 def segments_for(sink: AnySink) -> Segments:
     if sink.wants is Wants.NET:
-        return NetSegments(sink.dialect)
+        return NetSegments(sink.format)
     return ChangeSegments(sink.slotting)
 
 
@@ -96,16 +97,16 @@ class _NetDecoder:
 class NetSegments:
     """The last state of each key."""
 
-    dialect: Dialect
+    format: Format
     cut_version: int = HASH_VERSION
     slots: int | None = None
 
     def decoder(self, view: SchemaView) -> RowDecoder:
-        return _NetDecoder(SegmentDecoder(view, self.dialect))
+        return _NetDecoder(SegmentDecoder(view, self.format))
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
         ahead = examination.ahead if examination is not None else frozenset()
-        return FoldOrder(view, self.dialect, slots, ahead, examined and examination is not None)
+        return FoldOrder(view, self.format, slots, ahead, examined and examination is not None)
 
     def shown_keys(self, segment: SegmentWork, schema: str, table: str) -> str:
         return shown_keys(segment, schema, table)

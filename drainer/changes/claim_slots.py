@@ -31,6 +31,7 @@ from drainer.order.errors import BlobError
 from drainer.order.probes import PackedTable, Questions, merge_packed
 from drainer.order.slot import table_seed
 from drainer.row.family import Family
+from drainer.row.format import Format
 
 BLOB_VERSION: Final = 17  # changes/slots.py has 16
 _HEAD: Final = Struct("<BII")
@@ -127,13 +128,13 @@ class _Key:
     blocks: list[Claims] = field(default_factory=list)
 
 
-def merge_claims(blobs: Iterable[bytes]) -> Questions:
+def merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
     """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
     with collector_paused():
-        return _merge_claims(blobs)
+        return _merge_claims(blobs, format_)
 
 
-def _merge_claims(blobs: Iterable[bytes]) -> Questions:
+def _merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
     keys: dict[tuple[int, tuple[int, ...]], _Key] = {}
     packed: list[PackedTable] = []
     for blob in blobs:
@@ -149,12 +150,13 @@ def _merge_claims(blobs: Iterable[bytes]) -> Questions:
         else:
             key.blocks += _noted(table, key.blocks[0].shown is not None)
     found = [merge_packed(rows)]
-    found += [questions_of(one.of.shape, one.of.places, one.of.families, one.of.key_families, one.blocks)
-              for _, one in sorted(keys.items())]  # fmt: skip
-    for one in found:
-        if one.conflict:
-            return one
-    return Questions("", tuple(probe for one in found for probe in one.probes))
+    for _, one in sorted(keys.items()):
+        of = one.of
+        found.append(questions_of(of.shape, of.places, of.families, of.key_families, one.blocks, format_))
+    for asked in found:
+        if asked.conflict:
+            return asked
+    return Questions("", tuple(probe for asked in found for probe in asked.probes))
 
 
 def _unpack(blob: bytes) -> tuple[bytes, list[tuple[Claimed, Claims]]]:

@@ -17,19 +17,25 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from binlog.errors import DecodeError
 from binlog.tidb.table import TableInfo
 
 from drainer.batch.work import Kind, TableShape
 from drainer.changes.reading import RowReader
 from drainer.changes.scan import Rows
 from drainer.changes.vector import Ints, Mask, Words
+from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
+from drainer.row.family import Family
 from drainer.row.form import Form
+from drainer.row.text import shown_as
+from drainer.row.usual import Cells
 from drainer.schema.view import SchemaView, TableVersions
 
-# Fewer rows of one kind than this are read one by one: reading in step costs the same for 1 and for 1,000.
-VECTOR_ROWS_MIN: Final = 16
+# Fewer rows of one kind than this are read one by one, at some 4 µs each: reading in step takes a millisecond and more
+# for each kind, however few there are (python -m bench.columns).
+VECTOR_ROWS_MIN: Final = 256
 
 Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None where a column was not wanted
 
@@ -55,7 +61,7 @@ class Changes:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        return tuple(target.form for target in self.codec.layout.targets)
+        return self.codec.forms
 
     def __len__(self) -> int:
         return len(self.order)
@@ -90,10 +96,10 @@ class ColumnDecoder:
     """Decodes under one view. Keeps what it has made for each table and schema_version; not for several threads."""
 
     def __init__(
-        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, beside: Decoder | None = None
+        self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, decoder: Decoder | None = None
     ) -> None:
-        """`beside`: as of Decoder."""
-        self.decoder = Decoder(view, "carrier", beside=beside)
+        """`decoder`: one of this view that others use, too."""
+        self.decoder = decoder or Decoder(view)
         self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
         self._vector_rows_min = vector_rows_min
 
@@ -146,14 +152,14 @@ class ColumnDecoder:
                 continue
             reader = self._reader(codec) if len(rows) >= self._vector_rows_min else None
             if reader is None:
-                yield _one_by_one(codec, kind, rows, wanted_old)
+                yield _one_by_one(codec, kind, rows, wanted_old, whole=whole)
                 continue
             good, old, new = _in_step(reader, kind, rows, wanted_old, every)
             if good.all():
                 yield _changes(codec, kind, rows, old, new)
                 continue
             yield _changes(codec, kind, rows.take(good), old, new)
-            yield _one_by_one(codec, kind, rows.take(~good), wanted_old)
+            yield _one_by_one(codec, kind, rows.take(~good), wanted_old, whole=whole)
 
     def _reader(self, codec: Codec) -> RowReader | None:
         found = self._readers.get(id(codec))
@@ -188,17 +194,48 @@ def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Col
     return Changes(codec, kind, rows.commit_ts, rows.start_ts, rows.sequence, rows.order, old, new)
 
 
-def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int]) -> Changes:
-    """The general way, in the rows' own order, so that its error is that of the first of them."""
-    images: list[tuple[tuple[object, ...], ...]] = [()] * len(rows)
+def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int], *, whole: bool) -> Changes:
+    """In the rows' own order, so that its error is that of the first of them. `whole`: every change is wanted, so a
+    number that is none of its SET or BIT is refused here; else it is where it is written."""
+    codec = codec.asking_for(wanted_old)
+    olds: list[Cells] = [()] * len(rows)
+    news: list[Cells] = [()] * len(rows)
     for number in np.argsort(rows.order, kind="stable").tolist():
-        images[number] = codec.cells(kind, rows.row(number), int(rows.commit_ts[number]))
-    targets = codec.layout.targets
+        old, new = codec.images(kind, rows.row(number), int(rows.commit_ts[number]))
+        olds[number], news[number] = old or (), new or ()
+    forms = codec.forms
 
-    def columns(image: int, wanted: Sequence[int]) -> Columns:
-        arrays = [pa.array([one[image][at] for one in images], targets[at].carrier_type) for at in wanted]
-        return _spread(arrays, wanted, len(targets))
+    def columns(images: list[Cells], wanted: Sequence[int]) -> Columns:
+        arrays = [_array(codec, forms[at], [one[at] for one in images], rows, whole) for at in wanted]
+        return _spread(arrays, wanted, len(forms))
 
-    old = None if kind is Kind.INSERT else columns(0, wanted_old)
-    new = None if kind is Kind.DELETE else columns(-1, range(len(targets)))
-    return _changes(codec, kind, rows, old, new)
+    old_columns = None if kind is Kind.INSERT else columns(olds, wanted_old)
+    new_columns = None if kind is Kind.DELETE else columns(news, range(len(forms)))
+    return _changes(codec, kind, rows, old_columns, new_columns)
+
+
+def _array(codec: Codec, form: Form, values: list[Carrier], rows: Rows, is_checked: bool) -> Any:
+    """DecodeError, naming table and commit_ts, of a number beyond the column's type, which a column cannot hold, and
+    where `is_checked` of one beyond a SET or BIT."""
+    if is_checked and form.family in (Family.SET, Family.BIT):
+        _check(codec, form, values, rows)
+    try:
+        return pa.array(values, form.carrier_type)
+    except (OverflowError, pa.ArrowInvalid):
+        for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
+            try:
+                pa.array([value], form.carrier_type)
+            except (OverflowError, pa.ArrowInvalid):
+                detail = f"{value!r:.100} does not fit"
+                codec.fail(DecodeError(f"{form.kind.mysql_name} value", offset=0, detail=detail), commit_ts)
+        raise
+
+
+def _check(codec: Codec, form: Form, values: list[Carrier], rows: Rows) -> None:
+    show = shown_as(form)
+    for value, commit_ts in zip(values, rows.commit_ts.tolist(), strict=True):
+        try:
+            if value is not None:
+                show(value)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)

@@ -1,4 +1,4 @@
-"""Changes of one table to the last state of each key (rules 9, 10, 12 and 21), for a destination of the MySQL family.
+"""Changes of one table to the last state of each key (rules 9, 10, 12 and 21).
 
 A state is what row.table.NetState says, as columns. States of parts of a batch, which may be cut anywhere, are merged
 by the same rule: the later row, the earlier beginning, and every image that was written or read before it.
@@ -16,22 +16,21 @@ import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
-from drainer.changes import mysql
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.key import IDENTITY_BYTES, Keys, concat_keys, keys_from, keys_of, ranks
 from drainer.changes.vector import Ints, Mask, Words
 from drainer.order.key_states import NetState, in_one_order
+from drainer.row.format import Format
 from drainer.row.key import FoldKey
 
-ROW_END = b"),"  # so that rows that follow one another are the body of a statement
 Gone = dict[int, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class States:
     """One table's keys, each once, in the order of `identity` (row.key.identity). `first`: what its first change was
-    (plan.Kind), at (first_ts, first_sequence); `row`: its last one as the text of a tuple and ROW_END, NULL when the
-    key is dead, of (last_ts, last_sequence). `image`: the key as last written, where it can be written in several ways
+    (plan.Kind), at (first_ts, first_sequence); `row`: its last one as a packed row, NULL when the key is
+    dead, of (last_ts, last_sequence). `image`: the key as last written, where it can be written in several ways
     (FoldKey.imaged), else None; `gone`: by place, the images to delete, for those that have any. `of_number`: the key
     is one whole number."""
 
@@ -105,11 +104,11 @@ def _grouped(keys: Keys, *place: Any) -> _Groups:
     return _Groups(key_of, order[starts], order[np.append(starts[1:], len(order)) - 1])
 
 
-def net_of(key: FoldKey, changes: Sequence[Changes]) -> States | None:
+def net_of(key: FoldKey, changes: Sequence[Changes], format_: Format) -> States | None:
     """The states of the keys that some changes of one table touch; `order` tells which came first. None of no change.
 
     DecodeError for a value that cannot be written, and for a NULL in the key, which names no row."""
-    events = _events(key, changes)
+    events = _events(key, changes, format_)
     if not events.keys:
         return None
     keys = concat_keys(events.keys)
@@ -119,7 +118,7 @@ def net_of(key: FoldKey, changes: Sequence[Changes]) -> States | None:
     index = np.concatenate(events.index)
     first = np.repeat([int(kind) for kind in events.first], sizes)
     meta = _meta(changes, events)
-    row = _rows(changes, events, source[groups.last], index[groups.last])
+    row = _rows(changes, events, source[groups.last], index[groups.last], format_)
     gone, image = _gone(key, events, groups, row, sizes)
     return States(
         keys.identity.take(pa.array(groups.last)),
@@ -142,7 +141,7 @@ def _meta(changes: Sequence[Changes], events: _Events) -> tuple[Words, Ints]:
     return commit_ts, np.concatenate([changes[of].sequence[index] for of, index in pairs])
 
 
-def _events(key: FoldKey, changes: Sequence[Changes]) -> _Events:
+def _events(key: FoldKey, changes: Sequence[Changes], format_: Format) -> _Events:
     events = _Events()
 
     def add(of: int, kind: Kind, keys: Keys, place: Ints, index: Ints, image: Any | None) -> None:
@@ -157,29 +156,29 @@ def _events(key: FoldKey, changes: Sequence[Changes]) -> _Events:
     for of, one in enumerate(changes):
         every, place = np.arange(len(one)), one.order * 2 + 1
         if one.kind is Kind.DELETE:
-            old, image = _keyed(key, one, one.old, images=True)
+            old, image = _keyed(key, one, one.old, format_)
             add(of, Kind.DELETE, old, place, every, image)
             continue
-        new, image = _keyed(key, one, one.new, images=key.imaged)
+        new, image = _keyed(key, one, one.new, format_ if key.imaged else None)
         if one.kind is Kind.INSERT:
             add(of, Kind.INSERT, new, place, every, image)
             continue
-        old, _ = _keyed(key, one, one.old, images=False)
+        old, _ = _keyed(key, one, one.old, None)
         stays = _equal(old, new)
         moved = np.flatnonzero(~stays)
         if moved.size:  # a change of key is a delete of the old one and an insert of the new one
-            _, left = _keyed(key, one, one.old, images=True)
+            _, left = _keyed(key, one, one.old, format_)
             add(of, Kind.DELETE, _some(old, moved), place[moved] - 1, moved, _taken(left, moved))
             add(of, Kind.INSERT, _some(new, moved), place[moved], moved, _taken(image, moved))
         kept = every if not moved.size else np.flatnonzero(stays)
         add(of, Kind.UPDATE, _some(new, kept) if moved.size else new, place[kept], kept, _taken(image, kept))
         if key.imaged and len(kept):
-            events.read.append((len(events.keys) - 1, _taken(_keyed(key, one, one.old, images=True)[1], kept)))
+            events.read.append((len(events.keys) - 1, _taken(_keyed(key, one, one.old, format_)[1], kept)))
     return events
 
 
-def _keyed(key: FoldKey, one: Changes, columns: Columns | None, *, images: bool) -> tuple[Keys, Any | None]:
-    """Keys of one image of the changes, and as a destination matches them."""
+def _keyed(key: FoldKey, one: Changes, columns: Columns | None, images: Format | None) -> tuple[Keys, Any | None]:
+    """Keys of one image of the changes, and as the destination matches them."""
     assert columns is not None
     forms = one.forms
     for at in key.columns:
@@ -188,7 +187,9 @@ def _keyed(key: FoldKey, one: Changes, columns: Columns | None, *, images: bool)
             shape = one.shape
             place = f"`{shape.schema}`.`{shape.table}` (table id {shape.table_id}, commit_ts {one.commit_ts[number]})"
             raise DecodeError(f"row of {place}: key", offset=0, detail=f"{key.name} has a NULL")
-    image = mysql.tuples([forms[at] for at in key.columns], [columns[at] for at in key.columns]) if images else None
+    image = None
+    if images is not None:
+        image = images.packed_keys([forms[at] for at in key.columns], [columns[at] for at in key.columns])
     return keys_of(key, forms, columns), image
 
 
@@ -209,8 +210,8 @@ def _taken(column: Any | None, chosen: Ints) -> Any | None:
     return None if column is None else column.take(pa.array(chosen))
 
 
-def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints) -> Any:
-    """The text of each key's last row, NULL where the last event took it away. `block`, `index`: of each key."""
+def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints, format_: Format) -> Any:
+    """Each key's last row, packed, NULL where the last event took it away. `block`, `index`: of each key."""
     place = np.full(len(block), -1, np.int64)
     found, count = [], 0
     for number, of in enumerate(events.changes):
@@ -222,7 +223,7 @@ def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints)
         assert one.new is not None
         whole = len(chosen) == len(one) and bool((chosen == np.arange(len(one))).all())
         columns = one.new if whole else [column.take(pa.array(chosen)) for column in one.new]
-        found.append(mysql.tuples(one.forms, columns, ROW_END))
+        found.append(format_.packed_rows(one.forms, columns))
         place[mine] = np.arange(count, count + len(mine))
         count += len(mine)
     if not found:
@@ -266,7 +267,7 @@ def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> Gone:
     return {at: in_one_order(some) for at, some in found.items()}  # type: ignore[misc]
 
 
-def states_from(rows: Sequence[NetState], *, of_number: bool) -> States:
+def states_from(rows: Sequence[NetState], format_: Format, *, of_number: bool) -> States:
     """States that were made one by one. `of_number`: as of States, if the identities show nothing else."""
     columns = list(zip(*sorted(rows), strict=True))
     identity, first, first_ts, first_sequence, last_ts, last_sequence, row, image, gone = columns
@@ -278,9 +279,9 @@ def states_from(rows: Sequence[NetState], *, of_number: bool) -> States:
         np.array(first_sequence, np.int64),
         np.array(last_ts, np.uint64),
         np.array(last_sequence, np.int64),
-        pa.array([None if one is None else one + ROW_END[1:] for one in row], pa.binary()),
-        pa.array(image, pa.binary()) if imaged else None,
-        {at: some for at, some in enumerate(gone) if some},
+        pa.array([None if one is None else format_.pack(one) for one in row], pa.binary()),
+        pa.array([format_.pack_key(one) for one in image], pa.binary()) if imaged else None,
+        {at: tuple([format_.pack_key(one) for one in some]) for at, some in enumerate(gone) if some},
         of_number and all(len(one) == IDENTITY_BYTES for one in identity),
     )
 

@@ -1,4 +1,4 @@
-"""Net rows as columns, for a destination of the MySQL family: a sequence of NetRow that need not be made one by one."""
+"""Net rows as columns: a sequence of NetRow that need not be made one by one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, overload
 import numpy as np
 
 from drainer.batch.work import Folded, Key, Kind, NetRow, Row
-from drainer.changes.net import ROW_END, Gone, States
+from drainer.changes.net import Gone, States
 from drainer.changes.vector import Ints
+from drainer.order.key_states import in_one_order
+from drainer.row.format import Format
 
 _KINDS = tuple(Kind)
-_COMMA = len(ROW_END) - 1
+_COMMA = 1
 
 
 class Tuples(Sequence[bytes]):
@@ -56,12 +58,20 @@ class Tuples(Sequence[bytes]):
 class NetColumns(Sequence[NetRow]):
     """The net rows of one table, in the order of their identities."""
 
-    __slots__ = ("_begin", "_end", "_first", "_gone", "_identity", "_rows")
+    __slots__ = ("_begin", "_end", "_first", "_format", "_gone", "_identity", "_rows")
 
     def __init__(
-        self, identity: Any, first: Ints, rows: Any, gone: Gone, begin: int = 0, end: int | None = None
+        self,
+        format_: Format,
+        identity: Any,
+        first: Ints,
+        rows: Any,
+        gone: Gone,
+        begin: int = 0,
+        end: int | None = None,
     ) -> None:
         """Arrays as of net.States; it is those from `begin` to `end`."""
+        self._format = format_
         self._identity = identity
         self._first = first
         self._rows = rows
@@ -70,8 +80,8 @@ class NetColumns(Sequence[NetRow]):
         self._end = len(identity) if end is None else end
 
     @classmethod
-    def of(cls, states: States) -> NetColumns:
-        return cls(states.identity, states.first, states.row, states.gone)
+    def of(cls, states: States, format_: Format) -> NetColumns:
+        return cls(format_, states.identity, states.first, states.row, states.gone)
 
     def __len__(self) -> int:
         return self._end - self._begin
@@ -92,7 +102,7 @@ class NetColumns(Sequence[NetRow]):
             begin, end, step = at.indices(len(self))
             assert step == 1, "neighbours alone are a part of it"
             begin, end = self._begin + begin, self._begin + max(begin, end)
-            return NetColumns(self._identity, self._first, self._rows, self._gone, begin, end)
+            return NetColumns(self._format, self._identity, self._first, self._rows, self._gone, begin, end)
         if not -len(self) <= at < len(self):
             raise IndexError(at)
         return self._row(self._begin + at % len(self))
@@ -101,12 +111,17 @@ class NetColumns(Sequence[NetRow]):
         return map(self._row, range(self._begin, self._end))
 
     def _row(self, at: int) -> NetRow:
-        text = self._rows[at].as_py()
-        row = None if text is None else text[:-_COMMA]
-        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._gone.get(at, ()))
+        packed = self._rows[at].as_py()
+        row = None if packed is None else self._format.unpack(packed)
+        return NetRow(self._identity[at].as_py(), _KINDS[self._first[at]], row, self._keys(at))
+
+    def _keys(self, at: int) -> tuple[Key, ...]:
+        gone = self._gone.get(at, ())
+        return in_one_order(map(self._format.unpack_key, gone)) if gone else ()
 
     def live(self) -> Tuples:
-        """The rows that are alive; a dead one has no length, so the others lie behind one another."""
+        """The texts of rows that are alive, for a destination of the MySQL family. A dead one has no length, so the
+        others lie behind one another."""
         rows = self._rows.slice(self._begin, len(self))
         _, places, data = rows.buffers()
         offsets = np.frombuffer(places, np.int32)[rows.offset : rows.offset + len(rows) + 1].astype(np.int64)
@@ -119,8 +134,8 @@ class NetColumns(Sequence[NetRow]):
     def stale(self) -> list[Key]:
         """The images to delete of all of them, in order."""
         if len(self) == len(self._identity):
-            return [key for _, gone in sorted(self._gone.items()) for key in gone]
-        return [key for at in range(self._begin, self._end) for key in self._gone.get(at, ())]
+            return [key for at in sorted(self._gone) for key in self._keys(at)]
+        return [key for at in range(self._begin, self._end) for key in self._keys(at)]
 
     @property
     def sizes(self) -> Ints:

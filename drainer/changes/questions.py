@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drainer.batch.work import Probe, TableShape
-from drainer.changes import mysql
+from drainer.batch.work import Key, Probe, TableShape
 from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.holders import codes_of, contended, first_holders, turns, two_holders
 from drainer.changes.vector import Ints, Mask
 from drainer.order.probes import Questions, two_rows
 from drainer.row.family import Family
+from drainer.row.format import Format
 
 
 def questions_of(
@@ -24,6 +24,7 @@ def questions_of(
     families: Sequence[Family],
     key_families: Sequence[Family],
     blocks: Sequence[Claims],
+    format_: Format,
 ) -> Questions:
     """`blocks`: every claim on values of the unique key of the columns at `places`; families: of these columns, and of
     those of the key by which rows fold."""
@@ -44,11 +45,11 @@ def questions_of(
     is_coarse = blocks[0].shown is not None
     if not is_coarse:  # all its claims show one text
         taken = taken[np.sort(np.unique(value[taken], return_index=True)[1])] if several.any() else taken
-    shown = _texts(blocks, taken, families, lambda one: one.value if one.shown is None else one.shown)
-    keys = _texts(blocks, holder[taken], key_families, lambda one: one.key)
+    shown = _texts(blocks, taken, families, lambda one: one.value if one.shown is None else one.shown, format_)
+    keys = _texts(blocks, holder[taken], key_families, lambda one: one.key, format_)
     if not is_coarse:
         return Questions("", tuple([Probe(shape, places, (text,), key) for text, key in zip(shown, keys, strict=True)]))
-    several_texts: dict[int, tuple[dict[bytes, None], bytes]] = {}
+    several_texts: dict[int, tuple[dict[Key, None], Key]] = {}
     for number, text, key in zip(value[taken].tolist(), shown, keys, strict=True):
         several_texts.setdefault(number, ({}, key))[0][text] = None
     return Questions("", tuple([Probe(shape, places, tuple(texts), key) for texts, key in several_texts.values()]))
@@ -82,13 +83,14 @@ def _texts(
     chosen: Ints,
     families: Sequence[Family],
     image: Callable[[Claims], Sequence[Any]],
-) -> list[bytes]:
-    """Tuples of some claims as a destination matches them, in the order of `chosen`."""
+    format_: Format,
+) -> list[Key]:
+    """Values or keys of some claims as a destination matches them, in the order of `chosen`."""
     order = np.argsort(chosen, kind="stable")
-    found: list[bytes] = []
+    found: list[Key] = []
     for one, of in _by_block(blocks, chosen[order]):
         places = pa.array(of)
-        found += mysql.compared_tuples(families, [column.take(places) for column in image(one)]).to_pylist()
+        found += format_.compared_keys(families, [column.take(places) for column in image(one)])
     if (np.diff(order) == 1).all():
         return found
     back = np.empty(len(order), np.int64)

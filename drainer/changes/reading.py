@@ -50,7 +50,7 @@ class _Image:
 
 
 class RowReader:
-    """Reads inserted, updated and deleted rows of a layout whose dialect is "carrier"."""
+    """Reads inserted, updated and deleted rows of a layout."""
 
     def __init__(self, layout: Layout, columns: list[_Column], handle: list[Reader | None]) -> None:
         self._layout = layout
@@ -165,7 +165,7 @@ class RowReader:
         arrays = []
         readers = {c.stored.target: c.reader for c in self._columns}
         for target in wanted:
-            kind = self._layout.targets[target].carrier_type
+            kind = self._layout.targets[target].form.carrier_type
             default = pa.scalar(self._layout.targets[target].default, kind)
             found = image.columns.get(target)
             if found is None:

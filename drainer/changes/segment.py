@@ -7,7 +7,7 @@ that were made either way are merged (changes.slots, changes.claim_slots).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,19 +27,19 @@ from drainer.changes.scan import Rows, Scanned, scan_all
 from drainer.changes.slots import pack
 from drainer.changes.vector import Mask
 from drainer.order.fold import FoldBuilder, Parts
-from drainer.row.claimed import OtherKey, other_keys
+from drainer.row.claimed import OtherKey, check_values, needed_of, other_keys
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
+from drainer.row.format import Format, check_row
 from drainer.row.key import choose_key
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-# Fewer bytes of binlogs than this (some 400 rows) are folded one after another: arrays cost about two milliseconds for
-# each table, however few rows there are.
-COLUMNS_BYTES_MIN: Final = 128 << 10
+# Fewer bytes of binlogs than this (some 500 rows) are folded one after another, at some 6 µs a row: arrays cost more
+# than two milliseconds for each table, however few rows there are (python -m bench.columns).
+COLUMNS_BYTES_MIN: Final = 160 << 10
 # So many rows must a table have: else its rows go one by one, too.
-COLUMNS_ROWS_MIN: Final = 400
+COLUMNS_ROWS_MIN: Final = 500
 # Places in a buffer and in the text made of it, which may be several times as long, are 32-bit numbers.
 SHARE_BYTES_MAX: Final = 64 << 20
 # So much of what comes in order is held before it is folded.
@@ -54,21 +54,21 @@ class _NoColumns(Exception):
 
 
 class SegmentDecoder:
-    """What decodes the rows of one view for a destination of `dialect`. Keeps what it has made; not for several
+    """What decodes the rows of one view for a destination that writes them so. Keeps what it has made; not for several
     threads."""
 
     def __init__(
         self,
         view: SchemaView,
-        dialect: Dialect,
+        format_: Format,
         *,
         columns_bytes_min: int = COLUMNS_BYTES_MIN,
         columns_rows_min: int = COLUMNS_ROWS_MIN,
     ) -> None:
         self.view = view
-        self.dialect = dialect
-        self.rows = Decoder(view, dialect)
-        self.columns = ColumnDecoder(view, beside=self.rows)
+        self.format = format_
+        self.rows = Decoder(view)
+        self.columns = ColumnDecoder(view, decoder=self.rows)
         self.columns_bytes_min = columns_bytes_min
         self.columns_rows_min = columns_rows_min
         self._covered: dict[int, bool] = {}
@@ -91,12 +91,7 @@ class SegmentDecoder:
     def _covers(self, table_id: int) -> bool:
         view = self.view
         versions = view.tables.get(table_id)
-        if (
-            versions is None
-            or self.dialect != "mysql"
-            or table_id in view.relocations
-            or table_id in view.relocated_ids.values()
-        ):
+        if versions is None or table_id in view.relocations or table_id in view.relocated_ids.values():
             return False
         return bool(choose_key(versions.current).columns)
 
@@ -140,6 +135,7 @@ class SegmentBuilder:
         self._ways: dict[int, bool] = {}
         self._rest = FoldBuilder(
             decoder.rows,
+            decoder.format,
             follows_values=follows_values,
             leaves_out=lambda table_id: self._ways.get(table_id, False),
         )
@@ -185,12 +181,13 @@ class SegmentBuilder:
         Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of the
         first row that has one."""
         assert not self._folded_ts, "what was added in order can only be cut into slots"
-        if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
-            return self._finish_rows(after_ts, until_ts)
         try:
-            return self._finish(after_ts, until_ts)
-        except _NoColumns:
-            return self._finish_rows(after_ts, until_ts)
+            if sum(map(len, self._payloads)) < self._decoder.columns_bytes_min:
+                return self._finish_rows(after_ts, until_ts)
+            try:
+                return self._finish(after_ts, until_ts)
+            except _NoColumns:
+                return self._finish_rows(after_ts, until_ts)
         except (DecodeError, SchemaError) as error:
             self._raise_first(self._payloads, error)  # of all shares and of both ways
             raise
@@ -198,7 +195,7 @@ class SegmentBuilder:
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Row by row."""
         self._tables.clear()
-        self._rest = FoldBuilder(self._decoder.rows, follows_values=self._follows_values)
+        self._rest = FoldBuilder(self._decoder.rows, self._decoder.format, follows_values=self._follows_values)
         self._rest.add_all(self._payloads)
         return self._rest.finish(after_ts, until_ts)
 
@@ -216,7 +213,7 @@ class SegmentBuilder:
         folded = [*rest.folded]
         for table in self._tables.values():
             if table.states:
-                folded.append(Folded(table.shape, NetColumns.of(_merged(table.states))))
+                folded.append(Folded(table.shape, NetColumns.of(_merged(table.states), self._decoder.format)))
         folded.sort(key=lambda one: one.shape.table_id)
         count, size = rest.change_count + self._change_count, rest.source_bytes + self._source_bytes
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
@@ -316,7 +313,7 @@ class SegmentBuilder:
         found = []
         for table_id, codec in codecs.items():
             key, some = codec.layout.key, changes[table_id]
-            found.append((codec, net_of(key, some), claims_of(key, self._keys_of(codec), some)))
+            found.append((codec, net_of(key, some, self._decoder.format), claims_of(key, self._keys_of(codec), some)))
         for codec, states, claims in found:
             if states is not None:
                 table = self._table(codec)
@@ -330,6 +327,10 @@ class SegmentBuilder:
         """The unique keys of a table whose values are followed."""
         return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
 
+    def _needed(self, codec: Codec) -> Collection[int]:
+        """What must be read of old images."""
+        return needed_of(codec.needed, self._keys_of(codec))
+
     def _table(self, codec: Codec) -> _Table:
         found = self._tables.get(codec.shape.table_id)
         if found is None:
@@ -339,10 +340,12 @@ class SegmentBuilder:
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
         """Raise what stops the first row that is stopped by anything, which going row by row tells."""
-        builder = FoldBuilder(Decoder(self._decoder.view, self._decoder.dialect))
-        builder.add_all(payloads)
+        decoder = Decoder(self._decoder.view)
         try:
-            builder.finish(0, 0)
+            for row in decoder.rows(payloads, lambda codec: codec.asking_for(self._needed(codec))):
+                check_row(self._decoder.format, *row[:5])
+                check_values(self._keys_of(row.codec), row.codec, (row.old, row.new), row.commit_ts)
+            decoder.check_verified()
         except (DecodeError, SchemaError) as first:
             raise first from error
 

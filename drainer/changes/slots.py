@@ -28,6 +28,7 @@ from drainer.order.blob import merge_slot as merge_rest
 from drainer.order.blob import without_tables
 from drainer.order.errors import BlobError
 from drainer.order.slot import table_seed
+from drainer.row.format import Format
 
 BLOB_VERSION: Final = 16  # order/blob.py counts from 1
 _HEAD: Final = Struct("<BIIQQ")
@@ -163,7 +164,7 @@ def _unpack(blob: bytes) -> _Part:
     return _Part(bytes(view[_HEAD.size : _HEAD.size + rest]), tables, change_count, source_bytes)
 
 
-def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]]) -> list[bytes]:
+def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]], format_: Format) -> list[bytes]:
     """What has no columns in any part; of a table that has them in some, the states of the others are added to it."""
     rests = []
     for part in parts:
@@ -172,7 +173,7 @@ def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]
             rests.append(rest)
             for shape, rows in taken:
                 states = tables[shape.table_id][1]
-                states.append(states_from(rows, of_number=states[0].of_number))
+                states.append(states_from(rows, format_, of_number=states[0].of_number))
     return rests
 
 
@@ -188,15 +189,15 @@ def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
     return max(found)
 
 
-def merge_slot(blobs: Iterable[bytes], after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
+def merge_slot(blobs: Iterable[bytes], format_: Format, after_ts: int = 0, until_ts: int = 0) -> SegmentWork:
     """One slot's work from the blobs of all parts of a batch, in any order. Raises BlobError."""
     parts = [_unpack(blob) for blob in blobs]
     found: dict[int, tuple[TableShape, list[States]]] = {}
     for part in parts:
         for shape, states in part.tables:
             found.setdefault(shape.table_id, (shape, []))[1].append(states)
-    work = merge_rest(_rests(parts, found), after_ts, until_ts)
-    folded = [*work.folded, *(Folded(shape, NetColumns.of(merge(states))) for shape, states in found.values())]
+    work = merge_rest(_rests(parts, found, format_), after_ts, until_ts)
+    folded = [*work.folded, *(Folded(shape, NetColumns.of(merge(states), format_)) for shape, states in found.values())]
     folded.sort(key=lambda one: one.shape.table_id)
     return SegmentWork(
         after_ts,

@@ -128,9 +128,9 @@ class StreamDecoder:
 
     def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
         """Raise what stops the first row that is stopped by anything."""
-        decoder = Decoder(self.view, "carrier")
+        decoder = Decoder(self.view)
         try:
-            for _ in decoder.changes(payloads):
+            for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
                 pass
             decoder.check_verified()
         except (DecodeError, SchemaError) as first:

@@ -20,7 +20,7 @@ from binlog.tidb.types import Tp
 from drainer.changes.vector import Words
 from drainer.row.family import Family
 from drainer.row.form import Form
-from drainer.row.scalar import double_text, float_text, set_bits
+from drainer.row.scalar import bit_number, double_text, float_text, set_bits
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
@@ -70,6 +70,8 @@ def numbers_of(form: Form, column: Any) -> Any:
     if form.family is Family.SET and len(form.kind.elems) < 64 and len(column):
         most = pc.max(column).as_py()
         set_bits(most or 0, len(form.kind.elems))
+    if form.family is Family.BIT and form.kind.flen < 64 and len(column):
+        bit_number(pc.max(column).as_py() or 0, max(form.kind.flen, 1))
     return column
 
 

@@ -10,24 +10,27 @@ from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.changes.claim_slots import merge_claims
-from drainer.changes.decode import VECTOR_ROWS_MIN, view_of_table
+from drainer.changes.decode import ColumnDecoder, view_of_table
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
+from drainer.row.format import Format
 
+_ROWS = 48
 _COLUMNS = (
     FieldType(Tp.LONGLONG, Flag.NOT_NULL | Flag.PRI_KEY, 20, 0),
     FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_general_ci"),
 )
 
 
-def warm_up() -> None:
+def warm_up(format_: Format) -> None:
     """Rows of a table that nobody has, from binlogs to slots and back."""
     columns = tuple(ColumnInfo(id=n + 1, name=f"c{n}", offset=n, type=kind) for n, kind in enumerate(_COLUMNS))
     unique = IndexInfo(id=1, name="u", columns=(IndexColumn("c1", 1), IndexColumn("c0", 0)), unique=True, primary=False)
     info = TableInfo(id=1, name="t", columns=columns, indexes=(unique,), pk_is_handle=True)
-    decoder = SegmentDecoder(view_of_table(info, "d"), "mysql", columns_bytes_min=0, columns_rows_min=0)
+    decoder = SegmentDecoder(view_of_table(info, "d"), format_, columns_bytes_min=0, columns_rows_min=0)
     payloads = []
-    for number in range(3 * VECTOR_ROWS_MIN):
+    decoder.columns = ColumnDecoder(decoder.view, vector_rows_min=1, decoder=decoder.rows)
+    for number in range(_ROWS):
         value = PrewriteValue(1)
         row: dict[int, Datum] = {1: number, 2: b"it's"}
         other: dict[int, Datum] = {1: number, 2: None}
@@ -42,5 +45,5 @@ def warm_up() -> None:
     builder = SegmentBuilder(decoder)
     builder.add_all(payloads)
     parts = builder.parts(2, goes_ahead=lambda _: False)
-    merge_slot(parts.slots.values())
-    merge_claims(parts.claims.values())
+    merge_slot(parts.slots.values(), format_)
+    merge_claims(parts.claims.values(), format_)

@@ -13,16 +13,19 @@ nothing. That can only cost time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeAlias
 
+from binlog.errors import DecodeError
+
 from drainer.batch.work import Row
-from drainer.order.key_states import INSERT, TableFold
-from drainer.row.claimed import ClaimCodec, OtherKey, Values
+from drainer.order.key_states import TableFold
+from drainer.row.claimed import OtherKey, Values, needed_of, value_function, value_row
 from drainer.row.codec import Codec
-from drainer.row.program import UNUSUAL, Images
+from drainer.row.format import Format
+from drainer.row.usual import Cells
 
 # Of one value: commit_ts, sequence, the row's key, whether it has the value behind the change or lost it, and the value
 # as it is where it is compared more coarsely (else None).
@@ -85,14 +88,19 @@ def first_holder(claims: Sequence[Claim]) -> object:
 class ClaimedFold(TableFold):
     """A table's fold that also notes who has and who loses the values of its other unique keys."""
 
-    __slots__ = ("_codecs", "claims", "keys", "value_row")
+    __slots__ = ("_readers", "claims", "forms", "keys")
 
-    def __init__(self, codec: Codec, keys: tuple[OtherKey, ...]) -> None:
-        super().__init__(codec)
+    def __init__(self, codec: Codec, format_: Format, keys: tuple[OtherKey, ...]) -> None:
+        super().__init__(codec, format_)
         self.keys = keys
+        self.forms = codec.forms
         self.claims: tuple[Claims, ...] = tuple({} for _ in keys)
-        self._codecs: dict[Codec, ClaimCodec] = {}
-        self.value_row = self._codec(codec).value_row
+        # Of each codec one that asks for the values, too, and what finds them in a row.
+        self._readers: dict[Codec, tuple[Codec, Callable[[Cells], Values]]] = {}
+
+    def value_row(self, number: int, value: object) -> Row:
+        """A value of key `number`, as it is compared or as it is, as a destination matches it."""
+        return value_row(self._format, self.forms, self.keys[number], value)
 
     def hides_conflict(self) -> bool:
         """Of what was taken in, in order."""
@@ -103,43 +111,35 @@ class ClaimedFold(TableFold):
         )
 
     def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
-        claimed = self._codecs.get(codec) or self._codec(codec)
-        try:
-            found = claimed.insert_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        key, image, row, values = found or claimed.insert(b, at, end, commit_ts)
-        self._come(key, image, row, commit_ts, sequence)
-        self._note(values, key, True, commit_ts, sequence)
+        reader, values_of = self._readers.get(codec) or self._reader(codec)
+        cells = reader.insert(b, at, end, commit_ts)
+        key = codec.key(cells, commit_ts)
+        self._put(key, codec, cells, commit_ts, sequence)
+        self._note(self._values(reader, values_of, cells, commit_ts), key, True, commit_ts, sequence)
 
     def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
-        claimed = self._codecs.get(codec) or self._codec(codec)
-        try:
-            found = claimed.update_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        old_key, old_image, key, image, row, lost, values = found or claimed.update(b, at, end, commit_ts)
-        self._change(old_key, old_image, key, image, row, commit_ts, sequence)
+        reader, values_of = self._readers.get(codec) or self._reader(codec)
+        old, new = reader.update(b, at, end, commit_ts)
+        old_key, key = codec.key(old, commit_ts), codec.key(new, commit_ts)
+        self._change(old_key, key, codec, old, new, commit_ts, sequence)
+        lost = self._values(reader, values_of, old, commit_ts)
+        values = self._values(reader, values_of, new, commit_ts)
         if lost != values or old_key != key:
             self._note(lost, old_key, False, commit_ts, sequence)
         self._note(values, key, True, commit_ts, sequence)
 
     def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
-        claimed = self._codecs.get(codec) or self._codec(codec)
-        try:
-            found = claimed.delete_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        key, image, lost = found or claimed.delete(b, at, end, commit_ts)
-        self._remove(key, image, commit_ts, sequence)
-        self._note(lost, key, False, commit_ts, sequence)
+        reader, values_of = self._readers.get(codec) or self._reader(codec)
+        cells = reader.delete(b, at, end, commit_ts)
+        key = codec.key(cells, commit_ts)
+        self._remove(key, codec, cells, commit_ts, sequence)
+        self._note(self._values(reader, values_of, cells, commit_ts), key, False, commit_ts, sequence)
 
-    def _come(self, key: object, image: Images, row: Row, commit_ts: int, sequence: int) -> None:
-        last = self.states.get(key)
-        if last is None:
-            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
-        else:
-            self._put(key, last, image, row, commit_ts, sequence)
+    def _values(self, codec: Codec, values_of: Callable[[Cells], Values], cells: Cells, commit_ts: int) -> Values:
+        try:
+            return values_of(cells)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
 
     def _note(self, values: Values, key: object, has: bool, commit_ts: int, sequence: int) -> None:
         for number, value in enumerate(values):
@@ -155,6 +155,7 @@ class ClaimedFold(TableFold):
             else:
                 known.append(claim)
 
-    def _codec(self, codec: Codec) -> ClaimCodec:
-        found = self._codecs[codec] = ClaimCodec(codec, self.keys)
+    def _reader(self, codec: Codec) -> tuple[Codec, Callable[[Cells], Values]]:
+        needed = needed_of(codec.shape.key, self.keys)
+        found = self._readers[codec] = codec.asking_for(needed), value_function(self.keys, codec.forms)
         return found

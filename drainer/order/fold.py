@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from drainer.batch.work import Change, Folded, Kind, Ordered, SegmentWork, TableShape
+from drainer.batch.work import Change, Folded, Kind, Literals, Ordered, SegmentWork, TableShape
 from drainer.order.blob import pack_slots
 from drainer.order.claims import ClaimedFold
 from drainer.order.collector import collector_paused
@@ -13,7 +13,8 @@ from drainer.order.key_states import NetState, TableFold
 from drainer.order.probes import pack_claims
 from drainer.row.claimed import other_keys
 from drainer.row.codec import Codec
-from drainer.row.decode import Decoder, change_of, in_order
+from drainer.row.decode import DecodedRow, Decoder, in_order
+from drainer.row.format import Format, written_literals
 from drainer.row.transaction import INSERTED, KIND_OF_TAG, UPDATED, Scanned, rows, scan, start_ts_of
 
 Lane = tuple[Codec, TableFold | None]
@@ -42,6 +43,7 @@ class FoldBuilder:
     def __init__(
         self,
         decoder: Decoder,
+        format_: Format,
         *,
         follows_values: bool = True,
         leaves_out: Callable[[int], bool] = lambda table_id: False,
@@ -49,12 +51,15 @@ class FoldBuilder:
         """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21).
         `leaves_out`: tables, by the id their rows carry, that somebody else folds (drainer.changes.segment)."""
         self._decoder = decoder
+        self._format = format_
         self._leaves_out = leaves_out
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
-        # (transaction's place, sequence, change, transaction's payload) of tables that stay in order.
+        # (transaction's place, sequence, change, transaction's payload) of tables that stay in order; first as they
+        # were decoded: (transaction's place, row, transaction's payload).
         self._ordered: list[tuple[int, int, Change, bytes]] = []
+        self._unwritten: list[tuple[int, DecodedRow, bytes]] = []
         self._change_count = 0
         self._places = 0
         self._source_bytes = 0
@@ -90,6 +95,9 @@ class FoldBuilder:
             if kept:
                 self._folded_ts = found[kept - 1][0]
                 self._fold(found[:kept])
+                for fold in self._folds.values():
+                    fold.write()
+                self._write()
 
     def finish(self, after_ts: int, until_ts: int) -> SegmentWork:
         """Net rows by (table id, identity).
@@ -106,6 +114,7 @@ class FoldBuilder:
         self._follows_values = self._follows_values and commits > 1
         self._fold(transactions)
         folded = tuple(Folded(fold.shape, tuple(fold.net_rows())) for _, fold in sorted(self._folds.items()))
+        self._write()
         ordered = self._ordered_changes()
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
@@ -126,6 +135,7 @@ class FoldBuilder:
 
     def _parts(self, count: int, goes_ahead: Callable[[int], bool]) -> Parts:
         self._fold(in_order(self._found))
+        self._write()
         self._ordered.sort(key=lambda entry: entry[:2])
         ordered = [(start_ts_of(payload), change) for _, _, change, payload in self._ordered]
         first: tuple[list[Table], list[tuple[int, Change]]] = ([], [])
@@ -164,7 +174,9 @@ class FoldBuilder:
 
     def _fold_of(self, codec: Codec) -> TableFold:
         keys = other_keys(self._decoder.view.tables[codec.shape.table_id].current).followed
-        return ClaimedFold(codec, keys) if keys and self._follows_values else TableFold(codec)
+        if keys and self._follows_values:
+            return ClaimedFold(codec, self._format, keys)
+        return TableFold(codec, self._format)
 
     def _fold(self, transactions: list[Scanned]) -> None:
         """Transactions in order, behind those folded before."""
@@ -185,8 +197,9 @@ class FoldBuilder:
             codec, fold = lane
             self._change_count += 1
             if fold is None:
-                row = payload[at:end]
-                self._ordered.append((place, 0, change_of(codec, KIND_OF_TAG[tag], row, commit_ts, 0), payload))
+                kind = KIND_OF_TAG[tag]
+                old, new = codec.images(kind, payload[at:end], commit_ts)
+                self._unwritten.append((place, DecodedRow(codec, kind, old, new, commit_ts, 0), payload))
             elif tag == INSERTED:
                 fold.insert(codec, payload, at, end, commit_ts, 0)
             elif tag == UPDATED:
@@ -196,6 +209,15 @@ class FoldBuilder:
         self._places += len(transactions)
         self._source_bytes += sum([len(one[1]) for one in transactions])
         self._decoder.check_verified()
+
+    def _write(self) -> None:
+        """Make literals of the rows that stay in order. DecodeError, naming table and commit_ts, of one that cannot be
+        written, not always the first one."""
+        unwritten, self._unwritten = self._unwritten, []
+        literals = _literals(self._format, [row for _, row, _ in unwritten])
+        for (place, row, payload), (old, new) in zip(unwritten, literals, strict=True):
+            change = Change(row.codec.shape, row.kind, old, new, row.commit_ts, row.sequence)
+            self._ordered.append((place, row.sequence, change, payload))
 
     def _fold_many(self, place: int, one: Scanned) -> None:
         """A transaction of any number of rows and tables."""
@@ -209,10 +231,27 @@ class FoldBuilder:
             codec, fold = lane
             self._change_count += 1
             if fold is None:
-                self._ordered.append((place, sequence, change_of(codec, kind, row, commit_ts, sequence), one[1]))
+                old, new = codec.images(kind, row, commit_ts)
+                self._unwritten.append((place, DecodedRow(codec, kind, old, new, commit_ts, sequence), one[1]))
             elif kind is Kind.INSERT:
                 fold.insert(codec, row, 0, len(row), commit_ts, sequence)
             elif kind is Kind.UPDATE:
                 fold.update(codec, row, 0, len(row), commit_ts, sequence)
             else:
                 fold.delete(codec, row, 0, len(row), commit_ts, sequence)
+
+
+def _literals(format_: Format, rows: Sequence[DecodedRow]) -> list[tuple[Literals | None, Literals | None]]:
+    """(old, new) of each row, written together with those of the same codec."""
+    places: dict[Codec, list[tuple[int, int]]] = {}
+    for place, row in enumerate(rows):
+        for image in (0, 1):
+            if row[2 + image] is not None:
+                places.setdefault(row.codec, []).append((place, image))
+    found: list[list[Literals | None]] = [[None, None] for _ in rows]
+    for codec, chosen in places.items():
+        cells = [rows[place].image(image) for place, image in chosen]
+        stamps = [rows[place].commit_ts for place, _ in chosen]
+        for (place, image), one in zip(chosen, written_literals(format_, codec, cells, stamps), strict=True):
+            found[place][image] = one
+    return [(old, new) for old, new in found]

@@ -5,127 +5,186 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from binlog.errors import DecodeError
+
 from drainer.batch.work import Key, Kind, NetRow, Row, TableShape
+from drainer.row.carrier import Carrier
 from drainer.row.codec import Codec
+from drainer.row.format import Format, written
 from drainer.row.key import identity
-from drainer.row.program import UNUSUAL, Images
+from drainer.row.usual import Cells
 
 INSERT, UPDATE, DELETE = int(Kind.INSERT), int(Kind.UPDATE), int(Kind.DELETE)
 
-# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, row (None: dead), image of the
-# key as last written (None: the key itself), images written before that one.
-State: TypeAlias = "tuple[int, int, int, int, int, Row | None, Images, tuple[Images, ...]]"
+# Of one key: first kind, its commit_ts and sequence, the last commit_ts and sequence, what is there (None: dead; a list
+# of carriers where it is not written yet), image of the key as last written (None: the key itself), images written
+# before that one, and what decoded what is there.
+State: TypeAlias = "tuple[int, int, int, int, int, Row | list[Carrier] | None, Key | None, tuple[Key, ...], Codec]"
 
 # One key's net state, ready to travel and to be merged with that of another part of the batch: identity, then as in
-# State, but image and images as a destination takes them, and only those to delete.
+# State, but only those images that are to be deleted.
 NetState: TypeAlias = "tuple[bytes, int, int, int, int, int, Row | None, Key | None, tuple[Key, ...]]"
 KINDS = tuple(Kind)
 
 
 class TableFold:
     """Takes changes in the order of (commit_ts, sequence). What a change does not look at is what was there: a row that
-    comes takes the place of one under its key, and one that goes may be missing (rule 21)."""
+    comes takes the place of one under its key, and one that goes may be missing (rule 21).
 
-    __slots__ = ("key_row", "shape", "states")
+    Rows are kept as they were decoded and written together, for most of them are the last ones of their keys."""
 
-    def __init__(self, codec: Codec) -> None:
+    __slots__ = ("_format", "_forms", "_images", "_unwritten", "shape", "states")
+
+    def __init__(self, codec: Codec, format_: Format) -> None:
         self.shape: TableShape = codec.shape
-        self.key_row: Callable[[tuple[object, ...]], Key] = codec.key_row
         self.states: dict[object, State] = {}
+        self._format = format_
+        self._forms = [codec.forms[at] for at in codec.shape.key]
+        # Of each codec what writes a key, where two keys may be the same and yet be written differently.
+        self._images: dict[Codec, Callable[[Cells], Key]] | None = {} if codec.layout.key.imaged else None
+        self._unwritten: list[object] = []
 
     def insert(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         """The row b[at:end] of a transaction. DecodeError naming table and commit_ts, UnknownColumn."""
+        cells = codec.insert(b, at, end, commit_ts)
         try:
-            found = codec.insert_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        key, image, row = found or codec.insert(b, at, end, commit_ts)
-        last = self.states.get(key)
-        if last is None:
-            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
-        else:
-            self._put(key, last, image, row, commit_ts, sequence)
+            key = codec.key_of(cells)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._put(key, codec, cells, commit_ts, sequence)
 
     def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
         """A change of key is a delete of the old one and an insert of the new one."""
+        old, new = codec.update(b, at, end, commit_ts)
         try:
-            found = codec.update_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        self._change(*(found or codec.update(b, at, end, commit_ts)), commit_ts, sequence)
-
-    def _change(
-        self, old_key: object, old_image: Images, key: object, image: Images, row: Row, commit_ts: int, sequence: int
-    ) -> None:
-        if old_key != key:
-            self._remove(old_key, old_image, commit_ts, sequence)
-            last = self.states.get(key)
-            if last is None:
-                self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, row, image, ())
-            else:
-                self._put(key, last, image, row, commit_ts, sequence)
-            return
-        last = self.states.get(key)
-        if last is None:
-            stale = _with((), old_image)
-            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, row, image, stale)
-            return
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6], old_image))
+            old_key, key = codec.key_of(old), codec.key_of(new)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._change(old_key, key, codec, old, new, commit_ts, sequence)
 
     def delete(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
+        cells = codec.delete(b, at, end, commit_ts)
         try:
-            found = codec.delete_program(b, at, end)
-        except UNUSUAL:
-            found = None
-        key, image = found or codec.delete(b, at, end, commit_ts)
-        self._remove(key, image, commit_ts, sequence)
+            key = codec.key_of(cells)
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+        self._remove(key, codec, cells, commit_ts, sequence)
 
-    def _put(self, key: object, last: State, image: Images, row: Row, commit_ts: int, sequence: int) -> None:
-        """A new row under a key that the segment has touched before."""
-        self.states[key] = (*last[:3], commit_ts, sequence, row, image, _with(last[7], last[6]))
+    def _change(
+        self,
+        old_key: object,
+        key: object,
+        codec: Codec,
+        old: list[Carrier],
+        new: list[Carrier],
+        commit_ts: int,
+        sequence: int,
+    ) -> None:
+        if old_key != key:
+            self._remove(old_key, codec, old, commit_ts, sequence)
+            self._put(key, codec, new, commit_ts, sequence)
+            return
+        last = self.states.get(key)
+        stale: tuple[Key, ...] = ()
+        image = None
+        if self._images is not None:
+            image, before = self._image(codec, new, commit_ts), self._image(codec, old, commit_ts)
+            stale = _with((), before) if last is None else _with(last[7], last[6], before)
+        self._unwritten.append(key)
+        if last is None:
+            self.states[key] = (UPDATE, commit_ts, sequence, commit_ts, sequence, new, image, stale, codec)
+        else:
+            self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, new, image, stale, codec)
 
-    def _remove(self, key: object, image: Images, commit_ts: int, sequence: int) -> None:
+    def _put(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
+        """A new row, whatever was under its key."""
+        image = None if self._images is None else self._image(codec, cells, commit_ts)
+        self._unwritten.append(key)
         last = self.states.get(key)
         if last is None:
-            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, ())
+            self.states[key] = (INSERT, commit_ts, sequence, commit_ts, sequence, cells, image, (), codec)
             return
-        self.states[key] = (*last[:3], commit_ts, sequence, None, image, _with(last[7], last[6]))
+        stale = () if image is None else _with(last[7], last[6])
+        self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, cells, image, stale, codec)
+
+    def _remove(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
+        image = None if self._images is None else self._image(codec, cells, commit_ts)
+        last = self.states.get(key)
+        if last is None:
+            self.states[key] = (DELETE, commit_ts, sequence, commit_ts, sequence, None, image, (), codec)
+            return
+        stale = () if image is None else _with(last[7], last[6])
+        self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, None, image, stale, codec)
+
+    def _image(self, codec: Codec, cells: Cells, commit_ts: int) -> Key:
+        """The key as a destination matches it."""
+        images = self._images
+        assert images is not None
+        write = images.get(codec)
+        if write is None:
+            write = images[codec] = self._format.key_writer([codec.forms[at] for at in self.shape.key])
+        try:
+            return write([cells[at] for at in self.shape.key])
+        except DecodeError as error:
+            codec.fail(error, commit_ts)
+
+    def key_row(self, key: object) -> Key:
+        """A key, as compared, as a destination matches it."""
+        return self._format.compared_key(self._forms, key if isinstance(key, tuple) else (key,))
+
+    def write(self) -> None:
+        """Make rows, as the destination writes them, of what is there. DecodeError naming table and commit_ts."""
+        states = self.states
+        for key, row in self._written().items():
+            state = states[key]
+            states[key] = (*state[:5], row, *state[6:])
+
+    def _written(self) -> dict[object, Row]:
+        """The rows, by key, that were not written yet."""
+        unwritten, self._unwritten = self._unwritten, []
+        found: dict[Codec, dict[object, State]] = {}
+        for key in unwritten:
+            state = self.states[key]
+            if type(state[5]) is list:
+                codec = state[8]
+                of = found.get(codec)
+                if of is None:
+                    of = found[codec] = {}
+                of[key] = state
+        rows: dict[object, Row] = {}
+        for codec, states in found.items():
+            cells, stamps = [s[5] for s in states.values()], [s[3] for s in states.values()]
+            rows.update(zip(states, written(self._format, codec, cells, stamps), strict=True))  # type: ignore[arg-type]
+        return rows
 
     def net_rows(self) -> list[NetRow]:
-        """Every key's net row, by identity."""
-        key_row, kinds = self.key_row, KINDS
-        found: list[NetRow] = []
-        for key, (first, _, _, _, _, row, image, stale) in self.states.items():
-            gone: tuple[Key, ...] = ()
-            if image is not None:
-                gone = self._stale(row, image, stale)
-            elif row is None:
-                gone = (key_row(key if isinstance(key, tuple) else (key,)),)
-            found.append(NetRow(identity(key), kinds[first], row, gone))
+        """Every key's net row, by identity. Once, for what is written here is not kept."""
+        kinds = KINDS
+        found = [NetRow(state[0], kinds[state[1]], state[6], state[8]) for state in self.net_states()]
         found.sort()
         return found
 
     def net_states(self) -> list[NetState]:
-        """Every key's state, in no order; see blob.py for what it is."""
-        key_row = self.key_row
+        """Every key's state, in no order; see blob.py for what it is. Once."""
+        written_now = self._written()
         found: list[NetState] = []
-        for key, (first, first_ts, first_seq, ts, seq, row, image, stale) in self.states.items():
-            written = None
+        for key, (first, first_ts, first_seq, ts, seq, row, image, stale, _) in self.states.items():
+            shown = written_now[key] if isinstance(row, list) else row
+            gone: tuple[Key, ...] = ()
             if image is not None:
-                gone, written = self._stale(row, image, stale), key_row(image)
+                gone = _gone(shown, image, stale)
             elif row is None:
-                gone = (key_row(key if isinstance(key, tuple) else (key,)),)
-            else:
-                gone = ()
-            found.append((identity(key), first, first_ts, first_seq, ts, seq, row, written, gone))
+                gone = (self.key_row(key),)
+            found.append((identity(key), first, first_ts, first_seq, ts, seq, shown, image, gone))
         return found
 
-    def _stale(self, row: Row | None, image: tuple[object, ...], stale: tuple[Images, ...]) -> tuple[Key, ...]:
-        """All images to delete: not the one that is about to be written."""
-        gone = [self.key_row(other) for other in stale if other is not None and other != image]
-        if row is None:
-            gone.append(self.key_row(image))
-        return in_one_order(gone)
+
+def _gone(row: object, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
+    """All images to delete: not the one that is about to be written."""
+    gone = [other for other in stale if other != image]
+    if row is None:
+        gone.append(image)
+    return in_one_order(gone)
 
 
 def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
@@ -133,7 +192,7 @@ def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
     return tuple(sorted(images, key=repr))
 
 
-def _with(stale: tuple[Images, ...], *more: Images) -> tuple[Images, ...]:
+def _with(stale: tuple[Key, ...], *more: Key | None) -> tuple[Key, ...]:
     """Images, each once; tables whose keys have one image only keep none."""
     for image in more:
         if image is not None and image not in stale:

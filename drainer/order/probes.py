@@ -40,7 +40,7 @@ def pack_claims(slots: int, folds: Iterable[ClaimedFold]) -> dict[int, bytes]:
 
 def _packed(fold: ClaimedFold, number: int, value: object, claims: list[Claim]) -> tuple[object, ...]:
     holder = first_holder(claims)
-    key = fold.key_row(holder if isinstance(holder, tuple) else (holder,))
+    key = fold.key_row(holder)
     taken = {value if as_is is None else as_is for _, _, _, has, as_is in claims if has}
     return value, claims, holder, key, [fold.value_row(number, one) for one in taken]
 

@@ -1,1 +1,1 @@
-"""From binlog bytes to the rows a destination writes: per-table programs, keys, and the general decoder behind them."""
+"""From binlog bytes to rows, one by one: what each column holds, keys, and what a destination makes of both."""

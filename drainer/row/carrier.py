@@ -1,15 +1,17 @@
-"""What a datum holds, as a column: one Arrow type for each family of column types. Pure.
+"""What a datum holds, before anything is made of it: one Python type, and one Arrow type, for each family. Pure.
 
-| family | carrier |
-|---|---|
-| INT | int64; uint64 where the column is unsigned (a YEAR is int64) |
-| DECIMAL | string: canonical text, exactly the column's digits behind the point |
-| FLOAT | double, also of a FLOAT |
-| TEXT, BYTES | binary: the bytes as stored; TEXT need not be UTF-8 |
-| DATE, DATETIME | uint64: TiDB's packed time, 0 for the zero date; a TIMESTAMP in UTC |
-| TIME | int64: nanoseconds |
-| ENUM, SET, BIT | uint64: the number |
-| JSON | binary: type code and body |
+| family | Python | Arrow |
+|---|---|---|
+| INT | int | int64; uint64 where the column is unsigned (a YEAR is int64) |
+| DECIMAL | str: canonical text, exactly the row's digits behind the point | string |
+| FLOAT | float, also of a FLOAT | double |
+| TEXT, BYTES | bytes as stored; TEXT need not be UTF-8 | binary |
+| DATE, DATETIME | int: TiDB's packed time, 0 for the zero date; a TIMESTAMP in UTC | uint64 |
+| TIME | int: nanoseconds | int64 |
+| ENUM, SET, BIT | int: the number | uint64 |
+| JSON | bytes: type code and body | binary |
+
+NULL is None. Whether a value can be written (a month 15, a number beyond a SET's names) shows when it is written.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from binlog.tidb.json import BinaryJSON
 from binlog.tidb.types import FieldType
 
 from drainer.row.family import Family, is_signed
-from drainer.row.scalar import set_bits
+
+Carrier = int | float | str | bytes | None
 
 _TYPES: Final = {
     Family.DECIMAL: pa.string(),
@@ -39,17 +42,18 @@ _TYPES: Final = {
     Family.BIT: pa.uint64(),
     Family.JSON: pa.binary(),
 }
+_OTHER_THAN_INTEGERS: Final = frozenset({Family.DECIMAL, Family.FLOAT, Family.TEXT, Family.BYTES, Family.JSON})
 
 
 def carrier_type(kind: FieldType, family: Family) -> Any:
-    """The Arrow type of a column's carrier."""
+    """The Arrow type of a column's carriers."""
     if family is Family.INT:
         return pa.int64() if is_signed(kind, family) else pa.uint64()
     return _TYPES[family]
 
 
-def carrier(kind: FieldType, family: Family, value: Datum) -> object:
-    """One value that is not NULL. DecodeError when it is no value of the column's type."""
+def carrier(kind: FieldType, family: Family, value: Datum) -> Carrier:
+    """One value that is not NULL. DecodeError when it is stored as another family's values are."""
     if family is Family.DECIMAL and isinstance(value, Decimal):
         return str(value)
     if family is Family.FLOAT and isinstance(value, float):
@@ -58,17 +62,6 @@ def carrier(kind: FieldType, family: Family, value: Datum) -> object:
         return bytes(value)
     if family in (Family.TEXT, Family.BYTES) and isinstance(value, bytes) and not isinstance(value, BinaryJSON):
         return value
-    if family in (Family.DECIMAL, Family.FLOAT, Family.JSON, Family.TEXT, Family.BYTES) or not isinstance(value, int):
+    if family in _OTHER_THAN_INTEGERS or not isinstance(value, int):
         raise DecodeError(f"{kind.mysql_name} value", offset=0, detail=f"stored as {type(value).__name__}")
-    return _whole(kind, family, int(value))
-
-
-def _whole(kind: FieldType, family: Family, value: int) -> int:
-    if family is Family.SET:
-        return set_bits(value, len(kind.elems))
-    if family is Family.BIT and not 0 <= value < 1 << max(kind.flen, 1):
-        raise DecodeError("bit value", offset=0, detail=f"{value} does not fit BIT({kind.flen})")
-    low, high = (-(1 << 63), 1 << 63) if is_signed(kind, family) else (0, 1 << 64)
-    if not low <= value < high:
-        raise DecodeError(f"{kind.mysql_name} value", offset=0, detail=f"{value} does not fit")
-    return value
+    return int(value)

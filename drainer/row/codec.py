@@ -1,8 +1,8 @@
-"""One table's rows as one destination wants them. See program.py for the fast way and general.py for the other."""
+"""One table's rows, one by one, as carriers: usual.py reads most of them, general.py judges the others."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import NoReturn
 
@@ -10,118 +10,94 @@ from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
 from binlog.tidb.types import Tp
 
-from drainer.batch.work import Key, Kind, Literals, Match, TableShape
+from drainer.batch.work import Kind, Match, TableShape
+from drainer.row.carrier import Carrier
 from drainer.row.family import Family
-from drainer.row.form import Dialect, Form
+from drainer.row.form import Form
 from drainer.row.general import GeneralReader
-from drainer.row.key import normal
+from drainer.row.key import key_function
 from drainer.row.layout import Layout, layout_of
-from drainer.row.program import (
-    UNUSUAL,
-    CellPrograms,
-    Cells,
-    Deleted,
-    FoldPrograms,
-    Inserted,
-    Updated,
-    cell_programs,
-    fold_programs,
-)
-from drainer.row.text import row_text
+from drainer.row.usual import Cells, UsualReader
 from drainer.schema.errors import ColumnGoing, UnknownColumn
 from drainer.schema.view import SchemaView, TableAt
 
 
-def _general_way(b: bytes, p: int, end: int) -> None:
-    """Stands for a program that a table has not."""
-
-
-_NO_FOLD = FoldPrograms(_general_way, _general_way, _general_way)
-_NO_CELLS = CellPrograms(_general_way, _general_way, _general_way)
-
-
 @lru_cache(maxsize=2048)
-def _compiled(at: TableAt, dialect: Dialect) -> tuple[Layout, GeneralReader, FoldPrograms, CellPrograms]:
-    layout = layout_of(at, dialect)
-    reader = GeneralReader(layout)
-    if dialect == "carrier" or any(target.old_column_id for target in layout.targets):
-        return layout, reader, _NO_FOLD, _NO_CELLS
-    if layout.key.columns:
-        return layout, reader, fold_programs(layout), _NO_CELLS
-    return layout, reader, _NO_FOLD, cell_programs(layout)
+def _layout(at: TableAt) -> tuple[Layout, GeneralReader]:
+    layout = layout_of(at)
+    return layout, GeneralReader(layout)
+
+
+@lru_cache(maxsize=4096)
+def _usual_reader(at: TableAt, needed: frozenset[int]) -> UsualReader | None:
+    """None where a column takes the value of another one."""
+    layout = _layout(at)[0]
+    return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
 
 
 class Codec:
     """Rows of one (table id, schema_version) under one view.
 
-    Where the table folds, `insert`, `update` and `delete` give keys and rows (see program.py); else use the `*_cells`
-    methods and `literals`. Every method raises DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
+    `insert`, `update` and `delete` give the carriers of the row b[p:end], in the order of `shape.columns`; of old
+    images those that were asked for. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
     """
 
-    def __init__(self, at: TableAt, schema_version: int, view: SchemaView, dialect: Dialect) -> None:
-        self.layout, self._general, self.programs, self._cell_programs = _compiled(at, dialect)
-        self.insert_program, self.update_program, self.delete_program = self.programs
-        self.dialect = dialect
+    def __init__(
+        self, at: TableAt, schema_version: int, view: SchemaView, needed: Collection[int] | None = None
+    ) -> None:
+        """`needed`: places of old images that are asked for; else those of the key by which the table folds, or all."""
+        self.layout, self._general = _layout(at)
         self.shape = shape_of(at, self.layout)
+        self.forms = self.layout.forms
+        key = self.layout.key
+        self.needed = frozenset(needed or key.columns or range(len(self.forms)))
+        self._asking: dict[frozenset[int], Codec] = {}
+        self._usual = _usual_reader(at, self.needed)
+        self.key_of = key_function(key, self.forms)
         self._at = at
         self._view = view
         self._schema_version = schema_version
         self._lax = schema_version != at.at_version or at.at_version != at.current_version
-        self._forms = tuple(t.form for t in self.layout.targets)
 
-    # The general way, for the fold: what a program returned None for.
+    def asking_for(self, needed: Collection[int]) -> Codec:
+        """One of the same rows that tells at least these places of old images."""
+        if self.needed.issuperset(needed):
+            return self
+        places = frozenset(needed)
+        found = self._asking.get(places)
+        if found is None:
+            found = self._asking[places] = Codec(self._at, self._schema_version, self._view, places)
+        return found
 
-    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> Inserted:
-        return self._folded(self._cells(Kind.INSERT, b[p:end], commit_ts)[0], commit_ts)
+    def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
+        found = self._usual.insert(b, p, end) if self._usual is not None else None
+        return self._judged(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
 
-    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> Updated:
-        old, new = self._cells(Kind.UPDATE, b[p:end], commit_ts)
-        return (*self._key(old, commit_ts), *self._folded(new, commit_ts))
+    def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[Carrier], list[Carrier]]:
+        """(old, new)."""
+        found = self._usual.update(b, p, end) if self._usual is not None else None
+        return self._judged(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
 
-    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> Deleted:
-        return self._key(self._cells(Kind.DELETE, b[p:end], commit_ts)[0], commit_ts)
+    def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
+        found = self._usual.delete(b, p, end) if self._usual is not None else None
+        return self._judged(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
-    def _folded(self, cells: Cells, commit_ts: int) -> Inserted:
-        key, image = self._key(cells, commit_ts)
-        return key, image, row_text(self._forms, cells) if self.dialect == "mysql" else cells
+    def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
+        """(old, new) of a row of any kind."""
+        if kind is Kind.INSERT:
+            return None, self.insert(row, 0, len(row), commit_ts)
+        if kind is Kind.UPDATE:
+            return self.update(row, 0, len(row), commit_ts)
+        return self.delete(row, 0, len(row), commit_ts), None
 
-    def _key(self, cells: Cells, commit_ts: int) -> Deleted:
-        key = self.layout.key
-        image = tuple([cells[n] for n in key.columns])
-        if None in image:
-            self._fail(DecodeError("key", offset=0, detail=f"{key.name} has a NULL"), commit_ts)
-        compared = tuple([normal(c, s) for c, s in zip(image, key.same, strict=True)])
-        return compared[0] if len(compared) == 1 else compared, image if key.imaged else None
-
-    # Whole rows, for what must stay in order.
-
-    def cells(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
-        """Cells of an insert or delete (one tuple) or an update (old, new), the quick way where the table has it."""
-        programs = self._cell_programs
+    def key(self, cells: Cells, commit_ts: int) -> object:
+        """What the fold compares (key.key_function). DecodeError where a column of it is NULL."""
         try:
-            if kind is Kind.UPDATE:
-                both = programs.update(row, 0, len(row))
-                if both is not None:
-                    return both
-            else:
-                program = programs.insert if kind is Kind.INSERT else programs.delete
-                one = program(row, 0, len(row))
-                if one is not None:
-                    return (one,)
-        except UNUSUAL:
-            pass
-        return self._cells(kind, row, commit_ts)
+            return self.key_of(cells)
+        except DecodeError as error:
+            self.fail(error, commit_ts)
 
-    def literals(self, cells: Cells) -> Literals:
-        return tuple([form.literal(cell) for form, cell in zip(self._forms, cells, strict=True)])
-
-    def key_row(self, image: Cells) -> Key:
-        """The key's cells as a destination matches them: `(1,'a')`, or a tuple."""
-        if self.dialect != "mysql":
-            return image
-        return row_text(tuple(self._forms[n] for n in self.layout.key.columns), image)
-
-    def _cells(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells, ...]:
+    def _judged(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
@@ -151,9 +127,10 @@ class Codec:
                 return reader.update(row, check, self._lax)
             return (reader.delete(row, check, self._lax),)
         except DecodeError as err:
-            self._fail(err, commit_ts)
+            self.fail(err, commit_ts)
 
-    def _fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
+    def fail(self, err: DecodeError, commit_ts: int) -> NoReturn:
+        """Raise the error as one of a row of this table."""
         place = f"`{self.shape.schema}`.`{self.shape.table}` (table id {self._at.table_id}, commit_ts {commit_ts})"
         raise DecodeError(f"row of {place}: {err.what}", offset=err.offset, detail=err.detail) from None
 

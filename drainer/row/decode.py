@@ -1,32 +1,43 @@
-"""Binlogs to row changes under one view of the schema.
-
-`order.fold.FoldBuilder` is the quick way for tables that fold.
-"""
+"""Binlogs to rows, one by one, under one view of the schema: which codec reads a row, and in which order rows come."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
-from drainer.batch.work import Change, Kind, Literals
+from drainer.batch.work import Kind
 from drainer.row.codec import Codec
-from drainer.row.form import Dialect
 from drainer.row.partition.relocated_rows import StrayRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
+from drainer.row.usual import Cells
 from drainer.schema.errors import TableUnverified
 from drainer.schema.view import Gone, SchemaView
 
 
-class Decoder:
-    """Rows as a destination of `dialect` takes them. Keeps the codecs it has made; not for several threads."""
+class DecodedRow(NamedTuple):
+    """`old`: carriers of what the codec was asked for, None of an insert; `new`: of every column, None of a delete."""
 
-    def __init__(self, view: SchemaView, dialect: Dialect, *, beside: Decoder | None = None) -> None:
-        """`beside`: another one for the same rows; what must be asked for is of both."""
+    codec: Codec
+    kind: Kind
+    old: Cells | None
+    new: Cells | None
+    commit_ts: int
+    sequence: int
+
+    def image(self, number: int) -> Cells:
+        """Of 0 the old one, of 1 the new one; empty where there is none."""
+        return (self.new if number else self.old) or ()
+
+
+class Decoder:
+    """Keeps the codecs it has made; not for several threads."""
+
+    def __init__(self, view: SchemaView) -> None:
         self.view = view
-        self.dialect = dialect
         self._codecs: dict[tuple[int, int], Codec | None] = {}
         self._strays: dict[tuple[int, int], StrayRows] = {}
-        self._unverified: dict[int, tuple[int, int]] = {} if beside is None else beside._unverified
+        self._unverified: dict[int, tuple[int, int]] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
         """For rows of one table and schema_version; None when they are left out (Gone), or must be asked one by one.
@@ -41,10 +52,10 @@ class Decoder:
         made = None
         stray = self.view.relocation(table_id, schema_version)
         if stray is not None:
-            self._strays[key] = StrayRows(table_id, stray, self.view, self.dialect)
+            self._strays[key] = StrayRows(table_id, stray, self.view)
         else:
             at = self.view.lookup(table_id, schema_version, commit_ts)
-            made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view, self.dialect)
+            made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view)
         self._codecs[key] = made
         return made
 
@@ -68,29 +79,22 @@ class Decoder:
             return stray.codec(kind, row, commit_ts) if stray is not None else None
         return found
 
-    def changes(self, payloads: Iterable[bytes]) -> Iterator[Change]:
-        """Every row change, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19).
+    def rows(
+        self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec
+    ) -> Iterator[DecodedRow]:
+        """Every row, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19). `asking`:
+        which codec asks for enough of old images (Codec.asking_for).
 
         Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
         """
         for found in in_order([scan(payload) for payload in payloads]):
-            yield from self.changes_of(found)
-
-    def changes_of(self, found: Scanned, only: frozenset[int] | None = None) -> Iterator[Change]:
-        """One transaction's changes; `only`: of these tables (TableShape.table_id)."""
-        commit_ts = found[0]
-        for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
-            codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
-            if codec is not None and (only is None or codec.shape.table_id in only):
-                yield change_of(codec, kind, row, commit_ts, sequence)
-
-
-def change_of(codec: Codec, kind: Kind, row: bytes, commit_ts: int, sequence: int) -> Change:
-    """One row as a Change with literals."""
-    cells = codec.cells(kind, row, commit_ts)
-    old: Literals | None = None if kind is Kind.INSERT else codec.literals(cells[0])
-    new: Literals | None = None if kind is Kind.DELETE else codec.literals(cells[-1])
-    return Change(codec.shape, kind, old, new, commit_ts, sequence)
+            commit_ts = found[0]
+            for sequence, (version, table_id, kind, row) in enumerate(rows(found)):
+                codec = self.codec_of_row(table_id, version, commit_ts, kind, row)
+                if codec is not None:
+                    codec = asking(codec)
+                    old, new = codec.images(kind, row, commit_ts)
+                    yield DecodedRow(codec, kind, old, new, commit_ts, sequence)
 
 
 def in_order(found: list[Scanned]) -> list[Scanned]:

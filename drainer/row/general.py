@@ -1,4 +1,4 @@
-"""Any row TiDB or drainer's peers may send, column by column: the judge behind the generated programs."""
+"""Any row TiDB or drainer's peers may send, column by column: the judge of those that are not in the usual encoding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from binlog.tidb.datum import Datum
 from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from binlog.tidb.table import ROWID
 
-from drainer.row.form import Cell
+from drainer.row.carrier import Carrier
 from drainer.row.layout import Layout, Target
-from drainer.row.program import Cells
 
 # (column id, row) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that the
 # row lacks because it is being dropped.
@@ -19,7 +18,7 @@ CheckColumn = Callable[[int, Mapping[int, Datum]], None]
 
 
 class GeneralReader:
-    """Reads rows of one layout into cells. DecodeError names what is wrong; the caller adds table and commit_ts.
+    """Reads rows of one layout into carriers. DecodeError names what is wrong; the caller adds table and commit_ts.
 
     `lax`: the row's schema_version is not the TableInfo's own, so a DDL may be running and an update may lack a
     public column (one that is being dropped); else that is damage (D-TR-04).
@@ -30,11 +29,11 @@ class GeneralReader:
         self._known = frozenset(s.id for s in layout.stored) | {t.id for t in layout.targets} | {ROWID}
         self._written = frozenset(s.id for s in layout.stored if s.in_insert)
 
-    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> Cells:
+    def insert(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
         values = decode_insert(self._layout.at, row)[1]
         return self._cells(values, check)
 
-    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[Cells, Cells]:
+    def update(self, row: bytes, check: CheckColumn, lax: bool) -> tuple[list[Carrier], list[Carrier]]:
         old, new = decode_update(row)
         if not old:
             raise DecodeError("updated row", offset=0, detail="no columns")
@@ -46,7 +45,7 @@ class GeneralReader:
                     raise DecodeError("updated row", offset=len(row), detail=detail)
         return self._cells(old, check), self._cells(new, check)
 
-    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> Cells:
+    def delete(self, row: bytes, check: CheckColumn, lax: bool) -> list[Carrier]:
         values = decode_delete(self._layout.at, row)
         for place in self._layout.key.columns:
             target = self._layout.targets[place]
@@ -58,19 +57,19 @@ class GeneralReader:
                 check(target.id, values)  # older servers leave out what is on its way out
         return self._cells(values, check)
 
-    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> Cells:
+    def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[Carrier]:
         for column_id in values.keys() - self._known:
             check(column_id, values)
-        return tuple([_cell(target, values) for target in self._layout.targets])
+        return [_cell(target, values) for target in self._layout.targets]
 
 
-def _cell(target: Target, values: Mapping[int, Datum]) -> Cell:
+def _cell(target: Target, values: Mapping[int, Datum]) -> Carrier:
     try:
         if target.id not in values:
             if target.old_column_id is not None and target.old_column_id[0] in values:
                 return target.inherit(values[target.old_column_id[0]])
             return target.default
-        return target.form.cell(values[target.id])
+        return target.form.carrier(values[target.id])
     except DecodeError as err:
         detail = f"{err.what}: {err.detail}"
         raise DecodeError(f"column {target.name} (id {target.id})", offset=err.offset, detail=detail) from None

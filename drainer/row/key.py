@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
+from binlog.errors import DecodeError
 from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
 from binlog.tidb.types import UNSPECIFIED, FieldType
 
 from drainer.row.family import Family, family_of
+from drainer.row.form import Form
+from drainer.row.text import shown_as
 
 # Collations that compare bytes but ignore trailing spaces (PAD SPACE), in TiDB and in MySQL and MariaDB.
 PADDED = frozenset({"utf8mb4_bin", "utf8_bin", "utf8mb3_bin", "latin1_bin", "ascii_bin", "gbk_bin"})
@@ -145,23 +149,45 @@ def trim_fraction(text: bytes) -> bytes:
     return text.rstrip(b"0").rstrip(b".") if b"." in text else text
 
 
-def trim_fraction_text(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def normal(cell: object, same: Same) -> object:
-    """A key column's cell as compared."""
-    if same is Same.PADDED:
-        if isinstance(cell, bytes):
-            return cell.rstrip(b" ")
-        return cell.rstrip(" ") if isinstance(cell, str) else cell
+def compared_as(form: Form, same: Same) -> Callable[[Any], Any] | None:
+    """From a carrier that is not NULL to what is compared of it: bytes, or a number. None: the carrier itself."""
+    shown = shown_as(form)
+    if same is Same.PADDED and form.family is Family.TEXT:
+        return lambda value: value.rstrip(b" ")
     if same is Same.TRIMMED:
-        return trim_fraction(cell) if isinstance(cell, bytes) else trim_fraction_text(str(cell))
-    return cell
+        return lambda value: trim_fraction(shown(value))
+    return None if form.family in (Family.INT, Family.TEXT) else shown
+
+
+def key_function(key: FoldKey, forms: Sequence[Form]) -> Callable[[Sequence[Any]], object]:
+    """From a row's carriers to its key as compared: of one column that, else a tuple. DecodeError where a column is
+    NULL or is no value of its type."""
+    parts = [(at, compared_as(forms[at], same)) for at, same in zip(key.columns, key.same, strict=True)]
+    detail = f"{key.name} has a NULL"
+
+    def whole(cells: Sequence[Any]) -> object:
+        found = []
+        for at, compare in parts:
+            value = cells[at]
+            if value is None:
+                raise DecodeError("key", offset=0, detail=detail)
+            found.append(value if compare is None else compare(value))
+        return tuple(found)
+
+    def single(cells: Sequence[Any]) -> object:
+        value = cells[place]
+        if value is None:
+            raise DecodeError("key", offset=0, detail=detail)
+        return value if own is None else own(value)
+
+    if len(parts) != 1:
+        return whole
+    ((place, own),) = parts
+    return single
 
 
 def identity(key: object) -> bytes:
-    """A fold key as bytes, one for one, in the order of whole numbers. `key` is a cell, or a tuple of several."""
+    """A fold key as compared, as bytes, one for one, in the order of whole numbers."""
     if isinstance(key, int):
         return (key + 0x8000_0000_0000_0000).to_bytes(9, "big")
     if isinstance(key, tuple):
@@ -170,10 +196,7 @@ def identity(key: object) -> bytes:
 
 
 def _bytes(cell: object) -> bytes:
-    # SQLite's text that is no UTF-8 is bytes; a str with the same bytes cannot exist, so no tag is needed.
-    if isinstance(cell, bytes):
-        return cell
-    return str(cell).encode()
+    return cell if isinstance(cell, bytes) else str(cell).encode()
 
 
 def _part(cell: object) -> bytes:

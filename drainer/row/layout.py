@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
@@ -13,16 +12,16 @@ from binlog.tidb.table import ColumnInfo, TableInfo
 from binlog.tidb.types import FieldType
 from binlog.tidb.unflatten import to_text
 
-from drainer.row.carrier import carrier_type
+from drainer.row.carrier import Carrier
 from drainer.row.family import Family, family_of
-from drainer.row.form import Cell, Dialect, Form
+from drainer.row.form import Form
 from drainer.row.key import FoldKey, choose_key
 from drainer.schema.view import TableAt
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One column of the destination's row. `default` is the cell of a row that lacks the column (D-TR-03).
+    """One column of the destination's row. `default` is the carrier of a row that lacks the column (D-TR-03).
 
     `old_column_id`: id and type of the column whose value it takes there, of a row from before its type was changed.
     """
@@ -30,19 +29,14 @@ class Target:
     id: int
     name: str
     form: Form
-    default: Cell
+    default: Carrier
     old_column_id: tuple[int, FieldType] | None = None
 
-    @property
-    def carrier_type(self) -> Any:
-        """The Arrow type of a column of its carriers."""
-        return carrier_type(self.form.kind, self.form.family)
-
-    def inherit(self, value: Datum) -> Cell:
-        """The cell of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""
+    def inherit(self, value: Datum) -> Carrier:
+        """The carrier of a value of that column, cast as the DDL did. DecodeError where the type cannot hold it."""
         assert self.old_column_id is not None
         try:
-            return self.form.cell(flatten(to_text(value, self.old_column_id[1]), self.form.kind))
+            return self.form.carrier(flatten(to_text(value, self.old_column_id[1]), self.form.kind))
         except ValueError as error:
             raise DecodeError("value of another type", offset=0, detail=str(error)) from None
 
@@ -80,7 +74,11 @@ class Layout:
     handle: tuple[HandlePart, ...]
     has_rowid: bool
     key: FoldKey
-    dialect: Dialect
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Of every target."""
+        return tuple([target.form for target in self.targets])
 
 
 def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
@@ -88,15 +86,15 @@ def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
     return tuple(c for c in sorted(table.columns, key=lambda c: c.offset) if c.is_public and not c.is_generated)
 
 
-def layout_of(table: TableAt, dialect: Dialect) -> Layout:
+def layout_of(table: TableAt) -> Layout:
     """DecodeError for column types that rows cannot carry."""
     known = table.at.columns_by_id
     targets = []
     for column in replicated(table.current):
         written = known.get(column.id, column)
-        form = Form.of(written.type, dialect)
+        form = Form.of(written.type)
         old_column_id = None if column.id in known else _ancestor(column.id, table)
-        targets.append(Target(column.id, column.name, form, form.cell(missing_value(written)), old_column_id))
+        targets.append(Target(column.id, column.name, form, form.carrier(missing_value(written)), old_column_id))
     place = {target.id: n for n, target in enumerate(targets)}
     stored = tuple(
         Stored(
@@ -118,7 +116,6 @@ def layout_of(table: TableAt, dialect: Dialect) -> Layout:
         handle=_handle(at, place),
         has_rowid=not at.pk_is_handle and not at.is_common_handle,
         key=choose_key(table.current),
-        dialect=dialect,
     )
 
 

@@ -1,4 +1,4 @@
-"""Values of one column as text or bytes, shared by the generated programs and the general decoder. Pure.
+"""Values of one column as text or numbers, whatever the destination. Pure.
 
 Every function raises DecodeError for what no TiDB column of that type holds.
 """
@@ -10,19 +10,10 @@ from functools import lru_cache
 from math import isfinite
 
 from binlog.errors import DecodeError
-from binlog.tidb.time import date_text, datetime_text
 
 _float32 = struct.Struct("<f")
 FLOAT_MAX = 3.4028234663852886e38
-TEXTS_MAX = 65_536  # entries of one cache of dates or times
-
-
-def escape(text: bytes) -> bytes:
-    """The inside of a quoted SQL string, in a session without NO_BACKSLASH_ESCAPES.
-
-    Servers need no more than these two: a query has a length, so NUL and control characters stand for themselves.
-    """
-    return text.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+TIMES_MAX = 65_536  # entries of the cache of dates and times
 
 
 def is_utf8(text: bytes) -> bool:
@@ -32,12 +23,6 @@ def is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def string_literal(text: bytes) -> bytes:
-    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed. It
-    is not written as that of a binary column (X), for LOAD DATA can take those alone."""
-    return b"'%b'" % escape(text) if is_utf8(text) else b"x'%b'" % text.hex().encode()
 
 
 def double_text(value: float) -> str:
@@ -83,6 +68,12 @@ def set_bits(value: int, count: int) -> int:
     return value
 
 
+def bit_number(value: int, width: int) -> int:
+    if not 0 <= value < 1 << width:
+        raise DecodeError("bit value", offset=0, detail=f"{value} does not fit BIT({width})")
+    return value
+
+
 def set_names(value: int, names: tuple[str, ...]) -> str:
     set_bits(value, len(names))
     return ",".join([name for n, name in enumerate(names) if value >> n & 1])
@@ -105,40 +96,12 @@ def _nine_bytes(raw: bytes) -> int:
     return packed
 
 
-class TimeTexts(dict[bytes, bytes]):
-    """Texts of packed times by their 9 bytes in a row; dates repeat. Raises ValueError or DecodeError on bad bytes.
+class PackedTimes(dict[bytes, int]):
+    """Packed times by their 9 bytes in a row; they repeat. Raises ValueError on other bytes."""
 
-    `fsp` digits of a second's fraction; None for a DATE.
-    """
-
-    __slots__ = ("fsp",)
-
-    def __init__(self, fsp: int | None) -> None:
-        super().__init__()
-        self.fsp = fsp
-
-    def __missing__(self, raw: bytes) -> bytes:
+    def __missing__(self, raw: bytes) -> int:
         packed = _nine_bytes(raw)
-        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
-        if len(self) >= TEXTS_MAX:
+        if len(self) >= TIMES_MAX:
             self.clear()
-        found = self[raw] = text.encode()
-        return found
-
-
-class TimeStrings(dict[bytes, str]):
-    """As TimeTexts, str for SQLite."""
-
-    __slots__ = ("fsp",)
-
-    def __init__(self, fsp: int | None) -> None:
-        super().__init__()
-        self.fsp = fsp
-
-    def __missing__(self, raw: bytes) -> str:
-        packed = _nine_bytes(raw)
-        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
-        if len(self) >= TEXTS_MAX:
-            self.clear()
-        self[raw] = text
-        return text
+        self[raw] = packed
+        return packed

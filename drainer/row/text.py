@@ -1,44 +1,95 @@
-"""The text of a MySQL family row, `(1,'a',NULL)`: templates by which columns are NULL, and the careful way."""
+"""Carriers one by one as text or numbers: what stands in a key, and between the quotes of a literal. Pure.
+
+What changes/texts.py does with whole columns, for a few rows. Every function raises DecodeError, which names no row,
+for what no column of its type holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from binascii import hexlify
+from collections.abc import Callable
+from typing import Any
 
-from drainer.row.form import Cell, Form, mysql_literal
+from binlog.tidb.json import decode_text as json_text
+from binlog.tidb.time import date_text, datetime_text, duration_text
+from binlog.tidb.types import FieldType, Tp
 
-# Rarely are more combinations of NULLs in one table than this; beyond it templates are made anew.
-TEMPLATES_MAX = 4096
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import bit_number, double_text, enum_index, float_text, set_bits
+
+TEXTS_MAX = 65_536  # entries of one cache of dates or times
+
+NUMBERS = frozenset({Family.INT, Family.ENUM, Family.SET, Family.BIT})
 
 
-class Templates(dict[int, tuple[bytes, int]]):
-    """NULL mask (bit n: column n) → (format for the cells, how many quotes its result has if no value has any).
+class TimeTexts(dict[int, bytes]):
+    """Texts of packed times; dates repeat. `fsp` digits of a second's fraction; None for a DATE."""
 
-    A NULL column's cell is `b""` and prints nothing. If the count of quotes is right, there is no backslash and all is
-    UTF-8, then no value needs escaping: three C loops over the whole row instead of several per column.
-    """
+    __slots__ = ("fsp",)
 
-    __slots__ = ("forms", "needs_check")
-
-    def __init__(self, forms: tuple[Form, ...]) -> None:
+    def __init__(self, fsp: int | None) -> None:
         super().__init__()
-        self.forms = forms
-        self.needs_check = any(form.needs_escape for form in forms)
+        self.fsp = fsp
 
-    def __missing__(self, mask: int) -> tuple[bytes, int]:
-        parts = [b"NULL%.0b" if mask >> n & 1 else form.placeholder for n, form in enumerate(self.forms)]
-        quotes = sum(form.quotes for n, form in enumerate(self.forms) if not mask >> n & 1)
-        if len(self) >= TEMPLATES_MAX:
+    def __missing__(self, packed: int) -> bytes:
+        text = date_text(packed) if self.fsp is None else datetime_text(packed, self.fsp)
+        if len(self) >= TEXTS_MAX:
             self.clear()
-        found = self[mask] = (b"(" + b",".join(parts) + b")", quotes)
+        found = self[packed] = text.encode()
         return found
 
-    def careful(self, cells: tuple[Cell, ...], mask: int) -> bytes:
-        """The row with every value escaped."""
-        shown = (None if mask >> n & 1 else cell for n, cell in enumerate(cells))
-        return row_text(self.forms, shown)
+
+_DATES = TimeTexts(None)
+_DATETIMES = tuple(TimeTexts(fsp) for fsp in range(7))
 
 
-def row_text(forms: tuple[Form, ...], cells: Iterable[Cell]) -> bytes:
-    """A VALUES tuple of cells, None for NULL."""
-    pairs = zip(forms, cells, strict=True)
-    return b"(" + b",".join([mysql_literal(form.family, cell) for form, cell in pairs]) + b")"
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def shown_as(form: Form) -> Callable[[Any], Any]:
+    """From a carrier that is not NULL to bytes, of NUMBERS to the number; of BYTES to hexadecimal digits."""
+    return _OF_FAMILY[form.family](form.kind)
+
+
+def _float(kind: FieldType) -> Callable[[Any], bytes]:
+    show = float_text if kind.tp is Tp.FLOAT else double_text
+    return lambda value: show(value).encode()
+
+
+def _duration(kind: FieldType) -> Callable[[Any], bytes]:
+    fsp = kind.fsp
+    return lambda value: duration_text(value, fsp).encode()
+
+
+def _enum(kind: FieldType) -> Callable[[Any], int]:
+    count = len(kind.elems)
+    return lambda value: enum_index(value, count)
+
+
+def _set(kind: FieldType) -> Callable[[Any], int]:
+    count = len(kind.elems)
+    return lambda value: set_bits(value, count)
+
+
+def _bit(kind: FieldType) -> Callable[[Any], int]:
+    width = max(kind.flen, 1)
+    return lambda value: bit_number(value, width)
+
+
+# A JSON string may hold bytes that are no UTF-8; the reader shows them as \ufffd, so encoding never fails.
+_OF_FAMILY: dict[Family, Callable[[FieldType], Callable[[Any], Any]]] = {
+    Family.INT: lambda kind: _as_it_is,
+    Family.TEXT: lambda kind: _as_it_is,
+    Family.BYTES: lambda kind: hexlify,
+    Family.DECIMAL: lambda kind: str.encode,
+    Family.FLOAT: _float,
+    Family.JSON: lambda kind: lambda value: json_text(value)[0].encode(),
+    Family.DATE: lambda kind: _DATES.__getitem__,
+    Family.DATETIME: lambda kind: _DATETIMES[kind.fsp].__getitem__,
+    Family.TIME: _duration,
+    Family.ENUM: _enum,
+    Family.SET: _set,
+    Family.BIT: _bit,
+}

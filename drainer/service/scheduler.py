@@ -2,7 +2,8 @@
 
 It lives on the event loop; the stream reader's questions come from another thread
 (drainer.spark.source.planner_server) and are
-answered there. At most one batch is planned and not yet applied.
+answered there. While a spread batch is applied the next one may be planned, if it is spread too; else at most one is
+planned and not yet applied.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Scheduler:
         self._ceiling_ts: int | None = None
         self._on_reached = on_reached
         self._plan: Plan | None = None
+        self._begun: Plan | None = None
+        self._waits_for: Plan | None = None
         self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
         self._advanced_at = 0.0
         self._share = 0
@@ -90,7 +93,7 @@ class Scheduler:
 
     @property
     def current(self) -> Plan | None:
-        """The batch that is planned and not yet applied; None if there is none."""
+        """The batch that was planned last; None where the last question brought nothing."""
         return self._plan
 
     # --- called from the reader's thread ------------------------------------------------------------------------
@@ -114,14 +117,14 @@ class Scheduler:
         self._plan = None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
+            begun = self._begun
             try:
-                plan = await self._look()
+                plan = await (self._look() if begun is None else self._look_behind(begun))
             except HeldBack as error:
                 self._held_back(error)
                 plan, pause_s = None, HELD_BACK_PAUSE_S
             if plan is not None:
                 if plan.mode is Mode.SPREAD:
-                    plan = replace(plan, fold=self._pipeline.fold_order(plan))
                     self._survey_ahead(plan)
                 self._plan = plan
                 return plan
@@ -132,13 +135,51 @@ class Scheduler:
         return None
 
     async def _look(self) -> Plan | None:
+        """The batch behind the position."""
         after_ts = self._pipeline.position_ts
         asked = self._first_limits()
         watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
         intent = self._pipeline.open_intent
         if intent is not None:
-            plan = resume(watermark, intent, self._sizes)
-            return plan if plan is None else self._check_unaltered(await self._counted(plan))
+            resumed = resume(watermark, intent, self._sizes)
+            return resumed if resumed is None else self._folded(self._check_unaltered(await self._counted(resumed)))
+        match await self._decide(after_ts, asked, watermark):
+            case Plan() as plan:
+                return self._folded(await self._counted(plan))
+            case Advance(until_ts):
+                if not after_ts and watermark.purged_ts:
+                    _log.warning(
+                        "older binlogs may have been purged; starting from the oldest that remain", after_ts=until_ts
+                    )
+                await self._advance(until_ts)
+            case _:
+                self._check_reached()
+        return None
+
+    async def _look_behind(self, begun: Plan) -> Plan | None:
+        """The batch behind one that is being applied, where it may be read already: one that is spread, for nothing
+        lies between the two then that changes the schema. None where it must wait until that one is applied: a DDL, a
+        large transaction, a batch that is too small, a question that can only be settled at the position (rule 2)."""
+        if begun is self._waits_for:
+            return None
+        after_ts, asked = begun.until_ts, self._first_limits()
+        try:
+            watermark = await self._ahead_result(after_ts, asked) or await self._survey(after_ts, asked)
+            found = await self._decide(after_ts, asked, watermark)
+            if isinstance(found, Plan) and found.mode is Mode.SPREAD:
+                plan = self._folded(await self._counted(found))
+                if plan.fold is not None:
+                    return plan
+        except HeldBack:
+            pass  # it is asked again at the position, and told then
+        self._waits_for = begun
+        return None
+
+    def _folded(self, plan: Plan) -> Plan:
+        return replace(plan, fold=self._pipeline.fold_order(plan)) if plan.mode is Mode.SPREAD else plan
+
+    async def _decide(self, after_ts: int, asked: Limits, watermark: Watermark) -> Plan | Advance | None:
+        """What follows from the answers, and from those to more questions."""
         shares_left = SHARES_TRIED
         while True:
             decision = decide(
@@ -156,19 +197,8 @@ class Scheduler:
                 case Ask(limits):
                     asked, shares_left = limits, shares_left - 1
                     watermark = await self._survey(after_ts, asked)
-                case Advance(until_ts):
-                    if not after_ts and watermark.purged_ts:
-                        _log.warning(
-                            "older binlogs may have been purged; starting from the oldest that remain",
-                            after_ts=until_ts,
-                        )
-                    await self._advance(until_ts)
-                    return None
-                case Plan():
-                    return await self._counted(decision)
-                case None:
-                    self._check_reached()
-                    return None
+                case _:
+                    return decision
 
     def _first_limits(self) -> Limits:
         """Limits of the first survey; the size that gave a full batch last time is tried again."""
@@ -266,8 +296,14 @@ class Scheduler:
         self._advanced_at = time.monotonic()
         self._check_reached()
 
+    def begun(self, plan: Plan | None) -> None:
+        """A batch is being applied from now on, while the next one may be read; None: none is any more. Called from
+        any thread."""
+        self._begun = plan
+
     def applied(self) -> None:
-        """Update the progress after a batch was applied."""
+        """A batch has been applied. Called from any thread."""
+        self._begun = None
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, self._pipeline.position_ts)
 
     def _check_reached(self) -> None:

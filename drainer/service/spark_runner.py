@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from binlog.errors import PumpUnavailable
+from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
@@ -15,11 +17,13 @@ from drainer.apply.progress import Stopped
 from drainer.config import Config
 from drainer.pipeline import Pipeline
 from drainer.pumps.range_count import RangeDiffers
+from drainer.service.applier import Applier
 from drainer.service.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from drainer.apply.batch_planner import Plan
     from drainer.spark.query import Query, SparkFeed
     from drainer.spark.source.planner_server import PlannerServer
     from drainer.spark.startup.session_opening import Opening
@@ -66,6 +70,7 @@ class SparkRun:
         self._lacks: BaseException | None = None
         self._again: BaseException | None = None
         self._failed = False
+        self._applier = Applier()
         self._spark_failures = 0
         self._spark_failed_at = -1
         self._retry_outage = Outage(_log, "the batch failed and is retried", "the retried batch was applied")
@@ -108,6 +113,7 @@ class SparkRun:
         from drainer.spark.query import Query
 
         assert self._session is not None and self._planner is not None
+        self._scheduler.begun(None)
         security = self._config.security
         options = {
             "packed": "true",
@@ -123,21 +129,48 @@ class SparkRun:
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, feed: SparkFeed) -> None:
+        """What Spark calls with one batch after another. One that was read ahead is applied while Spark goes on to the
+        next; every other one waits for it, and is applied when this returns."""
         plan = self._scheduler.current
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
+        failure: BaseException | None = None
+        try:
+            self._pipeline.read(plan, feed)
+        except BaseException as error:  # noqa: BLE001  what the batch before it raised comes first
+            failure = error
+        else:
+            crash_point("drainer.after_read")
+        self._applier.wait()
+        if failure is not None:
+            if self._pipeline.stopping:
+                failure = Stopped("stopped while a batch was read")
+            self._judge(failure)
+            raise failure
+        if plan.fold is None:
+            self._apply(plan, feed)
+            return
+        self._scheduler.begun(plan)
+        # There may be no next batch that would raise what this one does, and end the query.
+        self._applier.begin(partial(self._apply, plan, feed), self._query.stop if self._query else lambda: None)
+
+    def _apply(self, plan: Plan, feed: SparkFeed) -> None:
         try:
             self._pipeline.run(plan, feed)
         except BaseException as error:
-            if self._retryable(error):
-                self._again = error
-            else:
-                self._fail(error)
+            self._judge(error)
             raise
         self._retry_outage.over()
         self._scheduler.applied()
         self._follow_executors()
+
+    def _judge(self, error: BaseException) -> None:
+        """Whether the error of a batch ends the query or the drainer."""
+        if self._retryable(error):
+            self._again = error
+        else:
+            self._fail(error)
 
     def _follow_executors(self) -> None:
         """Between two batches, adapt to the executors of a cluster, which register and leave at any time."""
@@ -172,6 +205,7 @@ class SparkRun:
         return self._spark_failures <= SPARK_FAILURES_MAX
 
     def _query_ended(self, error: BaseException | None) -> None:
+        self._applier.reset()  # one that goes on although its query is over may still say how it ended
         again, self._again = self._again, None
         if again is None and not self._failed and self._retryable(error):
             again = error
@@ -179,7 +213,8 @@ class SparkRun:
             self._fail(error)
             return
         self._retry_outage.failed(error=str(again))
-        time.sleep(self._pause_s)
+        if not isinstance(again, NotSpread):  # which is no failure: the next plan is another
+            time.sleep(self._pause_s)
         from drainer.spark.errors import SPARK_ERRORS, SparkFailed, reason_of, text_of
 
         try:

@@ -41,10 +41,10 @@ from drainer.changes.change_segment import ChangeSegment
 if TYPE_CHECKING:
     from drainer.changes.decode import Changes
     from drainer.changes.vector import Ints
+    from drainer.row.format import Format
     from drainer.schema.steps import Ddl
     from drainer.schema.view import SchemaView
 
-Dialect = Literal["mysql", "sqlite"]
 TableName = tuple[str, str]  # database, table
 
 
@@ -283,8 +283,8 @@ class NetSink(Sink[SegmentWork], Protocol):
     def wants(self) -> Literal[Wants.NET]: ...
 
     @property
-    def dialect(self) -> Dialect:
-        """The form in which rows must be written for `apply` (drainer/batch/work.py)."""
+    def format(self) -> Format:
+        """What makes rows for `apply` (drainer/batch/work.py) of what they hold."""
         ...
 
 

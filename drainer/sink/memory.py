@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 from drainer.batch.work import Change, Kind, Literals, Pieces, Probe, SegmentWork
 from drainer.order.upsert import upsert
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Dialect,
     Examination,
     FirstStart,
     Identity,
@@ -31,6 +31,7 @@ from drainer.sink.base import (
 from drainer.sink.document_position import Document, DocumentPositionStore
 from drainer.sink.errors import PositionMoved, RowMissing
 from drainer.sink.examination import strict
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.position import DONE, JobMark, PositionStore, Stored, expect, refusal
 
 _STAGE: Final = "direct"
@@ -152,9 +153,9 @@ class NothingInTheWay:
 class MemoryDestination:
     """See base.NetSink and base.ParallelSink."""
 
-    def __init__(self, store: Store | None = None, *, dialect: Dialect = "mysql", spreads: bool = True) -> None:
+    def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
         self.store = store or Store()
-        self._dialect: Dialect = dialect
+        self._format = format_
         self._spreads = spreads
         self._epoch = 0
 
@@ -163,8 +164,8 @@ class MemoryDestination:
         return "memory:"
 
     @property
-    def dialect(self) -> Dialect:
-        return self._dialect
+    def format(self) -> Format:
+        return self._format
 
     @property
     def wants(self) -> Literal[Wants.NET]:

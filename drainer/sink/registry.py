@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from binlog.errors import ConfigError
 
 if TYPE_CHECKING:
+    from drainer.row.format import Format
     from drainer.sink.base import AnySink
     from drainer.sink.settings import SyncerSettings, ToSection
 
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`section`: the model of `[syncer.to]`, a ToSection; `make`: a function of that and of SyncerSettings that gives
-    the sink; both as module:name. `writer`: modules that executors write with."""
+    the sink; both as module:name. `writer`: modules that executors write with; `format`: with what they make rows
+    (row.format.Format), as module:name."""
 
     section: str
     make: str
     writer: tuple[str, ...] = ()
+    format: str = ""
 
 
 _SERVER: Final = Kind(
     "drainer.sink.mysql.section:MySQLSection",
     "drainer.sink.mysql.sink:make",
     ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine"),
+    "drainer.sink.mysql.rows.format:SQL_TEXT",
 )
 
 # db-type (upstream's names first) → what it is made of.
@@ -68,6 +72,11 @@ def import_writers() -> None:
     """For a worker, before it forks: what any kind writes with."""
     for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
         import_module(name)
+
+
+def formats() -> list[Format]:
+    """Those that executors make rows with, to be tried once before there are any (changes.warm)."""
+    return [_named(place) for place in dict.fromkeys(one.format for one in KINDS.values()) if place]
 
 
 def _named(place: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import threading
@@ -23,12 +22,12 @@ _log = get_logger(__name__)
 
 
 class SparkFeed:
-    """One micro-batch of packed rows (drainer.pipeline.Feed)."""
+    """One micro-batch of packed rows (drainer.pipeline.Feed). It may be used when Spark has gone on to the next."""
 
     def __init__(self, packed: DataFrame, errors: ErrorSeal) -> None:
         self._packed = packed
         self._errors = errors
-        self._kept = False
+        self._by_slot: DataFrame | None = None
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
@@ -41,19 +40,20 @@ class SparkFeed:
     def check(self, order: ReadOrder) -> None:
         shuffle_apply.check_rows(self._packed, order, self._errors)
 
-    def examine(self, job: ExamineJob) -> Examined:
-        if not self._kept:  # the same rows are applied behind this: read once
-            self._packed, self._kept = self._packed.persist(), True
-        return shuffle_examine.examine(self._packed, job, self._errors)
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
+        self._read(order, folded)
 
-    def close(self) -> None:
-        """Give back what was kept. Nothing that Spark says then matters: its session may be over."""
-        if self._kept:
-            with contextlib.suppress(*SPARK_ERRORS):
-                self._packed.unpersist()
+    def examine(self, job: ExamineJob) -> Examined:
+        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors)
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        return shuffle_apply.spread(self._packed, job, self._errors)
+        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)
+
+    def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
+        """All jobs of a batch have one order, and read it once."""
+        if self._by_slot is None:
+            self._by_slot = shuffle_apply.read_by_slot(self._packed, order, folded, self._errors)
+        return self._by_slot
 
 
 class Query:
@@ -72,8 +72,7 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            with contextlib.closing(SparkFeed(packed, self._errors)) as feed:
-                batch(feed)
+            batch(SparkFeed(packed, self._errors))
 
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

@@ -1,8 +1,10 @@
 """The spread way on executors: rows are folded where they were pulled, slots are brought together and applied.
 
-    pull ─ fold ─► (slot, blob) ─ repartition by slot ─► merge, apply with marks ─► (result)
+    pull ─ fold ─► (slot, blob) ─ repartition by slot ─┬► merge, apply with marks ─► (result)
+                                                       └► the next batch of it, before: drainer.spark.shuffle_examine
 
-A slot is one partition and is applied by one task, so its chunks come in order.
+A slot is one partition and is applied by one task, so its chunks come in order. What lies before the shuffle and what
+lies behind it are two jobs: a batch is read while the one before it is applied.
 """
 
 from __future__ import annotations
@@ -135,21 +137,36 @@ def check_rows(packed: DataFrame, order: ReadOrder, errors: ErrorSeal) -> None:
         raise errors.unwrap(error) from error
 
 
-def slotted_rows(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
-    """(slot, blob) of every part; `folded`: the tasks that read the batch have carried out `order`."""
+def read_by_slot(packed: DataFrame, order: ReadOrder, folded: bool, errors: ErrorSeal) -> DataFrame:
+    """(slot, blob) of every part, a partition for each slot; the batch has been pulled and folded when this returns,
+    once, however many jobs follow. `folded`: the tasks that read the batch have carried out `order`."""
     if folded:
-        return packed.selectExpr("seq AS slot", "blob")
-    return packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
+        rows = packed.selectExpr("seq AS slot", "blob")
+    else:
+        rows = packed.mapInArrow(carried(Fold(order), errors), SLOTTED_DDL)
+    try:
+        return _shuffled(rows.repartitionById(order.blobs, "slot"))
+    except SPARK_ERRORS as error:
+        raise errors.unwrap(error) from error
 
 
-def spread(packed: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
-    """Run the whole job; one result for each slot that had rows. RangeDiffers where a slot has not been heard of."""
-    rows = slotted_rows(packed, job.order, job.folded, errors)
-    if job.order.examined:
-        rows = rows.where(f"slot < {job.intent.slots}")
-    results = rows.repartitionById(job.intent.slots, "slot").mapInArrow(
-        carried(Apply(job.order, job.intent, job.writer, job.planned), errors), RESULT_DDL
-    )
+def _shuffled(frame: DataFrame) -> DataFrame:
+    """The frame, with the shuffle at its end run and its files kept for as long as the frame is.
+
+    A frame that is planned anew has a shuffle of its own, so what is asked later is asked of this one's RDD; and asking
+    for its first row runs all of what lies before the shuffle. persist() would copy all rows into a cache.
+    """
+    session = frame.sparkSession
+    rdd = frame._jdf.queryExecution().toRdd()
+    rdd.isEmpty()
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, frame._jdf.schema(), False), session)
+
+
+def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
+    """Apply what `read_by_slot` gave; one result for each slot that had rows. RangeDiffers where a slot has not been
+    heard of."""
+    rows = by_slot.where(f"slot < {job.intent.slots}") if job.order.examined else by_slot
+    results = rows.mapInArrow(carried(Apply(job.order, job.intent, job.writer, job.planned), errors), RESULT_DDL)
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:

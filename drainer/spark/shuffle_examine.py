@@ -15,10 +15,9 @@ from binlog.runtime.crashpoint import crash_point
 from pyspark.sql import DataFrame
 
 from drainer.apply.micro_batch import Examined, ExamineJob
-from drainer.changes.claim_slots import merge_claims
 from drainer.order.blob_pieces import cut_blob, join_blobs
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
-from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, slotted_rows, unheard
+from drainer.spark.shuffle_apply import Batches, carried, complete, pieces_by_slot, unheard
 from drainer.spark.source.executor import decoder_for
 
 FOUND = pa.schema([("slot", pa.int32()), ("conflict", pa.string()), ("blob", pa.binary())])
@@ -47,22 +46,17 @@ class Examine:
                 yield from (("", piece) for piece in cut_blob(blob))
 
     def _conflict(self, blobs: list[bytes]) -> str:
-        open_questions = merge_claims(blobs)
+        open_questions = self.job.order.questions(blobs)
         found = open_questions.conflict or self.job.examiner.conflict(open_questions.probes)
         crash_point("drainer.mid_examine")
         return found
 
 
-def examine(packed: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
-    """Run the whole job. RangeDiffers where a slot has not been heard of."""
+def examine(by_slot: DataFrame, job: ExamineJob, errors: ErrorSeal) -> Examined:
+    """Look at what `shuffle_apply.read_by_slot` gave. RangeDiffers where a slot has not been heard of."""
     first, last = job.order.slots, job.order.blobs
-    found = (
-        slotted_rows(packed, job.order, job.folded, errors)
-        .where(f"slot >= {first}")
-        .selectExpr(f"slot - {first} AS slot", "blob")
-        .repartitionById(last - first, "slot")
-        .mapInArrow(carried(Examine(job), errors), FOUND_DDL)
-    )
+    claims = by_slot.where(f"slot >= {first}").selectExpr(f"slot - {first} AS slot", "blob")
+    found = claims.mapInArrow(carried(Examine(job), errors), FOUND_DDL)
     try:
         rows = found.toArrow().to_pylist()
     except SPARK_ERRORS as error:

@@ -25,6 +25,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.unit.drainer.changes.cases import images
 from tests.unit.drainer.changes.keyed import asked, by_columns
@@ -70,18 +71,18 @@ def test_both_ways_of_decoding_agree(capture: CaptureSet) -> None:
 def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
     folded = 0
     for step, payloads in segments(capture):
-        expected = FoldBuilder(Decoder(step.view, "mysql"))
+        expected = FoldBuilder(Decoder(step.view), SQL_TEXT)
         expected.add_all(payloads)
         work = expected.finish(step.after_ts, step.until_ts)
-        decoder = SegmentDecoder(step.view, "mysql", columns_bytes_min=0, columns_rows_min=0)
-        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, beside=decoder.rows)
+        decoder = SegmentDecoder(step.view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=0)
+        decoder.columns = ColumnDecoder(step.view, vector_rows_min=1, decoder=decoder.rows)
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads[::-1])
         assert shown(builder.finish(step.after_ts, step.until_ts)) == shown(work)
         assert builder.hides_conflict() == expected.hides_conflict()
         builder = SegmentBuilder(decoder)
         builder.add_all(payloads)
-        assert shown(merge_slot(builder.slots(1).values())) == shown(work)
+        assert shown(merge_slot(builder.slots(1).values(), SQL_TEXT)) == shown(work)
         folded += sum(decoder.covers(one.shape.table_id) for one in work.folded)
     assert folded > 5
 
@@ -89,7 +90,7 @@ def test_folding_gives_the_same_text(capture: CaptureSet) -> None:
 def test_the_same_is_asked_of_unique_values(capture: CaptureSet) -> None:
     """Rule 21, of a batch in two parts that are noted in two ways, too."""
     for step, payloads in segments(capture):
-        rows = FoldBuilder(Decoder(step.view, "mysql"))
+        rows = FoldBuilder(Decoder(step.view), SQL_TEXT)
         rows.add_all(payloads)
         expected = asked([merge_noted(rows.parts(1, goes_ahead=lambda _: False).claims.values())])
         for least in ((0, 0), (0, 1 << 40), (1 << 40, 0)):
@@ -98,4 +99,4 @@ def test_the_same_is_asked_of_unique_values(capture: CaptureSet) -> None:
             for some, rows_min in zip((payloads[:half], payloads[half:]), least, strict=True):
                 parts = by_columns(step.view, some, rows_min).parts(1, goes_ahead=lambda _: False)
                 blobs += parts.claims.values()
-            assert asked([merge_claims(blobs)]) == expected
+            assert asked([merge_claims(blobs, SQL_TEXT)]) == expected

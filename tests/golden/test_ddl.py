@@ -69,7 +69,7 @@ def apply(step: Step, schema: Schema, destination: NetSink) -> None:
     if isinstance(step, Ddl):
         destination.ddl(step, may_exist=step.may_exist)
     elif isinstance(step, Rows):
-        builder = FoldBuilder(Decoder(step.view, destination.dialect))
+        builder = FoldBuilder(Decoder(step.view), destination.format)
         builder.add_all(binlog.payload for binlog in step.binlogs)
         destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
     else:

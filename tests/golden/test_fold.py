@@ -18,7 +18,6 @@ from drainer.batch.served import read_batch
 from drainer.batch.work import Change
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
 from drainer.row.layout import replicated
 from drainer.row.transaction import scan
 from drainer.schema.history.base import JobHistory
@@ -27,7 +26,9 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.row_case import FORMATS, changes_of
 
 _ESCAPED = re.compile(rb"\\(.)", re.S)
 _UNESCAPED = {b"0": b"\0", b"n": b"\n", b"r": b"\r", b"Z": b"\x1a"}
@@ -79,7 +80,7 @@ def _columns(info: TableInfo) -> tuple[list[int], list[str]]:
     return [c.id for c in info.columns], [i.name for i in info.unique_indexes()]
 
 
-def replay(capture: CaptureSet, dialect: Dialect) -> tuple[Model, Schema]:
+def replay(capture: CaptureSet, dialect: str) -> tuple[Model, Schema]:
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), capture.name))
     begin_ts = int(capture.meta["scenario_start_ts"])
     binlogs = []
@@ -96,15 +97,15 @@ def replay(capture: CaptureSet, dialect: Dialect) -> tuple[Model, Schema]:
         if not isinstance(step, Rows):
             continue
         payloads = [b.payload for b in step.binlogs]
-        for change in Decoder(step.view, dialect).changes(payloads):
+        for change in changes_of(Decoder(step.view), payloads, FORMATS[dialect]):
             model.change(change)
         if dialect == "sqlite":
-            _fold(model, Decoder(step.view, dialect), payloads)
+            _fold(model, Decoder(step.view), payloads)
     return model, schema
 
 
 def _fold(model: Model, decoder: Decoder, payloads: list[bytes]) -> None:
-    builder = FoldBuilder(decoder)
+    builder = FoldBuilder(decoder, SQLITE_VALUES)
     builder.add_all(reversed(payloads))
     for table in builder.finish(0, 1).folded:
         rows = model.folded.setdefault(table.shape.table_id, {})
@@ -153,7 +154,7 @@ def shown(kind: FieldType, cell: object) -> object:
     return str(cell)
 
 
-def as_shown(kinds: list[FieldType], row: tuple[object, ...], dialect: Dialect) -> tuple[object, ...]:
+def as_shown(kinds: list[FieldType], row: tuple[object, ...], dialect: str) -> tuple[object, ...]:
     cells = []
     for kind, cell in zip(kinds, row, strict=True):
         if dialect == "sqlite" and (isinstance(cell, bytes) or kind.tp in (Tp.ENUM, Tp.SET)):
@@ -179,7 +180,7 @@ def _numbers(kinds: list[FieldType], rows: Counter[tuple[object, ...]]) -> Count
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_rows_end_as_upstreams(capture: CaptureSet, dialect: Dialect) -> None:
+def test_rows_end_as_upstreams(capture: CaptureSet, dialect: str) -> None:
     """Decoded by W-02 and D-TR-01 to D-TR-06; folding gives the same as one change after another."""
     model, schema = replay(capture, dialect)
     expected = capture.tables()

@@ -140,11 +140,14 @@ class Peer:
 
         wait_until(online, deadline_s=60, what=f"pump {place.node_id} is online")
 
-    def our_drainer(self, destination: MariaDB, *arguments: str, name: str = "ours", more: str = "") -> Server:
+    def our_drainer(
+        self, destination: MariaDB, *arguments: str, name: str = "ours", more: str = "", syncer: str = ""
+    ) -> Server:
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'initial-commit-ts = 0\nstatus-addr = ""\n{more}\n[schema]\nhistory-url = "{self.history_url}"\n'
-            f'[syncer]\ndb-type = "mariadb"\n[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
+            f'[syncer]\ndb-type = "mariadb"\n{syncer}\n[syncer.to]\n'
+            f'host = "{destination.host}"\nport = {destination.port}\n'
             f'user = "{destination.user}"\npassword = "{destination.password}"\n'
         )
         drainer = python_module(

@@ -11,7 +11,6 @@ from binlog.pb import pump_ext_pb2 as ext
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
-from drainer.changes.claim_slots import merge_claims
 from drainer.sink.base import Receipt
 from drainer.sink.errors import DataError
 
@@ -24,6 +23,7 @@ class LocalFeed:
     after_ts: int
     until_ts: int
     checks: int = 0
+    reads: int = 0
     spreads: list[SpreadJob] = field(default_factory=list)
     examined: list[ExamineJob] = field(default_factory=list)
 
@@ -36,6 +36,10 @@ class LocalFeed:
         self.checks += 1
         self._fold(order)
 
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
+        self.reads += 1
+        self._fold(order)
+
     def examine(self, job: ExamineJob) -> Examined:
         self.examined.append(job)
         slots = job.order.slots
@@ -44,7 +48,7 @@ class LocalFeed:
             if slot == 2 * slots:
                 ahead = job.order.merge(job.order.decoder, blobs, job.intent.after_ts, job.intent.until_ts)
             elif slot >= slots:
-                asked = merge_claims(blobs)
+                asked = job.order.questions(blobs)
                 conflict = conflict or asked.conflict or pickle.loads(pickle.dumps(job.examiner)).conflict(asked.probes)
         return Examined(conflict, ahead)
 

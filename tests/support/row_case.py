@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from binlog.envelope import encode_binlog
 from binlog.tidb.datum import Datum
@@ -11,11 +11,15 @@ from binlog.tidb.row import encode_delete, encode_insert, encode_update
 from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from drainer.batch.work import Change
 from drainer.row.codec import Codec
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
+from drainer.row.format import Format, written_literals
 from drainer.schema.view import SchemaView, TableAt, TableVersions
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.sqlite.format import SQLITE_VALUES
 
+FORMATS: Mapping[str, Format] = {"mysql": SQL_TEXT, "sqlite": SQLITE_VALUES}
 BEGIN_TS = 470_607_175_433_584_650
 TABLE_ID = 100
 INT = FieldType(Tp.LONG, flen=11, decimal=0)
@@ -88,12 +92,23 @@ def altered(old: TableInfo, new: TableInfo, *, verdicts: Mapping[tuple[int, int]
     return SchemaView({new.id: TableVersions("db", 1, (1, 2), (old, new))}, {}, 0, 2, verdicts)
 
 
-def codec_of(info: TableInfo, dialect: Dialect = "mysql") -> Codec:
-    return Codec(TableAt(info.id, "db", info, info, 1, 1), 1, view_of(info), dialect)
+def codec_of(info: TableInfo) -> Codec:
+    return Codec(TableAt(info.id, "db", info, info, 1, 1), 1, view_of(info))
 
 
-def decoder_of(*tables: TableInfo, dialect: Dialect = "mysql") -> Decoder:
-    return Decoder(view_of(*tables), dialect)
+def decoder_of(*tables: TableInfo) -> Decoder:
+    return Decoder(view_of(*tables))
+
+
+def changes_of(decoder: Decoder, payloads: Iterable[bytes], format_: Format = SQL_TEXT) -> Iterator[Change]:
+    """Every row change, one by one, as tables without a key have them."""
+    for codec, kind, *images, commit_ts, sequence in decoder.rows(
+        payloads, lambda codec: codec.asking_for(range(len(codec.forms)))
+    ):
+        old, new = (
+            None if cells is None else written_literals(format_, codec, [cells], [commit_ts])[0] for cells in images
+        )
+        yield Change(codec.shape, kind, old, new, commit_ts, sequence)
 
 
 def transaction(

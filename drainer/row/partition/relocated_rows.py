@@ -12,7 +12,6 @@ from binlog.tidb.row import decode_delete, decode_insert, decode_update
 
 from drainer.batch.work import Kind
 from drainer.row.codec import Codec
-from drainer.row.form import Dialect
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
 from drainer.schema.view import Gone, Relocation, SchemaView
 
@@ -22,11 +21,10 @@ _log = get_logger(__name__)
 class StrayRows:
     """Codecs for late rows of one table, of schema versions before one DDL."""
 
-    def __init__(self, table_id: int, relocation: Relocation, view: SchemaView, dialect: Dialect) -> None:
+    def __init__(self, table_id: int, relocation: Relocation, view: SchemaView) -> None:
         self._table_id = table_id
         self._relocation = relocation
         self._view = view
-        self._dialect: Dialect = dialect
         self._codecs: dict[int | None, Codec | None] = {}
         self._warned = False
         try:
@@ -47,7 +45,7 @@ class StrayRows:
             at = self._view.relocated(self._table_id, self._relocation, place, commit_ts)
             made = None
             if not isinstance(at, Gone):
-                made = Codec(at, self._relocation.before_version - 1, self._view, self._dialect)
+                made = Codec(at, self._relocation.before_version - 1, self._view)
             _log.info(
                 "rows arrived after a DDL on their partition",
                 table_id=self._table_id,

@@ -10,12 +10,12 @@ from typing import Final, Literal
 from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces, SegmentWork
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Dialect,
     Examination,
     FirstStart,
     Identity,
@@ -38,6 +38,7 @@ from drainer.sink.mysql.fenced_session import Driver
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.examine import MySQLExaminer
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer, tables_there, tables_with_triggers
@@ -79,8 +80,8 @@ class MySQLDestination:
         return f"mysql://{self._config.user}@{self._config.address}"
 
     @property
-    def dialect(self) -> Dialect:
-        return "mysql"
+    def format(self) -> Format:
+        return SQL_TEXT
 
     @property
     def wants(self) -> Literal[Wants.NET]:

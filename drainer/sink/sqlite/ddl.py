@@ -22,6 +22,7 @@ from drainer.schema.steps import Ddl, Located, TableChange
 from drainer.sink.errors import DdlFailed
 from drainer.sink.sqlite import partition_rows
 from drainer.sink.sqlite.casts import CannotConvert, Value, converter
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import affinity, column_sql, create_table, indexes, primary_key, quote, table_name
 from drainer.sink.sqlite.recycle_bin import RecycleBin
 
@@ -166,7 +167,8 @@ def _only_added(before: TableInfo, after: TableInfo, pairs: dict[int, ColumnInfo
 
 def _default(column: ColumnInfo) -> Value:
     """What rows written before the column was there hold in it."""
-    value = Form.of(column.type, "sqlite").cell(missing_value(column))
+    form = Form.of(column.type)
+    (value,) = SQLITE_VALUES.literals(form, [form.carrier(missing_value(column))])
     assert value is None or isinstance(value, int | float | str | bytes)
     return value
 

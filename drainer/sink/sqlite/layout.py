@@ -1,7 +1,7 @@
 """SQLite's side of a TableInfo: names, types, keys. Pure.
 
 One file holds every database: table `orders` of `shop` is the SQLite table "shop.orders". Columns are the public,
-not generated ones. Types have the affinity that leaves each value as it is given (drainer/row/form.py): a DECIMAL is
+not generated ones. Types have the affinity that leaves each value as it is given (sqlite/format.py): a DECIMAL is
 text, and a BIGINT UNSIGNED has no affinity, because values above 2^63-1 come as text and must not become floats.
 Everything compares as bytes: upstream's collations are coarser, so no key conflicts here that did not there.
 """

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from drainer.batch.work import Pieces, SegmentWork
+from drainer.row.format import Format
 from drainer.schema.steps import Ddl
 from drainer.sink.base import (
     NO_QUESTION,
     Applied,
-    Dialect,
     FirstStart,
     Identity,
     ParallelSink,
@@ -27,6 +27,7 @@ from drainer.sink.recycle_names import KEEP_MS_DEFAULT
 from drainer.sink.settings import SyncerSettings
 from drainer.sink.sqlite import ddl, position, rows
 from drainer.sink.sqlite.file import SQLiteFile
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from drainer.sink.sqlite.layout import table_name
 from drainer.sink.sqlite.recycle_bin import RecycleBin
 from drainer.sink.sqlite.section import SQLiteSection
@@ -55,8 +56,8 @@ class SQLiteDestination:
         return f"sqlite:{self._path}"
 
     @property
-    def dialect(self) -> Dialect:
-        return "sqlite"
+    def format(self) -> Format:
+        return SQLITE_VALUES
 
     @property
     def wants(self) -> Literal[Wants.NET]:

@@ -29,7 +29,7 @@ import drainer.spark.source.executor
 import drainer.spark.source.planned_reader
 import drainer.spark.startup.node_requirements
 from drainer.changes.warm import warm_up
-from drainer.sink.registry import import_writers
+from drainer.sink.registry import formats, import_writers
 
 # Modules that the above import only at first use: of a channel, or a connection to a named host.
 _LATE = ("grpc._channel", "grpc._simple_stubs", "grpc.experimental", "encodings.idna", "pyspark.sql.conversion")
@@ -50,7 +50,8 @@ if __name__ == "__main__":
     for name in _LATE:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    warm_up()
+    for format_ in formats():
+        warm_up(format_)
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

@@ -14,13 +14,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pumpclient.sdk import BigInt, Column, Int, SyncService, Table, VarChar
 from pumpclient.sdk.sync import SyncTransaction
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd
+from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -43,6 +44,13 @@ ROWS = [
     "sink.after_chunk_commit:3",
     "drainer.mid_spread",
     "drainer.before_commit",
+]
+# With a backlog of several batches, of which one is read while the one before it is applied.
+READ_AHEAD = [
+    "drainer.after_read:2",
+    "drainer.after_read:3",
+    "drainer.after_intent:2",
+    "drainer.before_commit:2",
 ]
 DDL = [
     "drainer.after_apply",
@@ -156,6 +164,10 @@ class World:
         assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
         assert code in (-9, 2, 0), drainer.tail()
 
+    def moves(self) -> list[tuple[Any, ...]]:
+        """The position before and after, each time it moved."""
+        return self.mariadb.query("SELECT before_ts, after_ts FROM audit.moves ORDER BY n")
+
     def check(self) -> None:
         """Every row, the count of every row that was put and taken, and a position that moved without a gap."""
         writer = self.writer
@@ -167,8 +179,7 @@ class World:
         for kind, counted in (("+", writer.puts), ("-", writer.takes)):
             seen = self.mariadb.query(f"SELECT tag, COUNT(*) FROM audit.bag WHERE kind='{kind}' GROUP BY tag")
             assert dict(seen) == dict(counted), "rows were applied twice or not at all"
-        moves = self.mariadb.query("SELECT before_ts, after_ts FROM audit.moves ORDER BY n")
-        for (_, earlier), (later, _) in itertools.pairwise(moves):
+        for (_, earlier), (later, _) in itertools.pairwise(self.moves()):
             assert earlier == later
 
 
@@ -196,6 +207,36 @@ def test_killed_while_rows_are_applied(world: World) -> None:
     for point in ROWS:
         world.writer.write(40)
         world.die_at(point)
+    world.drain()
+    world.check()
+
+
+def test_killed_while_the_next_batch_is_read(world: World) -> None:
+    """Rules 15 to 17: what was read ahead leaves no trace, and its turn comes again."""
+    for point in READ_AHEAD:
+        world.writer.write(120)
+        world.die_at(point)
+    world.drain()
+    world.check()
+
+
+def test_stopped_while_the_next_batch_is_read(world: World) -> None:
+    """The batch that is applied ends, the one that is read behind it is dropped, and that is no error."""
+    world.writer.write(300)
+    before = len(world.moves())
+    drainer = world.drainer()
+    wait_until(lambda: len(world.moves()) > before or not drainer.alive, deadline_s=300, what=drainer.tail())
+    assert drainer.stop(deadline_s=120) == 0, drainer.tail()
+    world.drain()
+    world.check()
+
+
+def test_ddl_between_batches_that_are_spread(world: World) -> None:
+    """A batch behind a DDL is not read before that has run."""
+    for _ in range(3):
+        world.writer.write(60)
+        world.writer.alter()
+    world.writer.write(60)
     world.drain()
     world.check()
 

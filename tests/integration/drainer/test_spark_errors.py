@@ -21,6 +21,7 @@ from drainer.order.slot import HASH_VERSION
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal, SparkFailed
 from drainer.spark.query import SparkFeed
 from drainer.spark.source.data_source import PACKED_SCHEMA
@@ -80,7 +81,7 @@ def feed_of(spark: Any, seal: ErrorSeal, *binlogs: bytes) -> SparkFeed:
 
 
 def order_of(info: TableInfo) -> FoldOrder:
-    return FoldOrder(PackedView.of(view_of(info)), "mysql", SLOTS)
+    return FoldOrder(PackedView.of(view_of(info)), SQL_TEXT, SLOTS)
 
 
 def job_of(info: TableInfo, target: Refusing) -> SpreadJob:

@@ -17,6 +17,7 @@ from drainer.order.slot import HASH_VERSION
 from drainer.pumps.range_count import Counted, RangeDiffers
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import SparkFeed
 from drainer.spark.shuffle_apply import Fold
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 SLOTS = 4
 UNIQUE = table([("k", INT), ("u", not_null(INT))], handle="k", unique={"uu": ["u"]}, table_id=71, name="unique")
 BARE = table([("a", INT)], table_id=72, name="bare")
-ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), "mysql", SLOTS, frozenset({BARE.id}), True)
+ORDER = FoldOrder(PackedView.of(view_of(UNIQUE, BARE)), SQL_TEXT, SLOTS, frozenset({BARE.id}), True)
 INTENT = Intent(0, 1 << 40, SLOTS, 100, HASH_VERSION, "")
 
 
@@ -104,7 +105,6 @@ def test_a_batch_that_keeps_its_keys(spark: Any, folded: bool) -> None:
     results = feed.spread(SpreadJob(ORDER, INTENT, Counting(), folded, with_all))
     assert sum(result.rows for result in results) == 40
     assert {result.detail for result in results} == {"unique"} and len(results) > 1
-    feed.close()
 
 
 @pytest.mark.parametrize("folded", [False, True])
@@ -112,14 +112,12 @@ def test_a_value_that_two_parts_give_to_two_rows(spark: Any, folded: bool) -> No
     feed = feed_of(spark, TWICE, folded=folded)
     found = feed.examine(ExamineJob(ORDER, INTENT, Holding(), folded, planned(TWICE)))
     assert found.conflict == "two rows of db.unique hold one value of (u)"
-    feed.close()
 
 
 def test_a_value_that_the_destination_holds(spark: Any) -> None:
     feed = feed_of(spark, PARTS, folded=True)
     found = feed.examine(ExamineJob(ORDER, INTENT, Holding((b"(117)",)), True, planned(PARTS)))
     assert found.conflict == "b'(117)' is taken"
-    feed.close()
 
 
 def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
@@ -128,4 +126,3 @@ def test_rows_that_do_not_come_are_missed(spark: Any) -> None:
     feed = feed_of(spark, PARTS, folded=True)
     with pytest.raises(RangeDiffers, match="through Spark to slot"):
         feed.examine(ExamineJob(ORDER, INTENT, Holding(), True, one_more))
-    feed.close()

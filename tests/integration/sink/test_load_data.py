@@ -18,13 +18,14 @@ from drainer.changes.net_rows import NetColumns
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.row.family import Family
-from drainer.row.form import mysql_literal
 from drainer.row.scalar import double_text, float_text
 from drainer.sink.base import Intent
 from drainer.sink.errors import RowsRefused, UniqueConflict, ValueChanged
 from drainer.sink.mysql.config import Limits, ServerConfig
 from drainer.sink.mysql.connection import Retry, Session, connect
 from drainer.sink.mysql.rows import loader
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.literals import literal_of_text
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 from drainer.sink.mysql.rows.writer import UniqueSurprise, Writer
 from tests.integration.sink.case import loads, opened, server_config
@@ -178,7 +179,7 @@ def rows_of(columns: dict[str, Col], most: int = 4) -> Values:
 
     def literals(column: Col) -> Values:
         cells = column.cells | st.none() if column.nullable else column.cells
-        return cells.map(lambda cell: mysql_literal(column.family, cell))
+        return cells.map(lambda cell: literal_of_text(column.family, cell))
 
     return st.lists(st.tuples(*map(literals, columns.values())).map(b",".join), min_size=1, max_size=most)
 
@@ -262,7 +263,7 @@ def differential(db: MariaDB, columns: dict[str, Col], more: str, examples: Sequ
 def test_every_type_is_stored_as_a_statement_stores_it(db: MariaDB) -> None:
     """Rows replace those of the example before, so REPLACE is compared too."""
     extremes = b",".join(
-        mysql_literal(
+        literal_of_text(
             column.family,
             None if column.nullable else b"" if column.family is not Family.DATETIME else b"0000-00-00 00:00:00.000",
         )
@@ -427,7 +428,7 @@ def test_bytes_that_are_no_text_are_left_to_statements(db: MariaDB) -> None:
     columns = {"v": Col(Family.TEXT, "VARCHAR(9) CHARACTER SET latin1", st.nothing())}
     create(db, columns, "t")
     with both_ways(db) as (by_load, _):
-        by_load.write(folded(shape(columns, "t"), [mysql_literal(Family.TEXT, b"\xe9"), b"'x'"]))
+        by_load.write(folded(shape(columns, "t"), [literal_of_text(Family.TEXT, b"\xe9"), b"'x'"]))
         assert by_load.loads == 0
     assert stored(db, "t") == [(b"1", b"\xe9"), (b"2", b"x")]
 
@@ -501,9 +502,9 @@ def test_rows_of_binlogs_are_loaded_from_a_thousand_on(db: MariaDB, count: int) 
     insert: list[tuple[TableInfo, Step]] = [
         (info, ("insert", {}, {1: n, 2: f"v{n}, it's ),".encode()})) for n in range(count)
     ]
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql", columns_bytes_min=0, columns_rows_min=0))
+    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT, columns_bytes_min=0, columns_rows_min=0))
     builder.add_all([transaction(insert, commit_ts=BEGIN_TS)])
-    work = merge_slot(builder.slots(1).values(), 100, 200)
+    work = merge_slot(builder.slots(1).values(), SQL_TEXT, 100, 200)
     assert isinstance(work.folded[0].rows, NetColumns)
     where = work.folded[0].shape
     db.query(f"CREATE DATABASE IF NOT EXISTS `{where.schema}`")

@@ -19,8 +19,10 @@ from drainer.ddl.mysql_tables import create_table
 from drainer.order.probes import Questions
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.codec import Codec
+from drainer.row.format import written
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.rows.examine import MySQLExaminer
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.integration.sink.case import server_config
 from tests.support.row_case import Step, codec_of, not_null, table, transaction, view_of
 from tests.support.servers import MariaDB
@@ -99,8 +101,8 @@ def insert(db: MariaDB, codec: Codec, rows: list[dict[int, Datum]]) -> None:
     session = connect(config, idle_s=60, read_timeout_s=60)
     for row in rows:
         raw = encode_insert(codec.layout.at, row, rowid=1)
-        values = codec.insert(raw, 0, len(raw), 9)[2]
-        session.execute(b"INSERT INTO db.%s VALUES %s" % (codec.shape.table.encode(), values))
+        (values,) = written(SQL_TEXT, codec, [codec.insert(raw, 0, len(raw), 9)], [9])
+        session.execute(b"INSERT INTO db.%s VALUES %b" % (codec.shape.table.encode(), values))
     session.close()
 
 
@@ -112,7 +114,7 @@ def asked(info: TableInfo, steps: list[Step]) -> Questions:
         builder.parts(1, goes_ahead=lambda _: False).claims.values()
         for builder in (by_rows(view, payloads), by_columns(view, payloads))
     )
-    questions = merge_claims(found)
+    questions = merge_claims(found, SQL_TEXT)
     assert unordered([questions]) == unordered([merge_noted(noted)])
     return questions
 

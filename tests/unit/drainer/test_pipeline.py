@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut
+from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut, NotSpread
 from drainer.apply.progress import Stopped
 from drainer.batch.served import Batch
 from drainer.order.slot import HASH_VERSION
@@ -133,6 +133,52 @@ def test_any_cut_and_either_way_give_the_same(cuts: set[int], parts: int, restar
     assert {k: sorted(v, key=repr) for k, v in store.bags.items() if v} == {
         k: sorted(v, key=repr) for k, v in WHOLE.bags.items() if v
     }
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.sampled_from(COMMITS), min_size=1, max_size=8), st.integers(1, 3))
+def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], parts: int) -> None:
+    """Each spread batch is planned and read before the one in front of it is applied, where that is spread too."""
+    store = Store()
+    run = start(store)
+    edges = sorted({BEGIN, END, *cuts})
+    ranges = list(itertools.pairwise(edges))
+
+    def planned(after_ts: int, until_ts: int) -> tuple[Plan, LocalFeed]:
+        newest = max(
+            (e.schema_version for e in map(envelope.scan, BINLOGS) if after_ts < e.commit_ts <= until_ts), default=0
+        )
+        spread = not has_ddl(after_ts, until_ts) and newest <= run.pipeline.schema_version
+        found = plan(after_ts, until_ts, Mode.SPREAD if spread else Mode.INLINE)
+        return replace(found, fold=run.pipeline.fold_order(found)), feed(after_ts, until_ts, parts)
+
+    ahead: tuple[Plan, LocalFeed] | None = None
+    for number, (after_ts, until_ts) in enumerate(ranges):
+        now, reading = ahead or planned(after_ts, until_ts)
+        if ahead is None:
+            run.pipeline.read(now, reading)
+        ahead = None
+        if now.fold is not None and number + 1 < len(ranges):
+            following = planned(*ranges[number + 1])
+            if following[0].fold is not None:
+                run.pipeline.read(*following)
+                ahead = following
+        assert store.commit_ts == after_ts
+        try:
+            run.pipeline.run(now, reading)
+        except NotSpread:
+            ahead = None
+            run.pipeline.run(plan(after_ts, until_ts), feed(after_ts, until_ts, parts))
+    assert (store.rows, store.commit_ts, store.jobs) == (WHOLE.rows, WHOLE.commit_ts, WHOLE.jobs)
+
+
+def test_what_is_read_before_its_turn_is_refused_if_its_turn_does_not_come() -> None:
+    run, middle = start(Store()), COMMITS[-3]
+    second = plan(middle, END, Mode.SPREAD)
+    second = replace(second, fold=run.pipeline.fold_order(second))
+    with pytest.raises(BatchRefused, match="does not begin"):
+        run.pipeline.run(second, feed(middle, END))
+    assert (run.store.log, run.store.intent) == ([], None)
 
 
 def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:

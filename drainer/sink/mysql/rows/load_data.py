@@ -22,7 +22,7 @@ _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
     rb" LINES STARTING BY '(' TERMINATED BY '),' "
 )
-# What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (row.scalar.string_literal) and
+# What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (literals.string_literal) and
 # -0.0, which is 0.0 as a literal. Both are rare, and may be found in a string that only looks like them.
 _NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
 

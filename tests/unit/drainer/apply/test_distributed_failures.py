@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from binlog.tidb.job import ActionType, Job
 from binlog.tidb.table import DBInfo, TableInfo
 
 from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut
+from drainer.apply.distributed import Cut, NotSpread
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import UnknownColumn
@@ -119,3 +119,40 @@ def test_rows_with_unknown_columns_are_not_spread() -> None:
     now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
     assert len(asked) == 1 and not feed.spreads
     assert standing(store) == [(1, 1)]
+
+
+def folded(now: Life) -> Plan:
+    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
+    return replace(plan, fold=now.pipeline.fold_order(plan))
+
+
+def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() -> None:
+    """Rule 14, where the reading tasks fold at once: nothing is recorded, and the next plan is inline."""
+    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    now = life(store, complete=False)
+    plan = folded(now)
+    assert plan.fold is not None
+    with pytest.raises(NotSpread, match="planned again"):
+        now.pipeline.read(plan, feed)
+    assert (store.intent, store.commit_ts, feed.spreads) == (None, BEGIN_TS, [])
+    assert now.pipeline.inline_from == BEGIN_TS
+
+
+def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is() -> None:
+    """Asking the source once is enough, and it is spread then."""
+    store, feed = Store(), LocalFeed([rows(put(1, 1))], BEGIN_TS, UNTIL)
+    now = life(store, complete=False)
+    with pytest.raises(NotSpread, match="planned again"):
+        now.pipeline.read(folded(now), feed)
+    assert now.pipeline.inline_from is None
+    plan = folded(now)
+    now.pipeline.read(plan, feed)
+    assert store.intent is None
+    now.pipeline.run(plan, feed)
+    assert standing(store) == [(1, 1)] and feed.checks == 0
+
+
+def test_an_open_batch_that_may_leave_columns_out_is_not_folded_where_it_is_read() -> None:
+    now = life(Store(), complete=False)
+    assert now.pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is None
+    assert life(Store()).pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is not None

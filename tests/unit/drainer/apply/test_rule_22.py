@@ -70,6 +70,9 @@ class TaskFeed:
     def check(self, order: ReadOrder) -> None:
         raise AssertionError("the schema is complete")
 
+    def read(self, order: ReadOrder, *, folded: bool) -> None:
+        self._read()
+
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
         batches = self._read()
         if not job.folded:
@@ -318,15 +321,25 @@ async def test_an_open_batch_is_counted_anew_and_finished() -> None:
 
 async def test_an_open_batch_records_how_much_each_pump_holds_of_it() -> None:
     async with drainer(SPREAD) as made:
-        pump = await made.add("a", *map(row, (1, 2)))
+        await made.add("a", *map(row, (1, 2)))
         await made.add("b", row(3))
+        plan, pipeline = await made.plan()
+        with pytest.raises(RangeDiffers):
+            await run(pipeline, plan, TaskFeed(plan, lost=(0,)))
+        assert made.store.intent == Intent(
+            BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d", pumps=("a", "b"), counts=(2, 1)
+        )
+
+
+async def test_of_a_pump_that_serves_less_nothing_is_begun() -> None:
+    """What is pulled is compared before the batch is recorded, so it need not be finished."""
+    async with drainer(SPREAD) as made:
+        pump = await made.add("a", *map(row, (1, 2)))
         plan, pipeline = await made.plan()
         pump.unserved = {ts(11)}
         with pytest.raises(RangeDiffers):
             await run(pipeline, plan)
-        assert made.store.intent == Intent(
-            BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d", pumps=("a", "b"), counts=(2, 1)
-        )
+        assert made.store.intent is None and not moved(made.store)
 
 
 @pytest.mark.parametrize("given_up", [(), ("a",)])

@@ -21,6 +21,7 @@ from drainer.order.probes import Questions
 from drainer.row.decode import Decoder
 from drainer.row.key import comparison, identity
 from drainer.schema.view import SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, datums
 
@@ -120,8 +121,8 @@ def _spelt(dice: random.Random, value: object, kind: FieldType) -> object:  # ty
 
 def in_step(view: SchemaView, rows_min: int = 0) -> SegmentDecoder:
     """Columns however few rows there are, and never the general decoder without need."""
-    decoder = SegmentDecoder(view, "mysql", columns_bytes_min=0, columns_rows_min=rows_min)
-    decoder.columns = ColumnDecoder(view, vector_rows_min=1, beside=decoder.rows)
+    decoder = SegmentDecoder(view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=rows_min)
+    decoder.columns = ColumnDecoder(view, vector_rows_min=1, decoder=decoder.rows)
     return decoder
 
 
@@ -132,7 +133,7 @@ def by_columns(view: SchemaView, payloads: Iterable[bytes], rows_min: int = 0) -
 
 
 def by_rows(view: SchemaView, payloads: Iterable[bytes]) -> FoldBuilder:
-    builder = FoldBuilder(Decoder(view, "mysql"))
+    builder = FoldBuilder(Decoder(view), SQL_TEXT)
     builder.add_all(payloads)
     return builder
 

@@ -28,6 +28,7 @@ from drainer.order.errors import BlobError
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.claimed import coarse
 from drainer.schema.view import SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, Step, altered, table, transaction, view_of
 from tests.unit.drainer.changes.cases import BYTES, Values
 from tests.unit.drainer.changes.keyed import (
@@ -96,7 +97,7 @@ def test_parts_leave_the_same_questions_open(
             for slot, blob in builder.parts(slots, goes_ahead=nothing).claims.items():
                 blobs[slot].append(blob)
     expected = asked([merge_noted(by_rows(view, payloads).parts(1, goes_ahead=nothing).claims.values())])
-    conflicts, probes = asked(merge_claims(dice.sample(found, len(found))) for found in blobs)
+    conflicts, probes = asked(merge_claims(dice.sample(found, len(found)), SQL_TEXT) for found in blobs)
     assert bool(conflicts) == bool(expected[0])
     if not conflicts:
         assert probes == expected[1]
@@ -219,7 +220,9 @@ def test_transactions_of_one_commit_ts_are_in_order_of_their_start() -> None:
             builder.parts(1, goes_ahead=nothing).claims.values()
             for builder in (by_rows(view_of(SHOP), payloads), by_columns(view_of(SHOP), payloads))
         )
-        assert asked([merge_claims(found)]) == asked([merge_noted(noted)])  # in order of the places, so both conflict
+        assert asked([merge_claims(found, SQL_TEXT)]) == asked(
+            [merge_noted(noted)]
+        )  # in order of the places, so both conflict
 
 
 def test_a_value_is_asked_for_in_all_its_spellings() -> None:
@@ -233,13 +236,13 @@ def test_a_value_is_asked_for_in_all_its_spellings() -> None:
     ]
     payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
     blobs = by_columns(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
-    probes = merge_claims(blobs).probes
+    probes = merge_claims(blobs, SQL_TEXT).probes
     assert {(frozenset(probe.values), probe.key) for probe in probes} == {
         (frozenset(["('Ré ')".encode(), b"('RE')"]), b"(1)"),
         (frozenset([b"('it\\'s')"]), b"(2)"),
     }
     noted = by_rows(view_of(info), payloads).parts(1, goes_ahead=nothing).claims.values()
-    assert asked([merge_claims(blobs)]) == asked([merge_noted(noted)])
+    assert asked([merge_claims(blobs, SQL_TEXT)]) == asked([merge_noted(noted)])
 
 
 def test_transactions_of_one_commit_ts_alone_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,9 +348,9 @@ def test_nothing_is_noted_where_nobody_asks() -> None:
     builder.add_all(payloads)
     parts = builder.parts(2, goes_ahead=nothing)
     assert not parts.claims and builder._tables
-    assert [row for blob in parts.slots.values() for one in merge_slot([blob]).folded for row in one.rows] == [
-        row for one in by_rows(view_of(TIMES), payloads[2:]).finish(0, 1).folded for row in one.rows
-    ]
+    assert [
+        row for blob in parts.slots.values() for one in merge_slot([blob], SQL_TEXT).folded for row in one.rows
+    ] == [row for one in by_rows(view_of(TIMES), payloads[2:]).finish(0, 1).folded for row in one.rows]
 
 
 def test_an_old_value_that_cannot_be_read_is_named_alike() -> None:
@@ -366,6 +369,16 @@ def test_an_old_value_that_cannot_be_read_beside_a_null(kind: str) -> None:
     step: Step = (kind, {1: 1, 2: NEVER, 3: None}, {1: 1, 2: Uint(0), 3: None} if kind == "update" else {})
     good = [transaction([(info, ("insert", {}, {1: n, 2: Uint(0), 3: n}))], commit_ts=BEGIN_TS + n) for n in range(5)]
     refused_alike(info, [*good, transaction([(info, step)], commit_ts=BEGIN_TS + 9)], BEGIN_TS + 9)
+
+
+def test_the_error_of_a_value_comes_before_that_of_a_later_row() -> None:
+    """Which cannot be written, either, and is met by another look at the rows."""
+    info = table([("id", INT), ("at", MOMENT), ("n", INT)], handle="id", unique={"un": ["n", "at"]})
+    steps: list[Step] = [("insert", {}, {1: n, 2: Uint(0), 3: n}) for n in range(9)]
+    steps[3] = ("delete", {1: 50, 2: NEVER, 3: 50}, {})
+    steps[6] = ("insert", {}, {1: 60, 2: NEVER, 3: 60})
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    refused_alike(info, payloads, BEGIN_TS + 3)
 
 
 def refused_alike(info: TableInfo, payloads: list[bytes], commit_ts: int) -> None:
@@ -403,7 +416,7 @@ def test_a_number_that_becomes_unsigned_is_the_same_value() -> None:
             by_columns(view, some, one).parts(1, goes_ahead=nothing).claims[0]
             for some, one in zip((payloads[:3], payloads[3:]), least, strict=True)
         ]
-        assert asked([merge_claims(blobs)]) == expected
+        assert asked([merge_claims(blobs, SQL_TEXT)]) == expected
     clash = [*payloads[:3], transaction([(new, ("insert", {}, {1: 9, 2: Uint(5)}))], commit_ts=BEGIN_TS + 9, version=2)]
     builder = by_columns(view, clash)
     builder.finish(0, 1)
@@ -427,7 +440,7 @@ def test_rows_that_fit_no_columns_are_noted_one_by_one(flush: int, monkeypatch: 
     builder = by_columns(view, [])
     for at in range(0, len(payloads), 3):
         builder.add_in_order(payloads[at : at + 3])
-    assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values())]) == expected
+    assert asked([merge_claims(builder.parts(1, goes_ahead=nothing).claims.values(), SQL_TEXT)]) == expected
     for some in (payloads, [*payloads[:20], *payloads[21:]]):
         for more in ([], [transaction([(info, steps[8])], commit_ts=BEGIN_TS + 99)]):
             rows, columns = by_rows(view, [*some, *more]), by_columns(view, [*some, *more])
@@ -462,7 +475,7 @@ def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 8)
     assert len(concat_claims(blocks)) == len(blocks) > 1
     found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
-    assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found])]) == expected
+    assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found], SQL_TEXT)]) == expected
 
 
 def test_a_table_that_goes_ahead_is_not_followed() -> None:
@@ -474,16 +487,16 @@ def test_a_table_that_goes_ahead_is_not_followed() -> None:
 def test_damaged_claims() -> None:
     payloads = shop([[put(n, n)] for n in range(9)])
     blob = by_columns(view_of(SHOP), payloads).parts(1, goes_ahead=nothing).claims[0]
-    assert len(merge_claims([blob]).probes) == 9
+    assert len(merge_claims([blob], SQL_TEXT).probes) == 9
     for size in range(len(blob)):
         with pytest.raises(BlobError):
-            merge_claims([blob[:size]])
+            merge_claims([blob[:size]], SQL_TEXT)
     with pytest.raises(BlobError, match="version 63"):
-        merge_claims([b"\x63" + blob[1:]])
+        merge_claims([b"\x63" + blob[1:]], SQL_TEXT)
     with pytest.raises(BlobError):
-        merge_claims([blob + b"\0"])
+        merge_claims([blob + b"\0"], SQL_TEXT)
     rest = by_columns(view_of(SHOP), payloads, 1 << 40).parts(1, goes_ahead=nothing).claims[0]
-    assert len(merge_claims([rest]).probes) == 9
+    assert len(merge_claims([rest], SQL_TEXT).probes) == 9
     for size in range(len(rest)):
         with pytest.raises(BlobError):
-            merge_claims([rest[:size]])
+            merge_claims([rest[:size]], SQL_TEXT)

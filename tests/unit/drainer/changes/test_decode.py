@@ -13,7 +13,7 @@ from binlog.tidb.datum import Datum, Uint, cut_one
 from binlog.tidb.row import decode_insert, encode_handle_value, encode_insert, handle_columns
 from binlog.tidb.row_v2 import encode_row_v2
 from binlog.tidb.table import ColumnInfo, TableInfo
-from binlog.tidb.types import FieldType, Tp
+from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +195,19 @@ def test_a_value_that_is_none_of_its_column_is_refused() -> None:
         for rows_min in (IN_STEP, ONE_BY_ONE):
             with pytest.raises(DecodeError, match=r"`db`.`t` .*commit_ts 1000.*does not fit"):
                 decoded(view_of_table(info, "db"), rows, rows_min)
+
+
+def test_a_number_that_is_none_of_a_set_or_bit_is_refused_where_all_is_wanted() -> None:
+    """A fold looks at what it writes alone."""
+    flags = FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y"))
+    for kind in (flags, FieldType(Tp.BIT, Flag.UNSIGNED, 2, 0)):
+        info = table([("id", INT), ("v", kind)], handle="id")
+        for step in (("insert", {}, {1: 1, 2: Uint(4)}), ("delete", {1: 1, 2: Uint(4)}, {})):
+            rows = rows_of(info, [encoded(info, step)])  # type: ignore[arg-type]
+            for rows_min in (IN_STEP, ONE_BY_ONE):
+                with pytest.raises(DecodeError, match=r"`db`.`t` .*commit_ts 1000"):
+                    decoded(view_of_table(info, "db"), rows, rows_min)
+                assert sum(map(len, decoded(view_of_table(info, "db"), rows, rows_min, whole=False))) == 1
 
 
 def test_only_the_key_of_old_images_is_read_for_a_fold() -> None:

@@ -15,6 +15,7 @@ from drainer.changes.decode import ColumnDecoder
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.schema.view import SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.test_segment import listed, merged, one_by_one
 
@@ -23,8 +24,8 @@ VARBINARY = FieldType(Tp.VARCHAR, Flag.BINARY, 20, 0, "binary", "binary")
 
 def in_step(view: SchemaView, rows_min: int = 0) -> SegmentDecoder:
     """Columns however few rows there are, and never the general decoder without need."""
-    decoder = SegmentDecoder(view, "mysql", columns_bytes_min=0, columns_rows_min=rows_min)
-    decoder.columns = ColumnDecoder(view, vector_rows_min=1, beside=decoder.rows)
+    decoder = SegmentDecoder(view, SQL_TEXT, columns_bytes_min=0, columns_rows_min=rows_min)
+    decoder.columns = ColumnDecoder(view, vector_rows_min=1, decoder=decoder.rows)
     return decoder
 
 
@@ -41,7 +42,7 @@ def pieced(view: SchemaView, payloads: Sequence[bytes], rows_min: Sequence[int] 
         builder = SegmentBuilder(in_step(view, rows_min[number % len(rows_min)]))
         builder.add_all([payload])
         blobs += builder.slots(1).values()
-    return merge_slot(blobs[::-1])
+    return merge_slot(blobs[::-1], SQL_TEXT)
 
 
 def holds(info: TableInfo, transactions: Sequence[Sequence[Step]]) -> SegmentWork:
@@ -125,7 +126,7 @@ def test_the_first_change_is_found_among_parts_that_overlap() -> None:
         builder = SegmentBuilder(in_step(view_of(info)))
         builder.add_all(part)
         blobs += builder.slots(1).values()
-    assert merged(merge_slot(blobs)) == merged(one_by_one(view_of(info), payloads))
+    assert merged(merge_slot(blobs, SQL_TEXT)) == merged(one_by_one(view_of(info), payloads))
 
 
 def test_a_key_that_lives_again_is_not_deleted() -> None:

@@ -22,25 +22,25 @@ from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
 from drainer.changes.warm import warm_up
 from drainer.order.errors import BlobError
-from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
-from drainer.row.decode import Decoder
 from drainer.schema.errors import TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, not_null, table, transaction, view_of
 from tests.unit.drainer.changes.cases import KINDS, Values, tables, values_of
 
-ALWAYS = 0
+ALWAYS, NEVER = 0, 1 << 60
 
 
 def one_by_one(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = FoldBuilder(Decoder(view, "mysql"))
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=NEVER))
     builder.add_all(payloads)
     return builder.finish(0, 1)
 
 
 def by_columns(view: SchemaView, payloads: list[bytes]) -> SegmentWork:
-    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS, columns_rows_min=ALWAYS))
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=ALWAYS))
     builder.add_all(payloads)
     return builder.finish(0, 1)
 
@@ -60,7 +60,7 @@ def cut(
 ) -> dict[int, list[bytes]]:
     blobs: dict[int, list[bytes]] = {}
     for part in parts:
-        builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_rows_min=rows_min))
+        builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_rows_min=rows_min))
         if in_order:
             for at in range(0, len(part), 3):
                 builder.add_in_order(part[at : at + 3])
@@ -133,7 +133,7 @@ def test_parts_are_merged_as_rows_are(
         blobs = cut(view, shares, slots, in_order=in_order, rows_min=rows_min)
     rows: list[NetRow] = []
     for slot, found in blobs.items():
-        work = merge_slot(dice.sample(found, len(found)))
+        work = merge_slot(dice.sample(found, len(found)), SQL_TEXT)
         for folded in work.folded:
             assert {slot_of(folded.shape.table_id, row.identity, slots) for row in folded.rows} == {slot}
             assert [row.identity for row in folded.rows] == sorted(row.identity for row in folded.rows)
@@ -204,7 +204,7 @@ def test_rows_that_fit_no_columns_are_folded_one_by_one(flush: int, monkeypatch:
         expected = one_by_one(view, some)
         assert listed(by_columns(view, some)) == listed(expected)
         for in_order in (False, True):
-            work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0])
+            work = merge_slot(cut(view, [some[:15], some[15:]], 1, in_order=in_order)[0], SQL_TEXT)
             assert merged(work) == merged(expected)
             assert work.source_bytes == expected.source_bytes
 
@@ -251,7 +251,7 @@ def test_numbers_below_zero_and_beyond_the_signed_ones_keep_their_order() -> Non
         expected = one_by_one(view, payloads)
         assert listed(by_columns(view, payloads)) == listed(expected)
         blobs = cut(view, [payloads[:2], payloads[2:]], 1, in_order=False)
-        assert merged(merge_slot(blobs[0])) == merged(expected)
+        assert merged(merge_slot(blobs[0], SQL_TEXT)) == merged(expected)
 
 
 def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> None:
@@ -272,7 +272,7 @@ def test_a_table_without_a_key_goes_one_by_one_beside_those_that_have_one() -> N
     assert listed(work) == listed(expected)
     assert all(isinstance(one.rows, NetColumns) for one in work.folded) and len(work.folded) == 2
     for in_order in (False, True):
-        work = merge_slot(cut(view, [payloads[:9], payloads[9:]], 1, in_order=in_order)[0])
+        work = merge_slot(cut(view, [payloads[:9], payloads[9:]], 1, in_order=in_order)[0], SQL_TEXT)
         assert merged(work) == merged(expected)
         assert work.source_bytes == expected.source_bytes
 
@@ -282,7 +282,7 @@ def test_the_counts_of_a_part_stand_in_one_of_its_blobs() -> None:
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(30)]
     expected = one_by_one(view_of(info), payloads)
     blobs = cut(view_of(info), [payloads[:20], payloads[20:]], 3, in_order=False)
-    works = [merge_slot(found) for found in blobs.values()]
+    works = [merge_slot(found, SQL_TEXT) for found in blobs.values()]
     assert len(works) == 3
     assert sum(work.change_count for work in works) == expected.change_count == 30
     assert sum(work.source_bytes for work in works) == expected.source_bytes
@@ -291,7 +291,7 @@ def test_the_counts_of_a_part_stand_in_one_of_its_blobs() -> None:
 def test_what_is_little_goes_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     info = table([("id", INT)], handle="id")
     monkeypatch.setattr("drainer.changes.segment.scan_all", None)
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql"))
+    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
     builder.add_all([transaction([(info, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS)])
     assert len(builder.finish(0, 1).folded[0].rows) == 1
 
@@ -305,7 +305,7 @@ def test_a_table_of_few_rows_goes_one_by_one_beside_one_of_many(monkeypatch: pyt
     ]
     view = view_of(many, few)
     expected = one_by_one(view, payloads)
-    builder = SegmentBuilder(SegmentDecoder(view, "mysql", columns_bytes_min=ALWAYS, columns_rows_min=50))
+    builder = SegmentBuilder(SegmentDecoder(view, SQL_TEXT, columns_bytes_min=ALWAYS, columns_rows_min=50))
     builder.add_all(payloads)
     work = builder.finish(0, 1)
     assert listed(work) == listed(expected)
@@ -403,18 +403,59 @@ def test_what_is_too_much_for_one_buffer_is_folded_share_by_share(monkeypatch: p
     expected = one_by_one(view_of(info, bare), payloads)
     monkeypatch.setattr("drainer.changes.segment.SHARE_BYTES_MAX", 400)
     assert listed(by_columns(view_of(info, bare), payloads[::-1])) == listed(expected)
-    assert merged(merge_slot(cut(view_of(info, bare), [payloads], 1, in_order=False)[0])) == merged(expected)
+    assert merged(merge_slot(cut(view_of(info, bare), [payloads], 1, in_order=False)[0], SQL_TEXT)) == merged(expected)
+
+
+def test_a_value_that_is_replaced_need_not_be_written() -> None:
+    """Only what is there at the end is written, whichever way rows go, and nothing else is looked at."""
+    info = table([("id", INT), ("d", FieldType(Tp.DATETIME, 128, 19, 0))], handle="id")
+    values = [Uint((1 << 64) - 1), Uint(0)]
+    payloads = [
+        transaction([(info, ("insert", {}, {1: 1, 2: value}))], commit_ts=BEGIN_TS + n)
+        for n, value in enumerate(values)
+    ]
+    expected = one_by_one(view_of(info), payloads)
+    assert [row.row for row in expected.folded[0].rows] == [b"(1,'0000-00-00 00:00:00')"]
+    assert listed(by_columns(view_of(info), payloads)) == listed(expected)
+    for way in (one_by_one, by_columns):
+        with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS}\): column d \(id 2\)"):
+            way(view_of(info), payloads[:1])
+
+
+@pytest.mark.parametrize("rows_min", [ALWAYS, NEVER])
+def test_rows_for_sqlite_go_either_way(rows_min: int) -> None:
+    """Values, keys that can be written in several ways, deletes."""
+    info = table(
+        [("k", not_null(TEXT)), ("v", FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0))], unique={"PRIMARY": ["k"]}
+    )
+    steps: list[Step] = [
+        ("insert", {}, {1: b"a", 2: Uint(1)}),
+        ("update", {1: b"a", 2: Uint(1)}, {1: b"a ", 2: Uint((1 << 64) - 1)}),
+        ("insert", {}, {1: b"\xff", 2: None}),
+        ("delete", {1: b"c  ", 2: None}, {}),
+    ]
+    payloads = [transaction([(info, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    decoder = SegmentDecoder(view_of(info), SQLITE_VALUES, columns_bytes_min=ALWAYS, columns_rows_min=rows_min)
+    builder = SegmentBuilder(decoder)
+    builder.add_all(payloads)
+    (folded,) = builder.finish(0, 1).folded
+    assert isinstance(folded.rows, NetColumns) == (rows_min == ALWAYS)
+    assert {row.identity: (row.row, row.stale) for row in folded.rows} == {
+        b"a": (("a ", str((1 << 64) - 1)), (("a",),)),
+        b"c": (None, (("c  ",),)),
+        b"\xff": ((b"\xff", None), ()),
+    }
 
 
 def test_warming_up_meets_no_error() -> None:
-    warm_up()
+    warm_up(SQL_TEXT)
 
 
 def test_binlogs_that_do_not_lie_behind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drainer.changes.segment.FLUSH_BYTES", 1)
     info = table([("id", INT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n}))], commit_ts=BEGIN_TS + n) for n in range(4)]
-    builder = SegmentBuilder(SegmentDecoder(view_of(info), "mysql"))
+    builder = SegmentBuilder(SegmentDecoder(view_of(info), SQL_TEXT))
     builder.add_in_order(payloads[1:])
     with pytest.raises(ValueError, match="after that of"):
         builder.add_in_order(payloads[:1])
@@ -424,14 +465,14 @@ def test_a_damaged_blob_is_refused() -> None:
     info = table([("id", INT), ("v", TEXT)], handle="id")
     payloads = [transaction([(info, ("insert", {}, {1: n, 2: b"x"}))], commit_ts=BEGIN_TS + n) for n in range(4)]
     (blob,) = cut(view_of(info), [payloads], 1, in_order=False)[0]
-    assert len(merge_slot([blob]).folded[0].rows) == 4
+    assert len(merge_slot([blob], SQL_TEXT).folded[0].rows) == 4
     for size in range(len(blob)):
         with pytest.raises(BlobError):
-            merge_slot([blob[:size]])
+            merge_slot([blob[:size]], SQL_TEXT)
     with pytest.raises(BlobError, match="version 63"):
-        merge_slot([b"\x63" + blob[1:]])
+        merge_slot([b"\x63" + blob[1:]], SQL_TEXT)
     with pytest.raises(BlobError):
-        merge_slot([blob + b"\0"])
+        merge_slot([blob + b"\0"], SQL_TEXT)
 
 
 def test_net_rows_are_a_sequence_and_a_statement_at_once() -> None:
@@ -456,5 +497,5 @@ def test_every_type_can_be_part_of_a_key_or_says_why_not() -> None:
     covered = 0
     for kind in KINDS:
         info = table([("k", not_null(kind))], unique={"PRIMARY": ["k"]})
-        covered += SegmentDecoder(view_of(info), "mysql").covers(info.id)
+        covered += SegmentDecoder(view_of(info), SQL_TEXT).covers(info.id)
     assert covered == len(KINDS) - 5  # FLOAT, DOUBLE, JSON, and two of a collation whose weights are not computed

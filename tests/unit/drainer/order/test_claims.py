@@ -17,10 +17,10 @@ from drainer.order.claims import Claim, ClaimedFold, first_holder, two_holders
 from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions, merge_claims
-from drainer.row.claimed import ClaimCodec, other_keys
-from drainer.row.form import Dialect
+from drainer.row.claimed import other_keys, value_function, value_row
 from drainer.row.transaction import rows, scan
-from tests.support.row_case import INT, TEXT, Step, codec_of, decoder_of, table, transaction
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.row_case import FORMATS, INT, TEXT, Step, codec_of, decoder_of, table, transaction
 
 LOOSE_TEXT = FieldType(Tp.VARCHAR, 0, 40, 0, "utf8mb4", "utf8mb4_general_ci")
 PRICE = FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)
@@ -49,7 +49,7 @@ def payloads(transactions: Sequence[Sequence[Step]]) -> list[bytes]:
 
 
 def inline(binlogs: Sequence[bytes]) -> bool:
-    builder = FoldBuilder(decoder_of(SHOP))
+    builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
     builder.add_all(binlogs)
     builder.finish(0, 1)
     return builder.hides_conflict()
@@ -57,7 +57,7 @@ def inline(binlogs: Sequence[bytes]) -> bool:
 
 def claims_of(binlogs: Sequence[bytes]) -> list[list[Claim]]:
     """Of each value."""
-    builder = FoldBuilder(decoder_of(SHOP))
+    builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
     builder.add_all(binlogs)
     builder.finish(0, 1)
     folds = [fold for fold in builder._folds.values() if isinstance(fold, ClaimedFold)]
@@ -67,7 +67,7 @@ def claims_of(binlogs: Sequence[bytes]) -> list[list[Claim]]:
 def parts_of(binlogs: Sequence[bytes], parts: int, slots: int) -> list[Parts]:
     found = []
     for n in range(parts):
-        builder = FoldBuilder(decoder_of(SHOP))
+        builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
         builder.add_all(binlogs[n::parts])
         found.append(builder.parts(slots, goes_ahead=lambda table_id: False))
     return found
@@ -168,7 +168,7 @@ def test_whose_a_value_may_be_before_the_batch(transactions: list[list[Step]], h
 def test_a_table_that_goes_ahead_is_not_in_slots_nor_followed() -> None:
     """Its rows would come twice, and its values are tried, not asked for."""
     other = replace(SHOP, id=SHOP.id + 1, name="other")
-    builder = FoldBuilder(decoder_of(SHOP, other))
+    builder = FoldBuilder(decoder_of(SHOP, other), SQL_TEXT)
     builder.add_all([transaction([(SHOP, put(n, n)), (other, put(n, n))], commit_ts=100 + n) for n in range(9)])
     parts = builder.parts(2, goes_ahead=lambda table_id: table_id == other.id)
     first = merge_slot([parts.ahead])
@@ -219,26 +219,23 @@ def test_two_holders_are_those_that_a_table_of_holders_shows(drawn: list[tuple[i
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_values_as_they_are_compared(dialect: Dialect) -> None:
-    """By the programs and by the general way alike; a collation that is not computed is compared more coarsely."""
+def test_values_as_they_are_compared(dialect: str) -> None:
     keys = other_keys(MANY).followed
-    claimed = ClaimCodec(codec_of(MANY, dialect), keys)
-    text = (lambda s: s.encode()) if dialect == "mysql" else (lambda s: s)
+    codec = codec_of(MANY)
     row: dict[int, Datum] = {1: 1, 2: 4, 3: b"x  ", 4: "Ré".encode(), 5: None}
     payload = transaction([(MANY, ("insert", {}, row))], commit_ts=10)
     (_, _, kind, raw) = next(iter(rows(scan(payload))))
     assert kind is Kind.INSERT
-    expected = ((4, text("x")), ("re", text("Ré")), None)
-    found = claimed.insert_program(raw, 0, len(raw))
-    assert found is not None and found[3] == expected == claimed.insert(raw, 0, len(raw), 10)[3]
-    shown = claimed.value_row(1, text("Ré"))
+    expected = ((4, b"x"), ("re", "Ré".encode()), None)
+    assert value_function(keys, codec.forms)(codec.insert(raw, 0, len(raw), 10)) == expected
+    shown = value_row(FORMATS[dialect], codec.forms, keys[1], "Ré".encode())
     assert shown == ("('Ré')".encode() if dialect == "mysql" else ("Ré",))
 
 
 def test_a_value_is_asked_for_as_it_is() -> None:
     """Not as it is compared here, where that is coarser than any collation."""
     row: dict[int, Datum] = {1: 1, 2: 4, 3: b"x  ", 4: "Ré".encode(), 5: None}
-    builder = FoldBuilder(decoder_of(MANY))
+    builder = FoldBuilder(decoder_of(MANY), SQL_TEXT)
     builder.add_all([transaction([(MANY, ("insert", {}, row))], commit_ts=10)])
     (blob,) = builder.parts(1, goes_ahead=lambda _: False).claims.values()
     assert {probe.places: probe.values for probe in merge_claims([blob]).probes} == {

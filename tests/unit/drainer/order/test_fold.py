@@ -19,6 +19,9 @@ from drainer.order.blob import merge_slot
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import slot_of
 from drainer.row.decode import Decoder
+from drainer.row.format import Format
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.sqlite.format import SQLITE_VALUES
 from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, decoder_of, not_null, table, transaction
 
 # A secondary unique key that may be NULL, beside an integer handle.
@@ -101,8 +104,8 @@ def values(row: dict[int, object]) -> tuple[object, ...]:
     return row[1], row[2], row[3].decode()  # type: ignore[attr-defined]
 
 
-def work_of(decoder: Decoder, payloads: list[bytes]) -> SegmentWork:
-    builder = FoldBuilder(decoder)
+def work_of(decoder: Decoder, payloads: list[bytes], format_: Format = SQL_TEXT) -> SegmentWork:
+    builder = FoldBuilder(decoder, format_)
     for payload in payloads:
         builder.add(payload)
     return builder.finish(0, 1)
@@ -125,7 +128,7 @@ def test_any_order_of_slots_and_chunks_ends_as_upstream(seed: int, steps: int) -
     for _ in range(steps):
         upstream.step()
     dice.shuffle(upstream.payloads)
-    todo = net_rows(work_of(decoder_of(SHOP, dialect="sqlite"), upstream.payloads))
+    todo = net_rows(work_of(decoder_of(SHOP), upstream.payloads, SQLITE_VALUES))
     dice.shuffle(todo)
     todo += dice.sample(todo, dice.randrange(len(todo) + 1))  # chunks that were finished and are repeated
     for net in todo:
@@ -158,7 +161,7 @@ def test_cutting_and_merging_changes_nothing(seed: int, parts: int, slots: int) 
             cut[part].append(payload)
     blobs: dict[int, list[bytes]] = {}
     for part in cut:
-        builder = FoldBuilder(decoder_of(SHOP))
+        builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
         if dice.random() < 0.5:
             builder.add_all(dice.sample(part, len(part)))
         else:
@@ -185,7 +188,7 @@ def test_what_comes_in_order_must_lie_behind() -> None:
     one, two, three = (
         transaction([(SHOP, ("insert", {}, {1: n, 2: None, 3: b"v"}))], commit_ts=BEGIN_TS + n) for n in range(3)
     )
-    builder = FoldBuilder(decoder_of(SHOP))
+    builder = FoldBuilder(decoder_of(SHOP), SQL_TEXT)
     builder.add_in_order([one, two])
     builder.add_in_order([])
     builder.add_in_order([two, three])
@@ -285,7 +288,7 @@ def blobs_of(info: TableInfo, parts: Iterable[Sequence[bytes]]) -> list[bytes]:
     """Everything in one slot."""
     blobs: list[bytes] = []
     for part in parts:
-        builder = FoldBuilder(decoder_of(info))
+        builder = FoldBuilder(decoder_of(info), SQL_TEXT)
         builder.add_all(part)
         blobs += builder.slots(1).values()
     return blobs
@@ -303,7 +306,7 @@ def test_tables_without_a_key_stay_in_order_and_whole() -> None:
     assert work.ordered.changes[1].old == (b"1", b"0.5")
     assert not work.ordered.changes[0].shape.foldable
     assert merge_slot(blobs_of(bare, [[one], [one, two]])).ordered == work.ordered
-    builder = FoldBuilder(decoder_of(bare))
+    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
     for payload in (two, one, one):  # one commit_ts over several messages
         builder.add_in_order([payload])
     assert merge_slot(builder.slots(1).values()).ordered == work.ordered
@@ -330,7 +333,7 @@ def test_rows_that_reorganize_partition_writes_twice_count_once(parts: int) -> N
         transaction(twice, commit_ts=BEGIN_TS),
         transaction([(info, ("delete", row(3, 2), {}))] * 2, commit_ts=BEGIN_TS + 1),
     ]
-    builders = [FoldBuilder(decoder_of(info)) for _ in range(parts)]
+    builders = [FoldBuilder(decoder_of(info), SQL_TEXT) for _ in range(parts)]
     for number, payload in enumerate(payloads):
         builders[number % parts].add(payload)
     if parts == 1:
@@ -346,7 +349,7 @@ def test_without_a_key_the_rowid_tells_that_a_row_was_written_twice() -> None:
     old, new = {1: 1, -1: 7}, {1: 2, -1: 7}
     steps: list[Step] = [("update", old, new), ("update", old, new), ("delete", new, {}), ("delete", new, {})]
     other: list[Step] = [("delete", {1: 2}, {}), ("delete", {1: 2}, {}), ("delete", {1: 2, -1: 8}, {})]
-    builder = FoldBuilder(decoder_of(bare))
+    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
     builder.add(transaction([(bare, step) for step in (*steps, *other)], commit_ts=BEGIN_TS))
     kinds = [change.kind for change in builder.finish(0, BEGIN_TS).ordered.changes]
     assert kinds == [Kind.UPDATE, *[Kind.DELETE] * 4]
@@ -359,7 +362,7 @@ def test_the_same_row_of_two_tables_without_a_key_counts_in_each(way: str) -> No
     old, new = {1: 1, -1: 1}, {1: 2, -1: 1}
     steps: tuple[Step, ...] = (("delete", old, {}), ("update", old, new))
     for step in steps:
-        builder = FoldBuilder(decoder_of(*tables))
+        builder = FoldBuilder(decoder_of(*tables), SQL_TEXT)
         builder.add(transaction([(info, step) for info in tables], commit_ts=BEGIN_TS))
         work = builder.finish(0, BEGIN_TS) if way == "finish" else merge_slot(builder.slots(1).values())
         assert [change.shape.table_id for change in work.ordered.changes] == [1, 2]

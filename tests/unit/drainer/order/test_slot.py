@@ -9,6 +9,7 @@ from drainer.order.errors import BlobError
 from drainer.order.fold import FoldBuilder
 from drainer.order.slot import HASH_VERSION, slot_of
 from drainer.row.key import identity
+from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import BEGIN_TS, INT, decoder_of, table, transaction
 
 
@@ -29,7 +30,7 @@ def test_whole_numbers_order_as_numbers() -> None:
 @pytest.mark.parametrize("cut", [0, 1, 5, -1])
 def test_damaged_blobs_are_named(cut: int) -> None:
     bare = table([("id", INT)], handle="id")
-    builder = FoldBuilder(decoder_of(bare))
+    builder = FoldBuilder(decoder_of(bare), SQL_TEXT)
     builder.add(transaction([(bare, ("insert", {}, {1: 1}))], commit_ts=BEGIN_TS))
     (blob,) = builder.slots(1).values()
     with pytest.raises(BlobError, match="blob"):

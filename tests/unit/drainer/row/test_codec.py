@@ -15,11 +15,25 @@ from binlog.tidb.types import FieldType, SchemaState, Tp
 from drainer.batch.work import Kind, Match
 from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
-from drainer.row.form import Dialect
 from drainer.row.transaction import scan
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
 from drainer.schema.view import Gone, SchemaView, TableVersions
-from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, altered, decoder_of, not_null, table, transaction, view_of
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from tests.support.row_case import (
+    BEGIN_TS,
+    FORMATS,
+    INT,
+    TEXT,
+    Step,
+    altered,
+    changes_of,
+    decoder_of,
+    not_null,
+    table,
+    transaction,
+    view_of,
+)
+from tests.unit.drainer.row.test_usual import judged, usual
 
 OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")
 ADDED = ColumnInfo(id=4, name="added", offset=2, type=not_null(INT), origin_default="7")
@@ -28,7 +42,7 @@ ROW = {1: 1, 2: b"x", 3: b"y"}
 
 
 def rows_of(view: SchemaView, *payloads: bytes) -> list[object]:
-    builder = FoldBuilder(Decoder(view, "mysql"))
+    builder = FoldBuilder(Decoder(view), SQL_TEXT)
     builder.add_all(payloads)
     return [net.row for table in builder.finish(0, 1).folded for net in table.rows]
 
@@ -48,6 +62,34 @@ def test_rows_of_both_schemas_meet_under_one_key() -> None:
     new_row = {1: 1, 3: b"z", 4: 9}
     new = transaction([(NEW, ("update", {1: 1, 3: b"y", 4: 7}, new_row))], commit_ts=BEGIN_TS + 1, version=2)
     assert rows_of(view, new, old) == [b"(1,'z',9)"]
+
+
+def test_rows_of_both_schemas_are_each_written_with_their_own_types() -> None:
+    kinds = [FieldType(Tp.DATETIME, 128, 19 + fsp, fsp) for fsp in (0, 3)]
+    old, new = (table([("id", INT), ("at", kind)], handle="id") for kind in kinds)
+    payloads = [
+        transaction([(info, ("insert", {}, {1: n, 2: Uint(0)}))], commit_ts=BEGIN_TS + n, version=version)
+        for n, (info, version) in enumerate([(old, 1), (new, 2), (old, 1)])
+    ]
+    zero = b"0000-00-00 00:00:00"
+    assert rows_of(altered(old, new), *payloads) == [b"(0,'%b')" % zero, b"(1,'%b.000')" % zero, b"(2,'%b')" % zero]
+
+
+@pytest.mark.parametrize("way", ["finish", "slots"])
+@pytest.mark.parametrize("keyed", [True, False])
+def test_a_value_that_cannot_be_written_is_named(way: str, keyed: bool) -> None:
+    """The first of them, of rows that wait to be written together."""
+    columns = [("id", INT), ("at", FieldType(Tp.DATETIME, 128, 19, 0))]
+    info = table(columns, handle="id") if keyed else table(columns)
+    never = Uint((1 << 64) - 1)
+    payloads = [
+        transaction([(info, ("insert", {}, {1: 9 - n, 2: never if n > 2 else Uint(0)}))], commit_ts=BEGIN_TS + n)
+        for n in range(5)
+    ]
+    builder = FoldBuilder(decoder_of(info), SQL_TEXT)
+    builder.add_all(payloads)
+    with pytest.raises(DecodeError, match=rf"commit_ts {BEGIN_TS + 3}\): column at \(id 2\)"):
+        builder.finish(0, 1) if way == "finish" else builder.slots(2)
 
 
 def test_a_column_on_its_way_in_is_read_and_left_out() -> None:
@@ -72,7 +114,7 @@ def test_tables_that_are_gone_or_unknown() -> None:
     payload = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
     gone = SchemaView({}, {OLD.id: Gone.TRUNCATED}, 0, 9, None)
     assert rows_of(gone, payload) == []
-    assert list(Decoder(gone, "mysql").changes([payload])) == []
+    assert list(Decoder(gone).rows([payload])) == []
     with pytest.raises(TableUnknown, match=f"table id 100 .*{BEGIN_TS}"):
         rows_of(SchemaView({}, {}, 0, 9, None), payload)
 
@@ -100,7 +142,7 @@ def test_a_binlog_cut_at_every_byte_is_a_named_error(kind: str) -> None:
     decoder = decoder_of(OLD)
     whole = rows_of(view_of(OLD), payload)
     for end in range(len(payload)):
-        builder = FoldBuilder(decoder)
+        builder = FoldBuilder(decoder, SQL_TEXT)
         try:
             builder.add(payload[:end])
             work = builder.finish(0, 1)
@@ -132,11 +174,11 @@ def test_the_handle_of_a_row_without_columns() -> None:
 def test_pumpload_repeats_the_key_in_the_row() -> None:
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
-    row = encode_value(5) + encode_row({1: 5, 2: b"a", 3: b"b"})
-    assert codec.insert_program(row, 0, len(row)) == (5, None, b"(5,'a','b')")
     # An integer handle is the column, whatever the row says.
-    row = encode_value(5) + encode_row({1: 6, 2: b"a", 3: b"b"})
-    assert codec.insert_program(row, 0, len(row)) == codec.insert(row, 0, len(row), 1) == (5, None, b"(5,'a','b')")
+    for told in (5, 6):
+        row = encode_value(5) + encode_row({1: told, 2: b"a", 3: b"b"})
+        assert list(codec.insert(row, 0, len(row), 1)) == [5, b"a", b"b"]
+        assert judged(codec, Kind.INSERT, row) == [5, b"a", b"b"]
 
 
 def test_what_a_destination_learns_of_a_table() -> None:
@@ -183,7 +225,7 @@ def test_a_wrong_type_is_an_error_that_names_the_column() -> None:
     row = encode_value(1) + encode_row({2: Uint(3)})
     codec = decoder_of(OLD).codec(OLD.id, 1, 0)
     assert codec is not None
-    assert codec.insert_program(row, 0, len(row)) is None
+    assert usual(codec, Kind.INSERT, row) is None
     with pytest.raises(DecodeError, match=r"commit_ts 77.*column dropped \(id 2\)"):
         codec.insert(row, 0, len(row), 77)
 
@@ -202,13 +244,13 @@ def test_both_ways_to_scan_a_binlog_agree() -> None:
     for commit_ts in (1, 1 << 55, (1 << 63) - 1):
         payload = transaction([(OLD, ("update", ROW, ROW))], commit_ts=commit_ts, start_ts=1)
         assert scan(payload)[0] == commit_ts == envelope.scan(payload).commit_ts
-    changes = list(decoder_of(OLD).changes([payload]))
+    changes = list(changes_of(decoder_of(OLD), [payload]))
     assert [(c.kind, c.old, c.new) for c in changes] == [(Kind.UPDATE, (b"1", b"'x'", b"'y'"), (b"1", b"'x'", b"'y'"))]
     assert encode_update(OLD, ROW, ROW) in payload
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
-def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: Dialect) -> None:
+def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: str) -> None:
     """The column has another id since; a row that has both was written while the DDL ran, with the value it gave."""
     old = table([("id", INT), ("n", INT)], unique={"PRIMARY": ["id"]})
     text = ColumnInfo(id=7, name="label", offset=1, type=TEXT, origin_default="never")
@@ -223,14 +265,14 @@ def test_a_row_from_before_a_change_of_type_keeps_its_value(dialect: Dialect) ->
         (old, ("update", {1: 1, 2: -5}, {1: 3, 2: 6})),
         (old, ("delete", {1: 2, 2: None}, {})),
     ]
-    builder = FoldBuilder(Decoder(view, dialect))
+    builder = FoldBuilder(Decoder(view), FORMATS[dialect])
     builder.add(transaction(steps, commit_ts=BEGIN_TS))
     (folded,) = builder.finish(0, 1).folded
     rows = [net.row for net in folded.rows if net.row is not None]
     assert rows == ([b"(3,'6')"] if dialect == "mysql" else [(3, "6")])
     changing = replace(old, columns=(*old.columns, replace(text, offset=2, state=SchemaState.WRITE_ONLY)))
     both = transaction([(changing, ("insert", {}, {1: 1, 2: 5, 7: b"five"}))], commit_ts=BEGIN_TS)
-    builder = FoldBuilder(Decoder(view, dialect))
+    builder = FoldBuilder(Decoder(view), FORMATS[dialect])
     builder.add(both)
     assert [net.row for net in builder.finish(0, 1).folded[0].rows] == (
         [b"(1,'five')"] if dialect == "mysql" else [(1, "five")]
@@ -248,7 +290,7 @@ def test_a_row_without_a_key_that_lacks_a_column_on_its_way_out(kind: str) -> No
         at_work = replace(info, columns=(info.columns[0], *(going if kind == "update" else ())))
         payload = transaction([(at_work, step)], commit_ts=BEGIN_TS, version=3)
         view = replace(view_of(info), columns_being_dropped=frozenset({(info.id, 2)}))
-        builder = FoldBuilder(Decoder(view, "mysql"))
+        builder = FoldBuilder(Decoder(view), SQL_TEXT)
         builder.add(payload)
         if info is keyed:
             assert builder.finish(0, 1).folded

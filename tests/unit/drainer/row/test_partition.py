@@ -19,7 +19,8 @@ from drainer.row.partition.expression import ExpressionUnreadable, parse_express
 from drainer.row.partition.locate import PartitionUnknown, locator
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
-from tests.support.row_case import INT, TEXT, Step, table, transaction
+from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.support.row_case import INT, TEXT, Step, changes_of, table, transaction
 from tests.support.schema_case import BEGIN_TS, job, ts
 
 UBIG = FieldType(Tp.LONGLONG, flag=int(Flag.UNSIGNED), flen=20, decimal=0)
@@ -121,11 +122,11 @@ def insert(info: TableInfo, at: int, version: int, *ids: int) -> bytes:
 
 def written(schema: Schema, *payloads: bytes) -> list[tuple[str, object]]:
     """(table, row) of everything, in the fold's order; the same from the one-by-one decoder."""
-    builder = FoldBuilder(Decoder(schema.view(), "sqlite"))
+    builder = FoldBuilder(Decoder(schema.view()), SQLITE_VALUES)
     builder.add_all(payloads)
     work = builder.finish(0, ts(99))
     found: list[tuple[str, object]] = [(folded.shape.table, row.row) for folded in work.folded for row in folded.rows]
-    changes = Decoder(schema.view(), "sqlite").changes(payloads)
+    changes = changes_of(Decoder(schema.view()), payloads, SQLITE_VALUES)
     assert sorted((c.shape.table, c.new or c.old) for c in changes) == sorted(found)
     return found
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.apply.batch_planner import Mode, Sizes
+from drainer.apply.batch_planner import Mode, Plan, Sizes
+from drainer.apply.fold_order import FoldOrder, PackedView
 from drainer.pumps.batch_end import Place, cut
 from drainer.pumps.health import HeldBack
 from drainer.pumps.range_count import Counted
@@ -52,13 +53,14 @@ class Position:
         self.inline_from: int | None = None
         self.open_intent: Intent | None = None
         self.advances: list[int] = []
+        self.fold: FoldOrder | None = None
 
     def advance(self, ts: int) -> None:
         self.position_ts = ts
         self.advances.append(ts)
 
-    def fold_order(self, plan: object) -> None:
-        return None
+    def fold_order(self, plan: object) -> FoldOrder | None:
+        return self.fold
 
 
 def made(answer: Answer, position: Position, **more: object) -> tuple[Scheduler, Pumps]:
@@ -173,6 +175,94 @@ async def test_under_a_backlog_the_next_batch_is_looked_up_while_one_is_applied(
     position.position_ts = 60
     assert await next_until(scheduler, 60) == 70
     assert [after_ts for after_ts, _ in pumps.asked] == [50, 60, 70]
+
+
+FOLD = FoldOrder(PackedView("view", b""), "mysql", 4)
+
+
+def backlog(after_ts: int, _: Limits) -> Watermark:
+    """Full batches of ten ticks each."""
+    found = mark(1000, end_ts=after_ts + 10, batch_bytes=8000, batch_count=9, stop=Stop.LIMIT)
+    return watermark_of((found,), floor_ts=0)
+
+
+async def begun(answer: Answer, fold: FoldOrder | None = FOLD) -> tuple[Scheduler, Pumps, Position]:
+    """A batch (50, 60] that is being applied."""
+    position = Position(50)
+    position.fold = fold
+    scheduler, pumps = made(answer, position)
+    scheduler.begun(Plan(50, 60, Mode.SPREAD, (), 1, fold=FOLD))
+    position.open_intent = Intent(50, 60, 4, 100, 1, "d")
+    return scheduler, pumps, position
+
+
+async def test_a_spread_batch_is_planned_behind_one_that_is_being_applied() -> None:
+    """It is read meanwhile. The open intent is that of the batch before it, and is not finished twice."""
+    scheduler, _, position = await begun(backlog)
+    assert await next_until(scheduler, 60) == 70
+    plan = scheduler.current
+    assert plan is not None and (plan.after_ts, plan.intent, plan.fold) == (60, None, FOLD)
+    assert scheduler.tasks(60, 70)[1] == FOLD
+    position.position_ts, position.open_intent = 60, None
+    scheduler.applied()
+    assert scheduler.watermark_state.applied_ts == 60
+    scheduler.begun(plan)
+    assert await next_until(scheduler, 70) == 80
+
+
+def ddl_ahead(after_ts: int, limits: Limits) -> Watermark:
+    """A DDL stands right behind 60, and there is something behind it."""
+    if limits.stop_at_schema and after_ts >= 60:
+        return watermark_of((mark(1000, end_ts=60, stop=Stop.DDL, stop_ts=61),), floor_ts=0)
+    return watermark_of((mark(1000, batch_bytes=10, batch_count=1),), floor_ts=0)
+
+
+def few_rows(_after_ts: int, _limits: Limits) -> Watermark:
+    return watermark_of((mark(1000, batch_bytes=10, batch_count=1),), floor_ts=0)
+
+
+def nothing(_after_ts: int, _limits: Limits) -> Watermark:
+    return watermark_of((mark(1000),), floor_ts=0)
+
+
+@pytest.mark.parametrize("answer", [ddl_ahead, few_rows, nothing])
+async def test_what_is_not_spread_waits_until_the_batch_before_it_is_applied(answer: Answer) -> None:
+    scheduler, pumps, position = await begun(answer)
+    for _ in range(3):
+        assert await next_until(scheduler, 60) == 60
+    assert len(pumps.asked) <= 2, "it is asked once, and again only when the position has moved"
+    assert position.advances == []
+    position.position_ts, position.open_intent = 60, None
+    scheduler.applied()
+    until_ts = await next_until(scheduler, 60)
+    if answer is nothing:
+        assert (until_ts, position.advances) == (60, [1000])
+    else:
+        assert until_ts == 1000 and scheduler.current is not None and scheduler.current.mode is Mode.INLINE
+
+
+async def test_what_must_be_readable_twice_is_not_read_ahead() -> None:
+    scheduler, _, _ = await begun(backlog, fold=None)
+    assert await next_until(scheduler, 60) == 60
+
+
+async def test_a_question_ahead_that_cannot_be_settled_is_asked_again_at_the_position() -> None:
+    """Rule 2: pumps come and go at the position alone. Until then nothing is held back."""
+    held = [True]
+
+    def answer(after_ts: int, limits: Limits) -> Watermark:
+        if held:
+            raise HeldBack("", "the list of pumps has changed")
+        return backlog(after_ts, limits)
+
+    scheduler, pumps, position = await begun(answer)
+    for _ in range(3):
+        assert await next_until(scheduler, 60) == 60
+    assert scheduler.watermark_state.held_back == "" and len(pumps.asked) == 1
+    held.clear()
+    position.position_ts, position.open_intent = 60, None
+    scheduler.applied()
+    assert await next_until(scheduler, 60) == 70
 
 
 async def test_after_stop_nothing_is_planned() -> None:

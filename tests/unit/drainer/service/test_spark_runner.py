@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 from binlog.errors import PumpUnavailable
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
+from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import NotSpread
+from drainer.apply.fold_order import FoldOrder, PackedView
+from drainer.apply.progress import Stopped
 from drainer.pumps.range_count import RangeDiffers
 from drainer.service.spark_runner import SPARK_FAILURES_MAX, SparkRun
 from drainer.sink.errors import Fenced
@@ -135,8 +140,11 @@ async def test_the_number_of_tasks_follows_the_executors() -> None:
 
 async def test_after_every_batch_the_executors_are_looked_at() -> None:
     class Applied(Told):
-        current = object()
+        current = Plan(1, 2, Mode.INLINE, (), 1)
         runs = 0
+
+        def read(self, _plan: object, _feed: object) -> None:
+            pass
 
         def run(self, _plan: object, _feed: object) -> None:
             assert self.tasks == [], "between two batches alone"
@@ -184,3 +192,225 @@ async def test_what_a_node_lacked_before_is_forgotten_with_progress() -> None:
         run._query_ended(SparkFailed("busy"))
     with pytest.raises(SparkFailed, match="busy"):
         await asyncio.wait_for(run.wait(), 5)
+
+
+# --- a batch is read while the one before it is applied ---------------------------------------------------------------
+
+WAIT_S = 60
+FOLD = FoldOrder(PackedView("view", b""), "mysql", 4)
+
+
+class Gates(Told):
+    """Scheduler and pipeline of batches whose reading and applying the test lets go on, or fail. `log`: what happened,
+    `open`: what may end, each as "read 2" or "apply 2"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position_ts, self.stopping = 0, False
+        self.current: Plan | None = None
+        self.log: list[str] = []
+        self.behind: list[Plan | None] = []
+        self._changed = threading.Condition()
+        self._open: dict[str, BaseException | None] = {}
+
+    def open(self, what: str, error: BaseException | None = None) -> None:
+        with self._changed:
+            self._open[what] = error
+            self._changed.notify_all()
+
+    def read(self, plan: Plan, _feed: object) -> None:
+        if plan.fold is not None:
+            self._pass(f"read {plan.until_ts}")
+
+    def run(self, plan: Plan, _feed: object) -> None:
+        self._pass(f"apply {plan.until_ts}")
+        self.position_ts = plan.until_ts
+
+    def begun(self, plan: Plan | None) -> None:
+        self.behind.append(plan)
+
+    def applied(self) -> None:
+        self._say("applied")
+
+    def seen(self, what: str) -> None:
+        """Wait until it was logged."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: what in self.log, WAIT_S), (what, self.log)
+
+    def _pass(self, what: str) -> None:
+        self._say(f"begin {what}")
+        with self._changed:
+            assert self._changed.wait_for(lambda: what in self._open, WAIT_S), what
+        error = self._open[what]
+        self._say(f"end {what}")
+        if error is not None:
+            raise error
+
+    def _say(self, what: str) -> None:
+        with self._changed:
+            self.log.append(what)
+            self._changed.notify_all()
+
+
+class StoppedQuery:
+    """Tells whether it was stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+class Batches:
+    """What Spark does: it calls for one batch after another on a thread, and ends the query with the first error."""
+
+    def __init__(self, gates: Gates) -> None:
+        self.gates = gates
+        self.run = CountedRun(None, None, 1, gates, gates, loop=asyncio.get_running_loop(), pause_s=0)  # type: ignore[arg-type]
+        self.run._session = Session(*([2] * 20))  # type: ignore[assignment]
+        self.query = self.run._query = StoppedQuery()  # type: ignore[assignment]
+        self._pool = ThreadPoolExecutor(1)
+
+    def call(self, until_ts: int, *, spread: bool = True) -> Future[None]:
+        mode = Mode.SPREAD if spread else Mode.INLINE
+        plan = Plan(until_ts - 1, until_ts, mode, (), 1, fold=FOLD if spread else None)
+
+        def batch() -> None:
+            self.gates.current = plan
+            self.run._batch(None)  # type: ignore[arg-type]
+
+        return self._pool.submit(batch)
+
+
+async def test_a_batch_is_read_while_the_one_before_it_is_applied_and_applied_behind_it() -> None:
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    second = batches.call(2)
+    await asyncio.to_thread(gates.seen, "begin apply 1")
+    await asyncio.to_thread(gates.seen, "begin read 2")
+    gates.open("read 2")
+    await asyncio.to_thread(gates.seen, "end read 2")
+    assert not second.done() and "begin apply 2" not in gates.log
+    gates.open("apply 1")
+    await asyncio.wrap_future(second)
+    gates.open("apply 2")
+    await asyncio.to_thread(gates.seen, "end apply 2")
+    assert gates.log.index("applied") < gates.log.index("begin apply 2")
+    assert [plan.until_ts for plan in gates.behind if plan] == [1, 2]
+
+
+async def test_a_batch_of_another_kind_waits_and_is_applied_before_spark_goes_on() -> None:
+    """A DDL is in it, for one."""
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    inline = batches.call(2, spread=False)
+    await asyncio.to_thread(gates.seen, "begin apply 1")
+    assert "begin apply 2" not in gates.log
+    gates.open("apply 1")
+    await asyncio.to_thread(gates.seen, "begin apply 2")
+    assert gates.position_ts == 1 and not inline.done()
+    gates.open("apply 2")
+    await asyncio.wrap_future(inline)
+    assert gates.position_ts == 2
+
+
+async def test_behind_a_batch_that_failed_nothing_is_applied() -> None:
+    """Its own error begins it again, not that of the batch that was read behind it."""
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    second = batches.call(2)
+    await asyncio.to_thread(gates.seen, "begin read 2")
+    gates.open("apply 1", PumpUnavailable("pump-1 is gone"))
+    gates.open("read 2", SparkFailed("the job was cancelled"))
+    with pytest.raises(PumpUnavailable):
+        await asyncio.wrap_future(second)
+    assert "begin apply 2" not in gates.log and gates.position_ts == 0
+    batches.run._query_ended(SparkFailed("foreachBatch raised"))
+    assert batches.run.started == 1
+    # The next query begins with the batch that failed.
+    gates.open("apply 1")
+    await asyncio.wrap_future(batches.call(1))
+    await asyncio.to_thread(gates.seen, "applied")
+    assert gates.position_ts == 1
+
+
+async def test_a_batch_that_fails_when_there_is_no_next_one_ends_the_query() -> None:
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    assert not batches.query.stopped.is_set()
+    gates.open("apply 1", PumpUnavailable("pump-1 is gone"))
+    assert await asyncio.to_thread(batches.query.stopped.wait, WAIT_S)
+    batches.run._query_ended(None)
+    assert batches.run.started == 1
+
+
+async def test_an_error_that_counts_in_the_batch_before_ends_the_drainer() -> None:
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    gates.open("read 2")
+    gates.open("apply 1", Fenced("another drainer took over"))
+    await asyncio.wrap_future(batches.call(1))
+    with pytest.raises(Fenced):
+        await asyncio.wrap_future(batches.call(2))
+    batches.run._query_ended(SparkFailed("foreachBatch raised"))
+    with pytest.raises(Fenced):
+        await asyncio.wait_for(batches.run.wait(), WAIT_S)
+    assert batches.run.started == 0 and "begin apply 2" not in gates.log
+
+
+async def test_what_cannot_be_read_is_told_when_the_batch_before_it_is_applied() -> None:
+    """Else the next query would begin with a batch that is still being applied."""
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    gates.open("read 2", NotSpread("an unknown column"))
+    second = batches.call(2)
+    await asyncio.to_thread(gates.seen, "end read 2")
+    assert not second.done()
+    gates.open("apply 1")
+    with pytest.raises(NotSpread):
+        await asyncio.wrap_future(second)
+    assert gates.position_ts == 1
+    batches.run._query_ended(SparkFailed("foreachBatch raised"))
+    assert batches.run.started == 1
+
+
+async def test_a_query_that_ends_by_itself_waits_for_the_batch_that_is_applied() -> None:
+    """The next one begins at the position, which is not known before."""
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    ended = asyncio.create_task(asyncio.to_thread(batches.run._query_ended, SparkFailed("the reader died")))
+    await asyncio.to_thread(gates.seen, "begin apply 1")
+    assert batches.run.started == 0
+    gates.open("apply 1")
+    await asyncio.wait_for(ended, WAIT_S)
+    assert (batches.run.started, gates.position_ts) == (1, 1)
+
+
+async def test_a_read_that_stops_with_the_drainer_is_no_error() -> None:
+    gates = Gates()
+    batches = Batches(gates)
+    gates.open("read 1")
+    await asyncio.wrap_future(batches.call(1))
+    second = batches.call(2)
+    await asyncio.to_thread(gates.seen, "begin read 2")
+    gates.stopping = True
+    gates.open("apply 1")
+    gates.open("read 2", SparkFailed("the job was cancelled"))
+    with pytest.raises(Stopped):
+        await asyncio.wrap_future(second)
+    await asyncio.wait_for(batches.run.wait(), WAIT_S)
+    assert gates.position_ts == 1

@@ -13,6 +13,7 @@ from drainer.changes.net_rows import NetColumns, live_rows, stale_keys
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows import chunks
 from drainer.sink.mysql.rows.chunks import cut
+from drainer.sink.mysql.rows.format import SQL_TEXT
 
 
 def shape(table_id: int, unique: tuple[str, ...] = ()) -> TableShape:
@@ -76,8 +77,8 @@ def test_an_empty_slot_has_no_chunks() -> None:
 
 def columns(rows: list[NetRow]) -> NetColumns:
     """The same rows as columns."""
-    states = states_from([(r.identity, int(r.first), 1, 0, 1, 0, r.row, None, r.stale) for r in rows], of_number=False)
-    return NetColumns.of(states)
+    states = [(r.identity, int(r.first), 1, 0, 1, 0, r.row, None, r.stale) for r in rows]
+    return NetColumns.of(states_from(states, SQL_TEXT, of_number=False), SQL_TEXT)
 
 
 def where_full(sizes: list[list[int]], limit: int) -> list[list[tuple[int, int]]]:

@@ -11,7 +11,8 @@ import pytest
 from drainer.batch.work import Kind, Match, TableShape
 from drainer.changes.net_rows import NetColumns
 from drainer.row.family import Family
-from drainer.row.scalar import string_literal
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.literals import string_literal
 from drainer.sink.mysql.rows.load_data import BODY_BYTES_MAX, body_of, clause_of, statement
 from drainer.sink.mysql.rows.table_column import Column
 
@@ -112,7 +113,7 @@ def test_columns_that_nobody_knows_are_left_to_statements() -> None:
 def test_the_file_of_columns_and_of_rows() -> None:
     texts = pa.array([b"(1,'a'),", None, b"(3,NULL),"], pa.binary())
     identity = pa.array([b"1", b"2", b"3"], pa.binary())
-    rows = NetColumns(identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
+    rows = NetColumns(SQL_TEXT, identity, np.full(3, int(Kind.INSERT)), texts, {}).live()
     assert body_of(rows) == body_of([b"(1,'a')", b"(3,NULL)"]) == b"(1,'a'),(3,NULL),"
 
 
@@ -124,7 +125,7 @@ def test_a_file_is_bounded(columns: bool) -> None:
             return body_of(rows)
         texts = pa.array([row + b"," for row in rows], pa.binary())
         identity = pa.array([b"1", b"2"], pa.binary())
-        return body_of(NetColumns(identity, np.full(2, int(Kind.INSERT)), texts, {}).live())
+        return body_of(NetColumns(SQL_TEXT, identity, np.full(2, int(Kind.INSERT)), texts, {}).live())
 
     assert len(body(BODY_BYTES_MAX) or b"") == BODY_BYTES_MAX
     assert body(BODY_BYTES_MAX + 1) is None

@@ -6,6 +6,10 @@ import subprocess
 import sys
 
 BEGIN = "import sys\nfrom drainer.spark.startup import late_pandas\nlate_pandas.install()\n"
+WARM = (
+    "from drainer.changes.warm import warm_up\nfrom drainer.sink.registry import formats\n"
+    "for one in formats():\n    warm_up(one)\n"
+)
 LOADED = "print('loaded' if 'pandas._libs' in sys.modules else 'not loaded')"
 
 
@@ -41,12 +45,12 @@ def test_who_uses_it_gets_the_real_one() -> None:
 
 def test_rows_that_become_columns_do_not_load_it() -> None:
     """The first batch would take a second longer."""
-    assert run(f"{BEGIN}from drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "not loaded"
+    assert run(f"{BEGIN}{WARM}{LOADED}") == "not loaded"
 
 
 def test_columns_by_themselves_load_it() -> None:
     """Else pyarrow need not be told."""
-    assert run(f"import sys\nfrom drainer.changes.warm import warm_up\nwarm_up()\n{LOADED}") == "loaded"
+    assert run(f"import sys\n{WARM}{LOADED}") == "loaded"
 
 
 def test_one_that_was_imported_before_stays() -> None:

@@ -1,0 +1,55 @@
+"""CPU seconds by program, as Linux counts them in /proc: of a drainer's processes, of pumps, of a server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+DRIVER, JVM, WORKERS = "driver", "JVM", "Python workers"
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+# Fields of /proc/PID/stat behind the name, which may hold spaces: utime, stime, and those of children that have ended.
+_FIRST, _LAST = 11, 15
+
+Cpu = Mapping[str, float]
+
+
+def process_s(pid: int) -> float:
+    """What a process and its children that have ended took; 0 where it is gone."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[_FIRST:_LAST])) * _TICK_S
+    return 0.0
+
+
+def children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
+
+
+def drainer_s(pid: int) -> dict[str, float]:
+    """Of a drainer and all that it started: the JVM, Python processes below the JVM, and everything else."""
+    found = dict.fromkeys((DRIVER, JVM, WORKERS), 0.0)
+
+    def add(pid: int, below_jvm: bool) -> None:
+        with contextlib.suppress(OSError):
+            is_jvm = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+            found[WORKERS if below_jvm else JVM if is_jvm else DRIVER] += process_s(pid)
+            for child in children(pid):
+                add(child, below_jvm or is_jvm)
+
+    add(pid, False)
+    return found
+
+
+def sum_s(pids: Iterable[int]) -> float:
+    return sum(map(process_s, pids))
+
+
+def between(before: Cpu, after: Cpu) -> dict[str, float]:
+    """Seconds by program from one look to a later one."""
+    return {name: seconds - before.get(name, 0.0) for name, seconds in after.items()}

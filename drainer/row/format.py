@@ -1,0 +1,109 @@
+"""How rows become what a destination writes: the one thing that decoding and folding take from a destination. Pure.
+
+A row goes through a Format once, after folding has said which rows there are: few of them column by column over lists,
+many over Arrow arrays. Both give the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from binlog.errors import DecodeError
+
+from drainer.batch.work import Key, Kind, Literals, Row
+from drainer.row.codec import Codec
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.usual import Cells
+
+
+class Format(Protocol):
+    """Small, picklable, without state. `forms`: of the columns that are given, in the same order. Columns and cells are
+    of carriers, NULL None; DecodeError, which names no row, for one that no column of its type holds.
+
+    A row or key that is *packed* is bytes that stand in an Arrow array and travel between tasks."""
+
+    def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> Sequence[Row]:
+        """One row for each place of the columns, of which there is at least one."""
+        ...
+
+    def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+        """As `rows`, of Arrow arrays: a binary array of packed rows."""
+        ...
+
+    def literals(self, form: Form, values: Sequence[Any]) -> Sequence[object]:
+        """What stands in a plan.Change for the values of one column."""
+        ...
+
+    def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
+        """From the carriers of a key's columns to the key."""
+        ...
+
+    def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+        """As `key_writer`, of Arrow arrays: a binary array of packed keys."""
+        ...
+
+    def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
+        """A key of which only what is compared of each column is left (row.key.compared_as)."""
+        ...
+
+    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> Sequence[Key]:
+        """As `compared_key`, of Arrow arrays without a NULL: whole numbers, or binary (changes.key.compared). Asked of
+        destinations that are spread to."""
+        ...
+
+    def pack(self, row: Row) -> bytes: ...
+
+    def unpack(self, packed: bytes) -> Row: ...
+
+    def pack_key(self, key: Key) -> bytes: ...
+
+    def unpack_key(self, packed: bytes) -> Key: ...
+
+
+def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> Sequence[Row]:
+    """Rows of one codec. DecodeError naming table, column and commit_ts of the first that cannot be written."""
+    try:
+        return format_.rows(codec.forms, list(zip(*cells, strict=True)))
+    except DecodeError:
+        for one, ts in sorted(zip(cells, commit_ts, strict=True), key=lambda pair: pair[1]):
+            _check(format_, codec, one, ts)
+        raise
+
+
+def written_literals(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> list[Literals]:
+    """As `written`, of whole rows that stay in order."""
+    try:
+        columns = zip(codec.forms, zip(*cells, strict=True), strict=True)
+        return list(zip(*[format_.literals(form, column) for form, column in columns], strict=True))
+    except DecodeError:
+        for one, ts in sorted(zip(cells, commit_ts, strict=True), key=lambda pair: pair[1]):
+            _check(format_, codec, one, ts)
+        raise
+
+
+def _check(format_: Format, codec: Codec, cells: Cells, commit_ts: int) -> None:
+    for target, cell in zip(codec.layout.targets, cells, strict=True):
+        try:
+            format_.literals(target.form, [cell])
+        except DecodeError as error:
+            what, detail = f"column {target.name} (id {target.id})", f"{error.what}: {error.detail}"
+            codec.fail(DecodeError(what, offset=error.offset, detail=detail), commit_ts)
+
+
+def check_row(format_: Format, codec: Codec, kind: Kind, old: Cells | None, new: Cells | None, commit_ts: int) -> None:
+    """DecodeError, naming table and commit_ts, for a row that cannot be written or has no key."""
+    if codec.shape.foldable:
+        write = format_.key_writer([codec.forms[at] for at in codec.shape.key])
+        for cells in (old, new):
+            if cells is not None:
+                codec.key(cells, commit_ts)
+                try:
+                    write([cells[at] for at in codec.shape.key])
+                except DecodeError as error:
+                    codec.fail(error, commit_ts)
+    elif old is not None:
+        _check(format_, codec, old, commit_ts)
+    if new is not None:
+        _check(format_, codec, new, commit_ts)

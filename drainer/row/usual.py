@@ -1,0 +1,284 @@
+"""Rows in the usual encoding (columns in table order, the usual flags), read one by one into carriers.
+
+What rows of a layout look like is worked out once, as a line for each column; reading a row is one loop over them. None
+for every row that looks otherwise, which the judge (general.py) then reads. The loop may read beyond the row's end: a
+row is accepted only if it ends exactly where it should, and the position never goes back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias
+
+from binlog.errors import DecodeError
+from binlog.tidb.decimal import BYTES_OF_DIGITS, DIGITS, decimal_size, decode_decimal_text, decode_digits
+from binlog.tidb.json import cut_json
+from binlog.tidb.types import FieldType
+from binlog.tidb.varint import decode_compact_bytes, decode_uvarint, decode_varint, encode_varint
+
+from drainer.row.carrier import Carrier
+from drainer.row.family import Family, flag_of, is_signed
+from drainer.row.layout import HandlePart, Layout, Stored
+from drainer.row.scalar import PackedTimes
+
+Cells: TypeAlias = "Sequence[Carrier]"
+Read: TypeAlias = "Callable[[bytes, int], tuple[Carrier, int]]"
+# One column: what stands before its payload, and how long that is; how the payload is read; its place among the cells;
+# and of what is rare: `read` of _CALL, what stands there for NULL and its length (0: there may be no NULL), whether a
+# row without the column is left to the judge.
+Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
+
+_SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
+_REFUSED: Final = -1
+_ERRORS: Final = (IndexError, ValueError, DecodeError)
+_ROWID: Final = b"\x08\x01"
+_double: Final = struct.Struct(">d").unpack
+_pack8: Final = struct.Struct(">Q").pack
+_TIMES: Final = PackedTimes()
+
+
+class UsualReader:
+    """Reads rows of one layout. `needed`: the places of which carriers of old images are told."""
+
+    __slots__ = (
+        "_blank", "_deleted", "_handle", "_has_rowid", "_inserted", "_needs_columns", "_new", "_old", "_unsigned",
+    )  # fmt: skip
+
+    def __init__(self, layout: Layout, needed: Collection[int]) -> None:
+        self._has_rowid = layout.has_rowid
+        # One cell more than there are columns, for what nobody asks for.
+        self._blank: list[Carrier] = [*(target.default for target in layout.targets), None]
+        spare = len(layout.targets)
+        self._handle = tuple([_handle_line(part, spare) for part in layout.handle])
+        # Where a handle goes that is the whole number of an unsigned column, for it is signed itself.
+        self._unsigned = next((part.target for part in layout.handle if part.unsigned), -1)
+        given = {part.target for part in layout.handle}
+        is_number = any(part.kind is None for part in layout.handle)
+        key = frozenset(layout.key.columns)
+        nameless = {n for n in key - given if layout.targets[n].default is None}
+        carried = [stored for stored in layout.stored if stored.in_insert]
+        every = frozenset(range(spare))
+        # The whole number before a row is the column itself, whatever the row says (D-TR-01).
+        asked = every - given if is_number else every
+        self._inserted = tuple([_line(s, spare, s.target in asked, s.target in nameless, key) for s in carried])
+        self._needs_columns = any(line[4][3] for line in self._inserted)
+        self._new = tuple([_line(s, spare, s.target >= 0, s.target >= 0, key) for s in carried])
+        self._old = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in carried])
+        self._deleted = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in layout.stored])
+
+    def insert(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
+        """The carriers of the row b[p:end]; None where the judge must read it."""
+        try:
+            cells = self._blank[:]
+            p = _image(b, p, self._handle, cells)
+            if p < 0:
+                return None
+            if self._unsigned >= 0:
+                value = cells[self._unsigned]
+                if value < 0:  # type: ignore[operator]
+                    cells[self._unsigned] = value + (1 << 64)  # type: ignore[operator]
+            if p + 1 < end:
+                p = _image(b, p, self._inserted, cells)
+                if self._has_rowid:
+                    p = _behind_rowid(b, p)
+            elif p < end and not b[p] and not self._needs_columns:
+                p = end  # a row without columns is one 00
+            else:
+                return None
+        except _ERRORS:
+            return None
+        if p != end:
+            return None
+        cells.pop()
+        return cells
+
+    def update(self, b: bytes, p: int, end: int) -> tuple[list[Carrier], list[Carrier]] | None:
+        """(old, new)."""
+        try:
+            old, new = self._blank[:], self._blank[:]
+            p = _image(b, p, self._old, old)
+            if p < 0:
+                return None
+            if self._has_rowid:
+                p = _behind_rowid(b, p)
+            p = _image(b, p, self._new, new)
+            if self._has_rowid:
+                p = _behind_rowid(b, p)
+        except _ERRORS:
+            return None
+        if p != end:
+            return None
+        old.pop()
+        new.pop()
+        return old, new
+
+    def delete(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
+        """As `insert`."""
+        if p + 1 >= end:
+            return None
+        try:
+            cells = self._blank[:]
+            p = _image(b, p, self._deleted, cells)
+            if self._has_rowid:
+                p = _behind_rowid(b, p)
+        except _ERRORS:
+            return None
+        if p != end:
+            return None
+        cells.pop()
+        return cells
+
+
+def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[Carrier]) -> int:
+    """All columns of one image from `p` on, into the cells; what the row lacks is left as it is. Where it ends, or
+    _REFUSED. Numbers and lengths of one to three bytes are read in line: a call costs as much as all the rest."""
+    for prefix, size, how, place, rest in lines:
+        q = p + size
+        if b[p:q] == prefix:
+            if how == _CALL:
+                cells[place], p = rest[0](b, q)
+                continue
+            value = b[q]
+            if value < 128:
+                p = q + 1
+            else:
+                more = b[q + 1]
+                if more < 128:
+                    value += (more << 7) - 128
+                    p = q + 2
+                else:
+                    most = b[q + 2]
+                    if most < 128:
+                        value += (more << 7) + (most << 14) - 16_512
+                        p = q + 3
+                    else:
+                        value, p = decode_uvarint(b, q)
+            if how == _COMPACT:
+                if value & 1:
+                    return _REFUSED
+                q = p + (value >> 1)
+                cells[place] = b[p:q]
+                p = q
+            else:
+                cells[place] = value if how == _UNSIGNED else (value >> 1) ^ -(value & 1)
+            continue
+        _, null, width, is_judged = rest
+        if width and b[p : p + width] == null:
+            cells[place] = None
+            p += width
+        elif is_judged:
+            return _REFUSED
+    return p
+
+
+def _behind_rowid(b: bytes, p: int) -> int:
+    """Rows without a clustered key end with their rowid."""
+    if p < 0 or b[p : p + 2] != _ROWID:
+        return p
+    return decode_uvarint(b, p + 3)[1]
+
+
+def _line(stored: Stored, spare: int, is_asked: bool, is_judged: bool, key: Collection[int]) -> Line:
+    """`is_asked`: whether its carrier is; `is_judged`: whether a row without it is left to the judge."""
+    kind, family = stored.kind, stored.family
+    name = b"\x08" + encode_varint(stored.id)
+    prefix = name + bytes((flag_of(kind, family),)) + decimal_prefix(kind, family)
+    refuses_null = is_asked and (stored.not_null or stored.target in key)
+    null = b"" if refuses_null else name + b"\0"
+    read = _reader(kind, family) if is_asked else _skipper(kind, family)
+    place = stored.target if is_asked else spare
+    return prefix, len(prefix), _how(kind, family), place, (read, null, len(null), is_judged)
+
+
+def _how(kind: FieldType, family: Family) -> int:
+    if family in (Family.TEXT, Family.BYTES):
+        return _COMPACT
+    if family is Family.INT and is_signed(kind, family):
+        return _SIGNED
+    return _UNSIGNED if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT) else _CALL
+
+
+def decimal_prefix(kind: FieldType, family: Family) -> bytes:
+    """Precision and frac as a row of a DECIMAL column carries them; empty when the type does not say."""
+    if family is not Family.DECIMAL or kind.flen <= 0 or kind.decimal < 0:
+        return b""
+    return bytes((kind.flen, kind.decimal))
+
+
+def _reader(kind: FieldType, family: Family) -> Read:
+    if family is Family.INT:
+        return decode_varint if is_signed(kind, family) else decode_uvarint
+    if family in (Family.TEXT, Family.BYTES):
+        return decode_compact_bytes
+    if family in (Family.DATE, Family.DATETIME):
+        return _packed_time
+    if family is Family.TIME:
+        return decode_varint
+    if family is Family.DECIMAL:
+        return _decimal_reader(kind)
+    if family is Family.FLOAT:
+        return _float
+    return _json if family is Family.JSON else decode_uvarint
+
+
+def _skipper(kind: FieldType, family: Family) -> Read:
+    """What steps over a value that nobody asks for."""
+    if family is Family.DECIMAL and decimal_prefix(kind, family):
+        size = decimal_size(kind.flen, kind.decimal)
+        return lambda b, p: (None, p + size)
+    return (lambda b, p: (None, p + 8)) if family is Family.FLOAT else _reader(kind, family)
+
+
+def _packed_time(b: bytes, p: int) -> tuple[int, int]:
+    return (_TIMES[b[p : p + 9]], p + 9) if b[p] else (0, p + 1)
+
+
+def _float(b: bytes, p: int) -> tuple[float, int]:
+    bits = int.from_bytes(b[p : p + 8], "big")
+    bits ^= 0x8000000000000000 if bits & 0x8000000000000000 else 0xFFFFFFFFFFFFFFFF
+    return _double(_pack8(bits))[0], p + 8
+
+
+def _json(b: bytes, p: int) -> tuple[bytes, int]:
+    end = cut_json(b, p)
+    return b[p:end], end
+
+
+def _decimal_reader(kind: FieldType) -> Read:
+    """At most nine digits before the point and nine behind it: two groups read at once. Others by a call."""
+    if not decimal_prefix(kind, Family.DECIMAL):
+        return decode_decimal_text
+    precision, tail = kind.flen, kind.decimal
+    head = precision - tail
+    if not 0 < head <= DIGITS or tail > DIGITS:
+        return lambda b, p: decode_digits(b, p, precision, tail)
+    size = BYTES_OF_DIGITS[head] + BYTES_OF_DIGITS[tail]
+    shift, top = 8 * BYTES_OF_DIGITS[tail], 1 << (8 * size - 1)
+    mask, most, most_behind = (1 << shift) - 1, 10**head, 10**tail
+    shape = f"%d.%0{tail}d"
+
+    def read(b: bytes, p: int) -> tuple[str, int]:
+        bits = int.from_bytes(b[p : p + size], "big") ^ top
+        before, behind = bits >> shift, bits & mask
+        if bits < top and before < most and behind < most_behind:
+            return shape % (before, behind) if tail else str(before), p + size
+        return decode_digits(b, p, precision, tail)
+
+    return read
+
+
+def _duration(b: bytes, p: int) -> tuple[int, int]:
+    """The one place of the duration flag: eight bytes that compare."""
+    return int.from_bytes(b[p : p + 8], "big") - (1 << 63), p + 8
+
+
+def _handle_line(part: HandlePart, spare: int) -> Line:
+    place = part.target if part.target >= 0 else spare
+    if part.kind is None:
+        return b"\x08", 1, _SIGNED, place, (decode_varint, b"", 0, True)
+    if part.family is Family.TIME:
+        return b"\x07", 1, _CALL, place, (_duration, b"", 0, True)
+    prefix = bytes((flag_of(part.kind, part.family),)) + decimal_prefix(part.kind, part.family)
+    read = _reader(part.kind, part.family)
+    return prefix, len(prefix), _how(part.kind, part.family), place, (read, b"", 0, True)

@@ -1,0 +1,140 @@
+"""Rows as the text of VALUES tuples: `(1,'a',NULL)`. Pure.
+
+A packed row has a comma behind it, so that rows which follow one another in a buffer are the body of a statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.batch.work import Key, Row
+from drainer.changes.texts import as_string, data_of, text_of
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.usual import Cells
+from drainer.sink.mysql.rows.literals import ESCAPED, QUOTES, column_of, literal_of_text, literal_writer, string_literal
+
+_BACKSLASH, _QUOTE, _ASCII = 92, 39, 128
+_ROW_END: Final = b"),"
+
+
+@dataclass(frozen=True, slots=True)
+class SQLText:
+    """See row.format.Format."""
+
+    def rows(self, forms: Sequence[Form], columns: Sequence[Sequence[Any]]) -> list[Row]:
+        parts = [column_of(form, values) for form, values in zip(forms, columns, strict=True)]
+        shape = b"(" + b",".join([part for part, _ in parts]) + b")"
+        return [shape % row for row in zip(*[values for _, values in parts], strict=True)]
+
+    def packed_rows(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+        return _tuples(forms, columns, _ROW_END)
+
+    def literals(self, form: Form, values: Sequence[Any]) -> list[object]:
+        shape, texts = column_of(form, values)
+        return [shape % (text,) for text in texts]
+
+    def key_writer(self, forms: Sequence[Form]) -> Callable[[Cells], Key]:
+        writers = [literal_writer(form) for form in forms]
+        if len(writers) == 1:
+            (write,) = writers
+            return lambda cells: b"(%b)" % write(cells[0])
+        return lambda cells: b"(" + b",".join([write(c) for write, c in zip(writers, cells, strict=True)]) + b")"
+
+    def packed_keys(self, forms: Sequence[Form], columns: Sequence[Any]) -> Any:
+        return _tuples(forms, columns, b")")
+
+    def compared_key(self, forms: Sequence[Form], compared: Sequence[object]) -> Key:
+        return (
+            b"(" + b",".join([literal_of_text(form.family, c) for form, c in zip(forms, compared, strict=True)]) + b")"
+        )
+
+    def compared_keys(self, families: Sequence[Family], columns: Sequence[Any]) -> list[Key]:
+        parts: list[Any] = []
+        constant = b"("
+        for number, (family, column) in enumerate(zip(families, columns, strict=True)):
+            text = column if column.type == pa.binary() else pc.cast(pc.cast(column, pa.string()), pa.binary())
+            before, text, after = _quoted(family, text)
+            parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
+            constant = after
+        found: list[Key] = _joined(parts, constant + b")").to_pylist()
+        return found
+
+    def pack(self, row: Row) -> bytes:
+        return _bytes(row) + b","
+
+    def unpack(self, packed: bytes) -> bytes:
+        return packed[:-1]
+
+    def pack_key(self, key: Key) -> bytes:
+        return _bytes(key)
+
+    def unpack_key(self, packed: bytes) -> bytes:
+        return packed
+
+
+SQL_TEXT: Final = SQLText()
+
+
+def _bytes(value: Row | Key) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"a row for MySQL must be the bytes of a VALUES tuple, not {type(value).__name__}")
+    return value
+
+
+def _tuples(forms: Sequence[Form], columns: Sequence[Any], end: bytes) -> Any:
+    """A binary array of tuples, one a row, each behind its opening bracket ended by `end`."""
+    parts: list[Any] = []
+    constant = b"("
+    for number, (form, column) in enumerate(zip(forms, columns, strict=True)):
+        before, text, after = _literal(form, column)
+        parts += [pa.scalar(constant + (b"," if number else b"") + before, pa.binary()), text]
+        constant = after
+    return _joined(parts, constant + end)
+
+
+def _joined(parts: Sequence[Any], end: bytes) -> Any:
+    return pc.binary_join_element_wise(*parts, pa.scalar(end, pa.binary()), pa.scalar(b"", pa.binary()))
+
+
+def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
+    """(what stands before each, texts without a NULL among them, what stands behind each)."""
+    return _quoted(form.family, text_of(form, column))
+
+
+def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
+    """As `_literal`, of the texts that stand between quotes."""
+    before, after = QUOTES.get(family, (b"", b""))
+    if family in ESCAPED:
+        escaped = _escaped(text)
+        if escaped is None:
+            shown = [b"NULL" if value is None else string_literal(value) for value in text.to_pylist()]
+            return b"", pa.array(shown, pa.binary()), b""
+        text = escaped
+    if not text.null_count:
+        return before, text, after
+    if before:
+        text = pc.binary_join_element_wise(
+            pa.scalar(before, pa.binary()), text, pa.scalar(after, pa.binary()), pa.scalar(b"", pa.binary())
+        )
+    return b"", pc.fill_null(text, pa.scalar(b"NULL", pa.binary())), b""
+
+
+def _escaped(text: Any) -> Any | None:
+    """The insides of quoted strings (literals.escape); None where not all of them are UTF-8."""
+    data = data_of(text)
+    if data.size and data.max() >= _ASCII:
+        try:
+            as_string(text).validate(full=True)
+        except pa.ArrowInvalid:
+            return None
+    if (data == _BACKSLASH).any():
+        text = pc.replace_substring(text, "\\", "\\\\")
+    if (data == _QUOTE).any():
+        text = pc.replace_substring(text, "'", "\\'")
+    return text

@@ -1,0 +1,131 @@
+"""Rows as SQL: few at a time over lists and many over arrays give the same bytes, and each literal says its value."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.datum import Datum
+from binlog.tidb.types import FieldType, Tp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.row.form import Form
+from drainer.row.format import Format
+from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.sink.mysql.rows.literals import string_literal
+from drainer.sink.sqlite.format import SQLITE_VALUES
+from tests.unit.drainer.changes.cases import KINDS, datums
+
+FORMATS = [SQL_TEXT, SQLITE_VALUES]
+TEXT = Form.of(FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"))
+NUMBER = Form.of(FieldType(Tp.LONG, 0, 11, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        (b"it's", rb"'it\'s'"),
+        (b"a\\", rb"'a\\'"),
+        (b"\0\n", b"'\0\n'"),
+        (b"\xc3", b"x'c3'"),
+        (b"\xed\xa0\x80", b"x'eda080'"),
+    ],
+)
+def test_string_literals(text: bytes, literal: bytes) -> None:
+    assert string_literal(text) == literal
+    for beside in (b"plain", b"\xa9", None):
+        assert SQL_TEXT.literals(TEXT, [text, beside])[0] == literal
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> list[tuple[Form, list[Any]]]:
+    count = draw(st.integers(1, 5))
+    found = []
+    for kind in draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=5)):
+        form = Form.of(kind)
+        values: st.SearchStrategy[Datum] = datums(kind) | st.none() if draw(st.booleans()) else datums(kind)
+        found.append((form, [form.carrier(draw(values)) for _ in range(count)]))
+    return found
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@settings(deadline=None, max_examples=200)
+@given(given=columns())
+def test_lists_and_arrays_are_written_alike(format_: Format, given: list[tuple[Form, list[Any]]]) -> None:
+    """Rows, each of them alone, their literals and keys, packed and not."""
+    forms, lists = [form for form, _ in given], [values for _, values in given]
+    arrays = [pa.array(values, form.carrier_type) for form, values in given]
+    rows = list(format_.rows(forms, lists))
+    assert [format_.unpack(one) for one in format_.packed_rows(forms, arrays).to_pylist()] == rows
+    assert [format_.pack(row) for row in rows] == format_.packed_rows(forms, arrays).to_pylist()
+    alone = [format_.rows(forms, [[value] for value in row])[0] for row in zip(*lists, strict=True)]
+    assert alone == rows
+    literals = list(zip(*[format_.literals(form, values) for form, values in given], strict=True))
+    assert [_joined(format_, row) for row in literals] == rows
+    if not any(None in values for values in lists):
+        write = format_.key_writer(forms)
+        keys = [write(row) for row in zip(*lists, strict=True)]
+        packed = format_.packed_keys(forms, arrays).to_pylist()
+        assert [format_.unpack_key(one) for one in packed] == keys
+        assert [format_.pack_key(key) for key in keys] == packed
+
+
+def _joined(format_: Format, literals: tuple[Any, ...]) -> object:
+    return b"(" + b",".join(literals) + b")" if format_ is SQL_TEXT else literals
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_format_travels(format_: Format) -> None:
+    assert pickle.loads(pickle.dumps(format_)) == format_
+
+
+def test_a_row_among_rows_that_need_escaping() -> None:
+    """One look at a whole column must not take two halves of a letter for one."""
+    halves = [b"\xc3", b"\xa9"]
+    assert SQL_TEXT.rows([NUMBER, TEXT], [[1, 2], halves]) == [b"(1,x'c3')", b"(2,x'a9')"]
+    assert SQL_TEXT.rows([TEXT, TEXT], [[b"a'", b"b"], [b"c", None]]) == [rb"('a\'','c')", b"('b',NULL)"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize(
+    ("kind", "bad"),
+    [
+        (FieldType(Tp.DATETIME, 128, 19, 0), (1 << 64) - 1),
+        (FieldType(Tp.DATE, 128, 10, 0), (1 << 64) - 1),
+        (FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y")), 4),
+        (FieldType(Tp.BIT, 32, 3, 0), 8),
+        (FieldType(Tp.DOUBLE), float("nan")),
+        (FieldType(Tp.DURATION, 128, 10, 0), 1 << 62),
+        (FieldType(Tp.JSON), b"\x01\x09"),
+    ],
+)
+def test_what_no_column_of_a_type_holds(format_: Format, kind: FieldType, bad: object) -> None:
+    form = Form.of(kind)
+    for attempt in (
+        lambda: format_.rows([form], [[bad]]),
+        lambda: format_.rows([form], [[None, bad]]),
+        lambda: format_.literals(form, [bad]),
+        lambda: format_.key_writer([form])([bad]),  # type: ignore[list-item]
+        lambda: format_.packed_rows([form], [pa.array([None, bad], form.carrier_type)]),
+    ):
+        with pytest.raises(DecodeError):
+            attempt()
+
+
+def test_a_key_of_what_is_compared() -> None:
+    """Of which the other spellings are lost: trailing spaces and zeros."""
+    kinds = [
+        FieldType(Tp.LONG, 0, 11, 0),
+        FieldType(Tp.VARCHAR, 0, 20, 0, "utf8mb4", "utf8mb4_bin"),
+        FieldType(Tp.NEWDECIMAL, 0, 10, 2),
+        FieldType(Tp.BLOB, 128, 20, 0, "binary", "binary"),
+        FieldType(Tp.ENUM, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("a", "b")),
+    ]
+    forms = [Form.of(kind) for kind in kinds]
+    compared = [5, b"it's", b"1.5", b"00ff", 2]
+    assert SQL_TEXT.compared_key(forms, compared) == rb"(5,'it\'s',1.5,X'00ff',2)"
+    assert SQLITE_VALUES.compared_key(forms, compared) == (5, "it's", "1.5", b"\x00\xff", "b")

@@ -48,8 +48,12 @@ def listed(segment: ChangeSegment) -> list[Change]:
 
 
 def expected(view: SchemaView, payloads: Iterable[bytes]) -> list[Change]:
-    changes = Decoder(view, "carrier").changes(payloads)
-    return [(c.shape.table_id, c.kind, c.commit_ts, c.sequence, c.old, c.new) for c in changes]
+    """Row by row."""
+    found: list[Change] = []
+    for row in Decoder(view).rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
+        old, new = (None if image is None else tuple(image) for image in (row.old, row.new))
+        found.append((row.codec.shape.table_id, row.kind, row.commit_ts, row.sequence, old, new))
+    return found
 
 
 def whole(view: SchemaView, payloads: Iterable[bytes]) -> ChangeSegment:

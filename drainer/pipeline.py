@@ -23,7 +23,7 @@ from drainer.apply.distributed import BatchRefused, Cut, Spreading
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.inline import Inline, SchemaSupply
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import Feed, binlogs
+from drainer.apply.micro_batch import MicroBatch, binlogs
 from drainer.apply.progress import Progress, Stopped
 from drainer.failures import FAILURES, TRIES_REPORTED
 from drainer.row.transaction_pieces import PIECE_BYTES_MAX
@@ -111,7 +111,7 @@ class Pipeline:
         with self._lock:
             yield
 
-    def read(self, plan: Plan, feed: Feed) -> None:
+    def read(self, plan: Plan, feed: MicroBatch) -> None:
         """Have a batch read that can be before its turn, while the one before it is applied: one with a `fold`, which
         depends on nothing but the schema. Applies nothing. Raises NotSpread and what reading and decoding raise."""
         if plan.fold is None or self._stop.is_set():
@@ -119,7 +119,7 @@ class Pipeline:
         with _failures_reported():
             self._spreading.read(plan, feed)
 
-    def run(self, plan: Plan, feed: Feed) -> None:
+    def run(self, plan: Plan, feed: MicroBatch) -> None:
         """Apply a whole batch. Raises BatchRefused, Stopped, and what the destination and the schema raise."""
         with self._lock:
             if self._stop.is_set():
@@ -141,7 +141,7 @@ class Pipeline:
                 until_ts=plan.until_ts,
             )
 
-    def _run(self, plan: Plan, feed: Feed) -> Mode:
+    def _run(self, plan: Plan, feed: MicroBatch) -> Mode:
         """Apply the batch; returns the mode that was used."""
         if plan.mode is Mode.LARGE:
             assert self._pull_large is not None, "a LARGE plan needs pull_large"

@@ -63,9 +63,11 @@ def check_data_dir(data_dir: Path) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        why = (
-            "a file of that name exists" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        )
+        why = error.strerror
+        if isinstance(error, FileExistsError):
+            why = "a file of that name exists"
+        elif isinstance(error, NotADirectoryError):
+            why = "a file has the name of one of its parents"
         raise ConfigError(f"data-dir {data_dir} cannot be used: {why}") from error
 
 

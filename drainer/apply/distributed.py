@@ -19,7 +19,7 @@ from drainer.apply.batch_planner import Mode, Plan, only
 from drainer.apply.fold_order import PackedView, ReadOrder
 from drainer.apply.inline import SchemaSupply
 from drainer.apply.large_transaction import PullLarge
-from drainer.apply.micro_batch import ExamineJob, Feed, SpreadJob, binlogs
+from drainer.apply.micro_batch import ExamineJob, MicroBatch, SpreadJob, binlogs
 from drainer.apply.progress import Progress
 from drainer.apply.segments import segments_for
 from drainer.batch.binlog import ServedBinlog
@@ -94,7 +94,7 @@ class Spreading:
             return None
         return self._order(self._intent(plan).slots, fresh=plan.intent is None)
 
-    def read(self, plan: Plan, feed: Feed) -> None:
+    def read(self, plan: Plan, feed: MicroBatch) -> None:
         """Have a batch with a `fold` pulled and folded, which changes nothing: the one before it may be applied
         meanwhile. Raises NotSpread where rows need a schema that is not known yet (rule 14), with what is known now
         or, on the next plan, inline."""
@@ -108,7 +108,7 @@ class Spreading:
                 self.inline_until = plan.until_ts
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
-    def run(self, plan: Plan, feed: Feed) -> bool:
+    def run(self, plan: Plan, feed: MicroBatch) -> bool:
         """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
         where it cannot, for it was read folded."""
         if self._leaves_out(plan):
@@ -140,7 +140,7 @@ class Spreading:
         self._progress.rows += rows
         return True
 
-    def _begun(self, plan: Plan, feed: Feed, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
+    def _begun(self, plan: Plan, feed: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """The intent recorded, with what goes ahead; None where nothing was done."""
         examination = self._examination()
         if not order.examined or examination is None:
@@ -161,7 +161,7 @@ class Spreading:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
         return None
 
-    def _name(self, error: DataError, plan: Plan, feed: Feed) -> None:
+    def _name(self, error: DataError, plan: Plan, feed: MicroBatch) -> None:
         """What is refused although the batch was examined: a value that the destination cannot store, for one."""
         commit_ts = error.commit_ts
         if not commit_ts:
@@ -228,7 +228,7 @@ class Spreading:
         assert parallel is not None, f"a batch for {self._sink.name} is spread, and only the driver writes there"
         return parallel
 
-    def _decodable(self, plan: Plan, feed: Feed, intent: Intent) -> bool:
+    def _decodable(self, plan: Plan, feed: MicroBatch, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
         must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
         that is unknown now was left out then, and is again."""

@@ -47,7 +47,7 @@ class Examined:
     ahead: Segment | None
 
 
-class Feed(Protocol):
+class MicroBatch(Protocol):
     """One batch as Spark holds it."""
 
     def messages(self) -> Iterable[tuple[str, bytes]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from drainer.apply.batch_planner import Plan
-    from drainer.spark.query import Query, SparkFeed
+    from drainer.spark.query import Query, SparkBatch
     from drainer.spark.source.planner_server import PlannerServer
     from drainer.spark.startup.session_opening import Opening
 
@@ -128,7 +128,7 @@ class SparkRun:
         self._query = Query(self._session, options=options)
         self._query.start(self._batch, self._query_ended)
 
-    def _batch(self, feed: SparkFeed) -> None:
+    def _batch(self, feed: SparkBatch) -> None:
         """What Spark calls with one batch after another. One that was read ahead is applied while Spark goes on to the
         next; every other one waits for it, and is applied when this returns."""
         plan = self._scheduler.current
@@ -155,7 +155,7 @@ class SparkRun:
         # There may be no next batch that would raise what this one does, and end the query.
         self._applier.begin(partial(self._apply, plan, feed), self._query.stop if self._query else lambda: None)
 
-    def _apply(self, plan: Plan, feed: SparkFeed) -> None:
+    def _apply(self, plan: Plan, feed: SparkBatch) -> None:
         try:
             self._pipeline.run(plan, feed)
         except BaseException as error:

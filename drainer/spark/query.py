@@ -21,8 +21,8 @@ from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 _log = get_logger(__name__)
 
 
-class SparkFeed:
-    """One micro-batch of packed rows (drainer.pipeline.Feed). It may be used when Spark has gone on to the next."""
+class SparkBatch:
+    """One micro-batch of packed rows (MicroBatch); usable when Spark has gone on to the next."""
 
     def __init__(self, packed: DataFrame, errors: ErrorSeal) -> None:
         self._packed = packed
@@ -67,12 +67,12 @@ class Query:
         self._query: StreamingQuery | None = None
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
-    def start(self, batch: Callable[[SparkFeed], None], ended: Callable[[BaseException | None], None]) -> None:
+    def start(self, batch: Callable[[SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
         """`batch` is called with one micro-batch after another; `ended` once, with the error if there was one."""
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkFeed(packed, self._errors))
+            batch(SparkBatch(packed, self._errors))
 
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

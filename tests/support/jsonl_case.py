@@ -23,7 +23,7 @@ from drainer.schema.state import Schema
 from drainer.sink.base import Identity
 from drainer.sink.jsonl.sink import POSITION, JsonlDestination
 from tests.support.capture import GOLDEN, CaptureSet
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 
 WHO = Identity(1, "default", "n")
 Line = dict[str, Any]
@@ -88,7 +88,7 @@ def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: 
 
     def batch(until_ts: int, mode: Mode, intent: Any = None) -> None:
         after_ts = pipeline.position_ts
-        feed = LocalFeed([binlogs[n::parts] for n in range(parts)], after_ts, until_ts)
+        feed = LocalBatch([binlogs[n::parts] for n in range(parts)], after_ts, until_ts)
         pipeline.run(Plan(after_ts, until_ts, mode, (), 1, intent), feed)
 
     if position.intent is not None:

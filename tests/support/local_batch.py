@@ -16,7 +16,7 @@ from drainer.sink.errors import DataError
 
 
 @dataclass
-class LocalFeed:
+class LocalBatch:
     """`parts`: what each reading task holds, binlogs of (after_ts, until_ts] only."""
 
     parts: list[list[bytes]]

@@ -279,7 +279,12 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
         shutil.chown(directory, "mysql", "mysql")
         as_user = ["--user=mysql"]
     data = directory / "data"
-    arguments = ["--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    temporary = directory / "tmp"  # servers that share one take each other's files away
+    temporary.mkdir()
+    if as_user:
+        shutil.chown(temporary, "mysql", "mysql")
+    placed = [f"--datadir={data}", f"--tmpdir={temporary}"]
+    arguments = ["--no-defaults", *placed, "--auth-root-authentication-method=normal", "--skip-test-db"]
     made = subprocess.run([install, *arguments, *as_user], check=False, capture_output=True, text=True)
     assert made.returncode == 0, f"{install} ended with {made.returncode}: {made.stdout[-2000:]}{made.stderr[-2000:]}"
     port = free_port()
@@ -292,7 +297,7 @@ def running_mariadb(*options: str) -> Iterator[MariaDB]:
         daemon,
         "--no-defaults",
         *as_user,
-        f"--datadir={data}",
+        *placed,
         f"--socket={directory}/s.sock",
         f"--port={port}",
         "--bind-address=127.0.0.1",

@@ -18,7 +18,7 @@ from drainer.sink.errors import CommitRefused, Fenced
 from drainer.sink.mysql import lock, position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Changefeed
 from drainer.sink.position import PositionStore, Stored
 from drainer.sink.retry import Patience
 
@@ -31,19 +31,19 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """See the module. `feed` and `epoch` are set by `start`."""
+    """See the module. `changefeed` and `epoch` are set by `start`."""
 
     def __init__(self, config: ServerConfig, identity: Identity, stop: threading.Event) -> None:
         self._config = config
         self.identity = identity
         self._stop = stop
         self._session: Session | None = None
-        self.feed: Feed
+        self.changefeed: Changefeed
         self.epoch = 0
 
     def store(self, session: Session) -> PositionStore:
         """The position, in the session's transaction."""
-        return position.store(session, self.feed)
+        return position.store(session, self.changefeed)
 
     def patience(self, what: str, *, wait_s: float | None = None) -> Patience:
         """For work on this connection; `wait_s` where the configured time is not meant."""
@@ -55,7 +55,7 @@ class Driver:
         while True:
             try:
                 session = self._locked()
-                position.create_tables(session, self.feed)
+                position.create_tables(session, self.changefeed)
                 taken = take(session)
                 patience.over()
                 return taken
@@ -72,13 +72,13 @@ class Driver:
             stored = self.store(session).read()
             if stored is None or stored.epoch != self.epoch:
                 self.lose()
-                raise Fenced(f"{self.feed.label}: another drainer took over while the connection was lost")
+                raise Fenced(f"{self.changefeed.label}: another drainer took over while the connection was lost")
         assert self._session is not None
         return self._session
 
     def patiently(self, what: str, look: Callable[[Session], T]) -> T:
         """Run something that may be repeated, on a new connection when the old one is lost."""
-        patience = self.patience(f"{self.feed.label}: {what}")
+        patience = self.patience(f"{self.changefeed.label}: {what}")
         while True:
             try:
                 seen = look(self.session())
@@ -93,7 +93,7 @@ class Driver:
 
         `done` looks at the stored position and tells whether a transaction whose answer was lost had been
         committed. Deadlocks and lost connections are tried again for as long as the configuration says."""
-        patience = self.patience(f"{self.feed.label}: {what}", wait_s=wait_s)
+        patience = self.patience(f"{self.changefeed.label}: {what}", wait_s=wait_s)
         uncertain = False
         while True:
             try:
@@ -102,7 +102,7 @@ class Driver:
                     patience.over()
                     return True
                 uncertain = False
-                label = f"{self.feed.label}: {what}"
+                label = f"{self.changefeed.label}: {what}"
                 run_transaction(session, body, label, before="sink.before_commit", after="sink.after_commit")
                 patience.over()
                 return False
@@ -129,9 +129,9 @@ class Driver:
         self.lose()
         session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
         self._session = session
-        self.feed = Feed.of(self._config, self.identity, session)
+        self.changefeed = Changefeed.of(self._config, self.identity, session)
         try:
-            lock.acquire(session, self._config, self.identity, self.feed, self._stop)
+            lock.acquire(session, self._config, self.identity, self.changefeed, self._stop)
         except BaseException:
             self.lose()
             raise

@@ -18,7 +18,7 @@ from drainer.sink.errors import LockHeld
 from drainer.sink.mysql import position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ServerError, Session
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Changefeed
 
 _log = get_logger(__name__)
 
@@ -37,7 +37,9 @@ def lock_name(identity: Identity) -> str:
     return "tidb_binlog/" + hashlib.blake2b(name.encode(), digest_size=24).hexdigest()
 
 
-def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Feed, stop: threading.Event) -> None:
+def acquire(
+    session: Session, config: ServerConfig, identity: Identity, changefeed: Changefeed, stop: threading.Event
+) -> None:
     """Take the changefeed's lock, or end the connection that holds it where `takeover` allows. Raises LockHeld.
 
     A holder that is in the middle of a statement is waited for, as long as it takes: an ALTER TABLE of hours that
@@ -47,19 +49,23 @@ def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Fe
     wait_s = config.lock_wait_s
     while not _get(session, name, wait_s):
         wait_s = max(config.lock_wait_s, _AGAIN_S)
-        holder = _holder(session, feed, name)
+        holder = _holder(session, changefeed, name)
         if holder is None:
             continue  # given back just now
         if ended:
-            raise LockHeld(f"{feed.label}: the lock is still held after its holder (connection {holder}) was ended")
+            raise LockHeld(
+                f"{changefeed.label}: the lock is still held after its holder (connection {holder}) was ended"
+            )
         if stop.is_set():
-            raise LockHeld(f"{feed.label}: told to stop while waiting for connection {holder} to give it back")
-        _may_take(config, identity, feed, _holder_node(session, feed), holder)
+            raise LockHeld(f"{changefeed.label}: told to stop while waiting for connection {holder} to give it back")
+        _may_take(config, identity, changefeed, _holder_node(session, changefeed), holder)
         running = _running(session, holder)
         if running and config.takeover != "force":
-            _log.warning("waiting for a former drainer's statement", feed=feed.label, connection=holder, sql=running)
+            _log.warning(
+                "waiting for a former drainer's statement", changefeed=changefeed.label, connection=holder, sql=running
+            )
             continue
-        _log.warning("ending the connection of a former drainer", feed=feed.label, connection=holder)
+        _log.warning("ending the connection of a former drainer", changefeed=changefeed.label, connection=holder)
         try:
             session.execute((b"KILL TIDB %d" if session.flavour == "tidb" else b"KILL %d") % holder)
         except ServerError as error:
@@ -67,14 +73,14 @@ def acquire(session: Session, config: ServerConfig, identity: Identity, feed: Fe
                 raise
         ended = True
     if _used(session, name) is None:
-        _record(session, feed)
+        _record(session, changefeed)
 
 
-def _may_take(config: ServerConfig, identity: Identity, feed: Feed, former: str, holder: int) -> None:
+def _may_take(config: ServerConfig, identity: Identity, changefeed: Changefeed, former: str, holder: int) -> None:
     if config.takeover == "force" or (config.takeover == "same-node" and former == identity.node_id):
         return
     raise LockHeld(
-        f"{feed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
+        f"{changefeed.label} is held by drainer {former!r} through connection {holder}; stop that drainer, or start "
         f'this one with takeover = "force" to end its connection'
     )
 
@@ -89,13 +95,15 @@ def _used(session: Session, name: bytes) -> int | None:
         raise
 
 
-def _holder(session: Session, feed: Feed, name: bytes) -> int | None:
+def _holder(session: Session, changefeed: Changefeed, name: bytes) -> int | None:
     """The connection that has the lock, None when nobody has. Raises LockHeld where it cannot be told."""
     used = _used(session, name)
     if used is not None:
         return used or None
     try:
-        rows = session.query(b"SELECT connection FROM %s WHERE %s" % (feed.table("drainer_lock"), feed.where))
+        rows = session.query(
+            b"SELECT connection FROM %s WHERE %s" % (changefeed.table("drainer_lock"), changefeed.where)
+        )
     except ServerError as error:
         if error.code not in _NO_SUCH_TABLE:
             raise
@@ -107,21 +115,25 @@ def _holder(session: Session, feed: Feed, name: bytes) -> int | None:
         session.query(b"SELECT RELEASE_LOCK(%s)" % name)
         return None
     raise LockHeld(
-        f"{feed.label} is held by a connection that is not the one in drainer_lock, and this server has no "
+        f"{changefeed.label} is held by a connection that is not the one in drainer_lock, and this server has no "
         f"IS_USED_LOCK: end the former drainer, or its connection to the destination"
     )
 
 
-def _record(session: Session, feed: Feed) -> None:
+def _record(session: Session, changefeed: Changefeed) -> None:
     """Write down whose lock it is, for a successor on a server that cannot tell."""
-    table = feed.table("drainer_lock")
-    session.execute(b"CREATE DATABASE IF NOT EXISTS " + feed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin")
+    table = changefeed.table("drainer_lock")
+    session.execute(
+        b"CREATE DATABASE IF NOT EXISTS " + changefeed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+    )
     session.execute(
         b"CREATE TABLE IF NOT EXISTS %s (cluster_id BIGINT UNSIGNED NOT NULL, changefeed VARCHAR(100) NOT NULL,"
         b" connection BIGINT UNSIGNED NOT NULL, PRIMARY KEY (cluster_id, changefeed))"
         b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin" % table
     )
-    session.execute(b"REPLACE INTO %s VALUES (%d,%s,CONNECTION_ID())" % (table, feed.cluster_id, feed.name))
+    session.execute(
+        b"REPLACE INTO %s VALUES (%d,%s,CONNECTION_ID())" % (table, changefeed.cluster_id, changefeed.name_literal)
+    )
 
 
 def _running(session: Session, holder: int) -> str:
@@ -150,9 +162,9 @@ def _get(session: Session, name: bytes, wait_s: int) -> bool:
     return session.query(b"SELECT GET_LOCK(%s,%d)" % (name, wait_s))[0][0] == 1
 
 
-def _holder_node(session: Session, feed: Feed) -> str:
+def _holder_node(session: Session, changefeed: Changefeed) -> str:
     try:
-        stored = position.store(session, feed).read()
+        stored = position.store(session, changefeed).read()
     except ServerError as error:
         if error.code in _NO_SUCH_TABLE:
             return ""

@@ -40,19 +40,19 @@ _TABLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class Changefeed:
     """A changefeed's rows in these tables, as SQL."""
 
     schema: bytes
     checkpoint: bytes
     cluster_id: int
-    name: bytes
-    changefeed: str
+    name_literal: bytes
+    name: str
     label: str
 
     @staticmethod
-    def of(config: ServerConfig, identity: Identity, session: Session) -> Feed:
-        return Feed(
+    def of(config: ServerConfig, identity: Identity, session: Session) -> Changefeed:
+        return Changefeed(
             quote(config.schema),
             quote(config.checkpoint_table),
             identity.cluster_id,
@@ -63,7 +63,7 @@ class Feed:
 
     @property
     def where(self) -> bytes:
-        return b"cluster_id=%d AND changefeed=%s" % (self.cluster_id, self.name)
+        return b"cluster_id=%d AND changefeed=%s" % (self.cluster_id, self.name_literal)
 
     def table(self, name: str) -> bytes:
         return self.schema + b"." + quote(name)
@@ -74,16 +74,16 @@ class _Tables:
     """See sql_position.Tables."""
 
     session: Session
-    feed: Feed
+    changefeed: Changefeed
     insert_new: str = "INSERT IGNORE"
 
     @property
     def label(self) -> str:
-        return self.feed.label
+        return self.changefeed.label
 
     @property
     def key(self) -> tuple[int, str]:
-        return self.feed.cluster_id, self.feed.changefeed
+        return self.changefeed.cluster_id, self.changefeed.name
 
     def execute(self, text: str, values: Sequence[Value]) -> int:
         return self.session.execute(self._text(text, values))
@@ -92,7 +92,9 @@ class _Tables:
         return self.session.query(self._text(text, values))
 
     def _text(self, text: str, values: Sequence[Value]) -> bytes:
-        tables = {name: self.feed.table(name).decode() for name in ("drainer_position", "drainer_mark", "drainer_ddl")}
+        tables = {
+            name: self.changefeed.table(name).decode() for name in ("drainer_position", "drainer_mark", "drainer_ddl")
+        }
         first, *rest = text.format_map(tables).encode().split(b"?")
         pieces = [first]
         for value, piece in zip(values, rest, strict=True):
@@ -105,58 +107,64 @@ class _Tables:
         return b"%d" % value if isinstance(value, int) else self.session.literal(value)
 
 
-def store(session: Session, feed: Feed) -> SqlPositionStore:
+def store(session: Session, changefeed: Changefeed) -> SqlPositionStore:
     """In the session's transaction."""
-    return SqlPositionStore(_Tables(session, feed))
+    return SqlPositionStore(_Tables(session, changefeed))
 
 
-def create_tables(session: Session, feed: Feed) -> None:
-    session.execute(b"CREATE DATABASE IF NOT EXISTS " + feed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin")
+def create_tables(session: Session, changefeed: Changefeed) -> None:
+    session.execute(
+        b"CREATE DATABASE IF NOT EXISTS " + changefeed.schema + b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
+    )
     for text in _TABLES:
-        session.execute(text % {b"schema": feed.schema, b"checkpoint": feed.checkpoint})
+        session.execute(text % {b"schema": changefeed.schema, b"checkpoint": changefeed.checkpoint})
 
 
-def read_checkpoint(session: Session, feed: Feed) -> tuple[int, int, bool] | None:
+def read_checkpoint(session: Session, changefeed: Changefeed) -> tuple[int, int, bool] | None:
     """What the original's drainer left: (commit_ts, schema_version, consistent); None where there is no row, or ours.
 
     A row of ours names its changefeed, which the original neither reads nor writes. Rows of ours from before that key
     are told by a position of another changefeed: whoever deletes a position starts anew, and a second changefeed does
     not begin where the first one stands. Raises DestinationRefused when the row is not upstream's JSON."""
     rows = session.query(
-        b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d" % (feed.schema, feed.checkpoint, feed.cluster_id)
+        b"SELECT checkPoint FROM %s.%s WHERE clusterID=%d"
+        % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id)
     )
     if not rows:
         return None
     try:
         value = json.loads(str(rows[0][0]))
-        if "changefeed" in value or _has_positions(session, feed):
+        if "changefeed" in value or _has_positions(session, changefeed):
             return None
         return int(value["commitTS"]), int(value.get("schema-version", 0)), bool(value.get("consistent"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DestinationRefused(
-            f"{feed.label}: the row of the table checkpoint is not upstream's JSON ({error!r}): {rows[0][0]!r}"
+            f"{changefeed.label}: the row of the table checkpoint is not upstream's JSON ({error!r}): {rows[0][0]!r}"
         ) from error
 
 
-def _has_positions(session: Session, feed: Feed) -> bool:
+def _has_positions(session: Session, changefeed: Changefeed) -> bool:
     return bool(
         session.query(
-            b"SELECT 1 FROM %s WHERE cluster_id=%d LIMIT 1" % (feed.table("drainer_position"), feed.cluster_id)
+            b"SELECT 1 FROM %s WHERE cluster_id=%d LIMIT 1"
+            % (changefeed.table("drainer_position"), changefeed.cluster_id)
         )
     )
 
 
-def write_checkpoint(session: Session, feed: Feed, *, commit_ts: int, schema_version: int, consistent: bool) -> None:
+def write_checkpoint(
+    session: Session, changefeed: Changefeed, *, commit_ts: int, schema_version: int, consistent: bool
+) -> None:
     """The original's row with its keys in its order, and `changefeed`, by which `read_checkpoint` knows it as ours."""
     row = {
         "consistent": consistent,
         "commitTS": commit_ts,
         "ts-map": {},
         "schema-version": schema_version,
-        "changefeed": feed.changefeed,
+        "changefeed": changefeed.name,
     }
     text = json.dumps(row, separators=(",", ":"))
     session.execute(
         b"REPLACE INTO %s.%s (clusterID, checkPoint) VALUES (%d,%s)"
-        % (feed.schema, feed.checkpoint, feed.cluster_id, session.literal(text))
+        % (changefeed.schema, changefeed.checkpoint, changefeed.cluster_id, session.literal(text))
     )

@@ -105,7 +105,7 @@ class MySQLDestination:
         settled = driver.patiently("settling DDL", lambda session: runner.settle())
         stored = driver.patiently("position", lambda session: driver.store(session).read())
         if stored is None:
-            raise PositionMoved(f"{driver.feed.label}: its row is gone from drainer_position")
+            raise PositionMoved(f"{driver.changefeed.label}: its row is gone from drainer_position")
         driver.patiently("recycle bin", bin_.look)
         self._moved(stored.commit_ts, stored.schema_version)
         fresh = missing is not None
@@ -128,8 +128,8 @@ class MySQLDestination:
 
     def _first_position(self, session: Session, initial_ts: int) -> Stored:
         """Where the original's drainer stopped, if it fed this destination; else the configured start (rule 17)."""
-        feed = self._open().feed
-        checkpoint = position.read_checkpoint(session, feed)
+        changefeed = self._open().changefeed
+        checkpoint = position.read_checkpoint(session, changefeed)
         if checkpoint:
             _log.info(
                 "going on where the original's drainer stopped", commit_ts=checkpoint[0], consistent=checkpoint[2]
@@ -139,7 +139,7 @@ class MySQLDestination:
         store.create(commit_ts or initial_ts, schema_version)
         stored = store.read()
         if stored is None:
-            raise DestinationRefused(f"{feed.label}: a row written to drainer_position cannot be read back")
+            raise DestinationRefused(f"{changefeed.label}: a row written to drainer_position cannot be read back")
         return stored
 
     def apply(self, work: SegmentWork, schema_version: int) -> Applied:
@@ -218,7 +218,7 @@ class MySQLDestination:
         if stored is not None and stored.intent is not None:
             if stored.intent != intent:
                 raise PositionMoved(
-                    f"{driver.feed.label}: range {stored.intent} is open and must be finished as it was cut, "
+                    f"{driver.changefeed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
             phase, ahead = Phase(stored.stage), None  # an open intent has them
@@ -236,7 +236,7 @@ class MySQLDestination:
 
         # Without rows it may be done twice; with them only once, and then the intent is there.
         driver.transact(f"intent {intent} {phase}", body, lambda stored: ahead is not None and stored.intent == intent)
-        return MySQLSlotWriter(self._config, driver.feed, driver.epoch, intent, phase, self._triggers)
+        return MySQLSlotWriter(self._config, driver.changefeed, driver.epoch, intent, phase, self._triggers)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> MySQLSlotWriter | None:
         """A receipt's `detail` names the table and key that stopped the phase DIRECT."""
@@ -263,7 +263,7 @@ class MySQLDestination:
             for phase in phases:
                 left = store.unfinished(intent=intent, stage=phase)
                 if left:
-                    raise PositionMoved(f"{driver.feed.label}: slots {left} of {intent} are not complete")
+                    raise PositionMoved(f"{driver.changefeed.label}: slots {left} of {intent} are not complete")
             store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
             store.purge_chunks(intent)
             if checkpoint:
@@ -332,7 +332,7 @@ class MySQLDestination:
         driver.store(session).hold(driver.epoch)
         position.write_checkpoint(
             session,
-            driver.feed,
+            driver.changefeed,
             commit_ts=commit_ts,
             schema_version=max(schema_version, self._schema_version),
             consistent=consistent,

@@ -104,13 +104,15 @@ def test_a_spark_that_fails_for_another_reason_is_one_line_that_names_its_log(st
     failed(drainer, 2, "Spark did not start, see ", "spark.log")
 
 
-@pytest.mark.parametrize("kind", ["file", "below a file"])
-def test_a_data_dir_that_cannot_be_is_one_line(stubs: Stubs, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("below", "why"), [("", "a file of that name exists"), ("below", "a file has the name of one of its parents")]
+)
+def test_a_data_dir_that_cannot_be_is_one_line(stubs: Stubs, below: str, why: str) -> None:
     place = stubs.directory / "taken"
     place.write_text("")
-    wanted = place if kind == "file" else place / "below"
+    wanted = place / below
     drainer = stubs.drainer(configuration(stubs, free_port()), "-data-dir", str(wanted)).start()
-    failed(drainer, 1, f"data-dir {wanted} cannot be used: a file is in its place")
+    failed(drainer, 1, f"data-dir {wanted} cannot be used: {why}")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

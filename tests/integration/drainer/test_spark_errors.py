@@ -23,7 +23,7 @@ from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal, SparkFailed
-from drainer.spark.query import SparkFeed
+from drainer.spark.query import SparkBatch
 from drainer.spark.source.data_source import PACKED_SCHEMA
 from tests.support.row_case import INT, table, transaction, view_of
 
@@ -75,9 +75,9 @@ def hostile(trace: Path, seal: ErrorSeal) -> str:
     return name
 
 
-def feed_of(spark: Any, seal: ErrorSeal, *binlogs: bytes) -> SparkFeed:
+def feed_of(spark: Any, seal: ErrorSeal, *binlogs: bytes) -> SparkBatch:
     message = ext.PullRangeResp(payloads=binlogs).SerializeToString()
-    return SparkFeed(spark.createDataFrame([("p", 0, message)], PACKED_SCHEMA), seal)
+    return SparkBatch(spark.createDataFrame([("p", 0, message)], PACKED_SCHEMA), seal)
 
 
 def order_of(info: TableInfo) -> FoldOrder:

@@ -19,7 +19,7 @@ from drainer.sink.base import Intent, Receipt
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from drainer.spark.errors import ErrorSeal
-from drainer.spark.query import SparkFeed
+from drainer.spark.query import SparkBatch
 from drainer.spark.shuffle_apply import Fold
 from drainer.spark.source.data_source import PACKED_SCHEMA
 from tests.support.row_case import INT, Step, not_null, table, transaction, view_of
@@ -73,7 +73,7 @@ def messages(part: Sequence[bytes]) -> bytes:
     return ext.PullRangeResp(payloads=part).SerializeToString()
 
 
-def feed_of(spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool) -> SparkFeed:
+def feed_of(spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool) -> SparkBatch:
     """As the source gives a batch: messages, or what reading tasks have folded."""
     rows = [(f"p{n}", 0, messages(part)) for n, part in enumerate(parts)]
     if folded:
@@ -82,7 +82,7 @@ def feed_of(spark: Any, parts: Sequence[Sequence[bytes]], *, folded: bool) -> Sp
             (slot.as_py(), blob.as_py()) for b in batches for slot, blob in zip(b.column(0), b.column(1), strict=True)
         ]
         rows = [("", slot, blob) for slot, blob in pairs]
-    return SparkFeed(spark.createDataFrame(rows, PACKED_SCHEMA).repartition(2), ErrorSeal.new())
+    return SparkBatch(spark.createDataFrame(rows, PACKED_SCHEMA).repartition(2), ErrorSeal.new())
 
 
 def _folded(part: Sequence[bytes]) -> Iterator[Any]:

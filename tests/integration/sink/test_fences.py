@@ -11,7 +11,7 @@ import pytest
 from drainer.sink.base import Identity
 from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import Session, connect
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Changefeed
 from drainer.sink.position import PositionStore
 from tests.integration.sink.case import server_config
 from tests.support.position_suite import Place, PositionSuite
@@ -54,8 +54,8 @@ def session(tables: tuple[MariaDB, Session]) -> Session:
     return tables[1]
 
 
-def feed_of(db: MariaDB, session: Session, cluster_id: int, changefeed: str) -> Feed:
-    return Feed.of(server_config(db), Identity(cluster_id, changefeed, "n"), session)
+def feed_of(db: MariaDB, session: Session, cluster_id: int, changefeed: str) -> Changefeed:
+    return Changefeed.of(server_config(db), Identity(cluster_id, changefeed, "n"), session)
 
 
 class TestServer(PositionSuite):
@@ -65,7 +65,7 @@ class TestServer(PositionSuite):
         def transaction(identity: Identity) -> Iterator[PositionStore]:
             session.begin()
             try:
-                yield position.store(session, Feed.of(server_config(empty), identity, session))
+                yield position.store(session, Changefeed.of(server_config(empty), identity, session))
             except BaseException:
                 session.rollback()
                 raise

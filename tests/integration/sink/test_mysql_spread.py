@@ -18,7 +18,7 @@ from drainer.sink.mysql import position
 from drainer.sink.mysql.config import Limits
 from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.phase import Phase
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
 from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import (
@@ -178,8 +178,8 @@ def test_an_old_attempt_that_waits_at_its_mark_writes_nothing(db: MariaDB) -> No
     asleep = opened(db).begin(intent())
     config = server_config(db)
     successor = connect(config, idle_s=60, read_timeout_s=20)
-    feed = Feed.of(config, Identity(7, "main", "drainer-1"), successor)
-    store = position.store(successor, feed)
+    changefeed = Changefeed.of(config, Identity(7, "main", "drainer-1"), successor)
+    store = position.store(successor, changefeed)
     held = store.read()
     assert held is not None
     epoch = store.take_epoch(held.epoch, "drainer-2")

@@ -37,7 +37,7 @@ from pumpclient.sdk import (
     VarChar,
 )
 from tests.integration.sink.case import IDENTITY, server_config
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.servers import MariaDB
 from tests.unit.drainer.test_pipeline import Supply
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -76,7 +76,7 @@ def drain(destination: NetSink, jobs: Sequence[Job], binlogs: list[bytes], *, ba
     for until in [*commits[batch - 1 :: batch], commits[-1] + 1]:
         if until > pipeline.position_ts:
             after = pipeline.position_ts
-            pipeline.run(Plan(after, until, Mode.INLINE, (), 1, None), LocalFeed([binlogs], after, until))
+            pipeline.run(Plan(after, until, Mode.INLINE, (), 1, None), LocalBatch([binlogs], after, until))
 
 
 def table(name: str, *, key: bool) -> Table:

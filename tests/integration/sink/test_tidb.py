@@ -14,7 +14,7 @@ from drainer.sink.errors import CommitRefused, DestinationRefused, Fenced, LockH
 from drainer.sink.mysql import position
 from drainer.sink.mysql.connection import Retry, Session, connect
 from drainer.sink.mysql.fenced_session import run_transaction
-from drainer.sink.mysql.position import Feed
+from drainer.sink.mysql.position import Changefeed
 from tests.integration.sink.case import IDENTITY, change, gone, opened, put, server_config, shape, work
 from tests.peer.cluster import peer_bin
 from tests.peer.destination import running_tidb
@@ -105,24 +105,24 @@ def test_a_transaction_that_meets_a_takeover_is_not_run_again_past_the_fence(dan
     old = opened(db)
     old.close(clean=True)
     mine, other = session_of(db), session_of(db)
-    feed = Feed.of(server_config(db), IDENTITY, mine)
+    changefeed = Changefeed.of(server_config(db), IDENTITY, mine)
     epoch = int(db.query("SELECT epoch FROM tidb_binlog.drainer_position")[0][0])
     found: list[int] = []
 
     def take_over() -> None:
         while True:
             try:
-                position.store(other, feed).take_epoch(epoch, "successor")
+                position.store(other, changefeed).take_epoch(epoch, "successor")
                 break
             except Retry:
                 continue  # a write conflict, as for a driver that opens
-        stored = position.store(other, feed).read()
+        stored = position.store(other, changefeed).read()
         found.append(stored.commit_ts if stored else -1)
 
     successor = threading.Thread(target=take_over, daemon=True)
 
     def body(session: Session) -> None:
-        position.store(session, feed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
+        position.store(session, changefeed).move(epoch=epoch, after_ts=100, until_ts=200, schema_version=1)
         successor.start()
         successor.join(2)  # an optimistic one is over by now; a pessimistic one waits for this transaction
         session.execute(b"INSERT INTO d.t VALUES (1)")

@@ -32,7 +32,7 @@ from drainer.sink.mysql.phase import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteDestination
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
 from tests.unit.drainer.test_pipeline import Supply
@@ -280,7 +280,7 @@ def opened(destination: AnySink, stream: Stream) -> Pipeline:
     cut = Cut(3, 2, "d")
     pipeline = Pipeline(destination, Supply(schema), cut, position_ts=position.commit_ts, intent=position.intent)
     if position.commit_ts < BEGUN:
-        begun = LocalFeed([beginning(known)], pipeline.position_ts, BEGUN)
+        begun = LocalBatch([beginning(known)], pipeline.position_ts, BEGUN)
         pipeline.run(Plan(pipeline.position_ts, BEGUN, Mode.INLINE, (), 1), begun)
     return pipeline
 
@@ -295,11 +295,11 @@ def drain(destination: AnySink, stream: Stream, how: Cuts) -> DataError | None:
     parts = [stream.binlogs[n :: how.parts] for n in range(how.parts)]
     try:
         if intent is not None:
-            feed = LocalFeed(parts, intent.after_ts, intent.until_ts)
+            feed = LocalBatch(parts, intent.after_ts, intent.until_ts)
             pipeline.run(Plan(intent.after_ts, intent.until_ts, Mode.SPREAD, (), 1, intent), feed)
         for until_ts, spread in zip(edges, itertools.cycle(how.spread), strict=False):
             if until_ts > pipeline.position_ts:
-                feed = LocalFeed(parts, pipeline.position_ts, until_ts)
+                feed = LocalBatch(parts, pipeline.position_ts, until_ts)
                 mode = Mode.SPREAD if spread else Mode.INLINE
                 pipeline.run(Plan(pipeline.position_ts, until_ts, mode, (), 1), feed)
     except DataError as error:

@@ -25,7 +25,7 @@ from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemoryDestination, Store
 from tests.support.capture import GOLDEN, CaptureSet
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
 
 CAPTURE = CaptureSet(GOLDEN / "keys")
@@ -88,8 +88,8 @@ def plan(after_ts: int, until_ts: int, mode: Mode = Mode.INLINE, intent: Intent 
     return Plan(after_ts, until_ts, mode, (), 1, intent)
 
 
-def feed(after_ts: int, until_ts: int, parts: int = 2) -> LocalFeed:
-    return LocalFeed([BINLOGS[n::parts] for n in range(parts)], after_ts, until_ts)
+def feed(after_ts: int, until_ts: int, parts: int = 2) -> LocalBatch:
+    return LocalBatch([BINLOGS[n::parts] for n in range(parts)], after_ts, until_ts)
 
 
 def whole() -> Store:
@@ -144,7 +144,7 @@ def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], p
     edges = sorted({BEGIN, END, *cuts})
     ranges = list(itertools.pairwise(edges))
 
-    def planned(after_ts: int, until_ts: int) -> tuple[Plan, LocalFeed]:
+    def planned(after_ts: int, until_ts: int) -> tuple[Plan, LocalBatch]:
         newest = max(
             (e.schema_version for e in map(envelope.scan, BINLOGS) if after_ts < e.commit_ts <= until_ts), default=0
         )
@@ -152,7 +152,7 @@ def test_batches_that_are_read_before_their_turn_give_the_same(cuts: set[int], p
         found = plan(after_ts, until_ts, Mode.SPREAD if spread else Mode.INLINE)
         return replace(found, fold=run.pipeline.fold_order(found)), feed(after_ts, until_ts, parts)
 
-    ahead: tuple[Plan, LocalFeed] | None = None
+    ahead: tuple[Plan, LocalBatch] | None = None
     for number, (after_ts, until_ts) in enumerate(ranges):
         now, reading = ahead or planned(after_ts, until_ts)
         if ahead is None:
@@ -225,10 +225,10 @@ LATE = job(9, ActionType.ADD_COLUMN, 9, schema_id=2, table_id=10, table_info=tab
 UNTIL = ts(900_000)
 
 
-def with_late_job(late: list[list[object]]) -> tuple[Run, LocalFeed]:
+def with_late_job(late: list[list[object]]) -> tuple[Run, LocalBatch]:
     binlog = ddl(ts(2), 9, "ALTER TABLE t ADD COLUMN b INT;")
     schema = Schema.open(JobHistory(DONE), position_ts=BEGIN_TS)
-    return start(Store(), schema, late, at=BEGIN_TS), LocalFeed([[binlog.payload]], BEGIN_TS, UNTIL)
+    return start(Store(), schema, late, at=BEGIN_TS), LocalBatch([[binlog.payload]], BEGIN_TS, UNTIL)
 
 
 def test_a_batch_waits_for_a_job_and_then_goes_on() -> None:

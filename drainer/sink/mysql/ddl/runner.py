@@ -67,7 +67,7 @@ class DdlRunner:
 
     def run(self, step: Ddl, *, may_exist: bool) -> None:
         """Run all statements of a step and move the position. See base.Sink.ddl."""
-        patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.feed.label}")
+        patience = self._driver.patience(f"DDL job {step.job.id} in {self._driver.changefeed.label}")
         lost = False
         while True:
             try:
@@ -118,7 +118,9 @@ class DdlRunner:
         return now["ids"] != before["ids"]
 
     def _undecided(self, plan: Plan) -> DdlUndecided:
-        place = f"{self._driver.feed.table('drainer_ddl').decode()} WHERE {self._driver.feed.where.decode()}"
+        place = (
+            f"{self._driver.changefeed.table('drainer_ddl').decode()} WHERE {self._driver.changefeed.where.decode()}"
+        )
         return DdlUndecided(
             f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) was interrupted, and its tables look the same before "
             f"and after it: {plan.sql[plan.statement]!r}. The user of the destination may not read InnoDB's table ids "
@@ -239,7 +241,7 @@ class DdlRunner:
     def _failed(self, plan: Plan, why: str) -> DdlFailed:
         text = plan.sql[plan.statement] if plan.statement < len(plan.sql) else ""
         return DdlFailed(
-            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.feed.label}: {why}\n"
+            f"DDL job {plan.job_id} (commit_ts {plan.commit_ts}) failed in {self._driver.changefeed.label}: {why}\n"
             f"  statement: {text}\n"
             f"  to run something else in its place, or nothing (sql = []), add to the configuration:\n"
             f"  [[syncer.ddl-rewrite]]\n  job-id = {plan.job_id}\n  sql = []",
@@ -281,7 +283,7 @@ class DdlRunner:
         run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
 
     def _what(self, plan: Plan) -> str:
-        return f"{self._driver.feed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
+        return f"{self._driver.changefeed.label}: DDL job {plan.job_id} (commit_ts {plan.commit_ts})"
 
     def _write(self, session: Session, plan: Plan, state: str) -> None:
         mark = JobMark(plan.job_id, state, plan.commit_ts, plan.schema_version, plan.statement, plan.text())

@@ -16,7 +16,7 @@ from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, Session
 from drainer.sink.mysql.fenced_session import run_transaction
 from drainer.sink.mysql.phase import Phase
-from drainer.sink.mysql.position import Feed, store
+from drainer.sink.mysql.position import Changefeed, store
 from drainer.sink.mysql.rows.chunks import Chunk, cut
 from drainer.sink.mysql.rows.refused_row import blame
 from drainer.sink.mysql.rows.unique_keys import UniqueKeys
@@ -37,7 +37,7 @@ class MySQLSlotWriter:
     """See base.SlotWriter. Carries no connection: every `write` takes one that its process keeps, or opens it."""
 
     config: ServerConfig
-    feed: Feed
+    changefeed: Changefeed
     epoch: int
     intent: Intent
     phase: Phase
@@ -88,7 +88,7 @@ class _SlotRun:
     def _done(self) -> int:
         """Chunks committed so far; after a lost answer this tells what became of the last one."""
         target = self._target
-        marks, label = store(self._open(), target.feed), target.feed.label
+        marks, label = store(self._open(), target.changefeed), target.changefeed.label
         found = marks.chunk(intent=target.intent, stage=target.phase, slot=self._slot)
         mark = expect(found, label, epoch=target.epoch, slot=self._slot, intent=target.intent)
         check_cut(mark, len(self._chunks), label, slot=self._slot)
@@ -127,7 +127,7 @@ class _SlotRun:
 
     def _write(self, session: Session, chunk: Chunk, number: int) -> None:
         target = self._target
-        if not store(session, target.feed).step_chunk(
+        if not store(session, target.changefeed).step_chunk(
             epoch=target.epoch,
             intent=target.intent,
             stage=target.phase,

@@ -21,7 +21,7 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.sink.base import Identity
 from drainer.sink.sqlite.sink import SQLiteDestination
 from tests.support.live_supply import LiveSupply
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ts
 from tests.upstream.model import Upstream
 
@@ -69,7 +69,7 @@ def drained(upstream: Upstream, path: Path, source: File) -> dict[str, list[tupl
     cuts = sorted({*upstream.dice.sample(commits, min(len(commits), 40)), commits[-1]})
     for until_ts in cuts:
         source.clock = max(source.clock, (until_ts >> 18) - (ts(0) >> 18))
-        feed = LocalFeed([upstream.binlogs], pipeline.position_ts, until_ts)
+        feed = LocalBatch([upstream.binlogs], pipeline.position_ts, until_ts)
         pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
     destination.close(clean=False)
     found = {}

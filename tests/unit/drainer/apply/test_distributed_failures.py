@@ -17,7 +17,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
 from drainer.sink.memory import MemoryDestination, Store
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, Step, table, transaction
 from tests.support.schema_case import BEGIN_TS, ts
 from tests.unit.drainer.test_pipeline import Supply
@@ -84,7 +84,7 @@ EXPECTED = sorted([*((key, 0) for key in range(20) if key not in (3, 5, 7)), (7,
 def test_two_rows_of_one_key_in_a_spread_batch(parts: int) -> None:
     """Rule 21: the later one stays, as where a batch ends between them."""
     store = Store()
-    feed = LocalFeed([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
+    feed = LocalBatch([TWICE[n::parts] for n in range(parts)], BEGIN_TS, UNTIL)
     now = life(store)
     now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
     assert standing(store) == EXPECTED
@@ -96,7 +96,7 @@ UNKNOWN = rows(("insert", {}, {1: 1, 2: 1, 3: 9}), info=MORE)
 
 def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
     """Rule 17: what was found out before the range was recorded died with its life; the range must end as it began."""
-    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     former = MemoryDestination(store)
     former.open(Identity(1, "default", "n"), BEGIN_TS)
     former.begin(INTENT)
@@ -106,7 +106,7 @@ def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
 
 def test_rows_with_unknown_columns_are_not_spread() -> None:
     """Rule 14: whether such a row waits, or needs a DDL first, is settled before anything is recorded."""
-    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
     asked: list[UnknownColumn] = []
 
@@ -128,7 +128,7 @@ def folded(now: Life) -> Plan:
 
 def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() -> None:
     """Rule 14, where the reading tasks fold at once: nothing is recorded, and the next plan is inline."""
-    store, feed = Store(), LocalFeed([UNKNOWN], BEGIN_TS, UNTIL)
+    store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
     plan = folded(now)
     assert plan.fold is not None
@@ -140,7 +140,7 @@ def test_a_folded_batch_with_an_unknown_column_goes_inline_before_it_is_begun() 
 
 def test_a_folded_batch_of_a_table_that_is_not_verified_is_read_again_when_it_is() -> None:
     """Asking the source once is enough, and it is spread then."""
-    store, feed = Store(), LocalFeed([rows(put(1, 1))], BEGIN_TS, UNTIL)
+    store, feed = Store(), LocalBatch([rows(put(1, 1))], BEGIN_TS, UNTIL)
     now = life(store, complete=False)
     with pytest.raises(NotSpread, match="planned again"):
         now.pipeline.read(folded(now), feed)

@@ -9,13 +9,13 @@ from binlog.runtime.security import Security
 
 from drainer.apply.batch_planner import Mode, Plan, Sizes
 from drainer.apply.large_transaction import LargePuller
-from drainer.apply.micro_batch import Feed
+from drainer.apply.micro_batch import MicroBatch
 from drainer.pipeline import Pipeline
 from drainer.pumps.range_count import Counted, RangeDiffers
 from tests.support.row_case import transaction
 from tests.support.schema_case import ts
 from tests.unit.drainer.apply.test_distributed_failures import T, put, standing
-from tests.unit.drainer.apply.test_rule_22 import Drainer, TaskFeed, drainer, moved, row
+from tests.unit.drainer.apply.test_rule_22 import Drainer, TaskBatch, drainer, moved, row
 
 LARGE_BYTES = 400
 SIZES = [
@@ -32,7 +32,7 @@ async def planned(made: Drainer) -> tuple[Plan, Pipeline]:
 
 
 async def run(pipeline: Pipeline, plan: Plan) -> None:
-    feed: Feed = TaskFeed(plan)
+    feed: MicroBatch = TaskBatch(plan)
     await asyncio.to_thread(pipeline.run, plan, feed)
 
 

@@ -33,7 +33,7 @@ from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
 from drainer.sink.memory import MemoryDestination, Store
 from tests.support.capture import GOLDEN, CaptureSet
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
 from tests.unit.tidb.damage import survives
 
@@ -208,7 +208,7 @@ class Recording:
         self.binlogs = [p for p in capture.binlogs if self.begin < envelope.scan(p).commit_ts <= self.end]
         self.whole = Store()
         run = self.start(self.whole, 0)
-        run.run(Plan(self.begin, self.end, Mode.INLINE, (), 1), LocalFeed([self.binlogs], self.begin, self.end))
+        run.run(Plan(self.begin, self.end, Mode.INLINE, (), 1), LocalBatch([self.binlogs], self.begin, self.end))
 
     def start(self, store: Store, large_bytes_min: int, piece_bytes_max: int = 1) -> Pipeline:
         destination = MemoryDestination(store)
@@ -251,7 +251,7 @@ def test_in_pieces_it_comes_out_as_whole(recording: Recording, large: int, piece
     after_ts = recording.begin
     for until_ts in sorted({*cuts, recording.end}):
         if until_ts > after_ts:
-            pipeline.run(Plan(after_ts, until_ts, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+            pipeline.run(Plan(after_ts, until_ts, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
             after_ts = until_ts
     assert (store.rows, store.commit_ts, store.jobs) == (
         recording.whole.rows, recording.whole.commit_ts, recording.whole.jobs
@@ -285,12 +285,12 @@ def test_what_fails_in_the_middle_leaves_nothing_and_begins_anew() -> None:
     store = FailingStore()
     store.left = 1 << 60
     pipeline = recording.start(store, size - 1)
-    pipeline.run(Plan(recording.begin, largest - 1, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+    pipeline.run(Plan(recording.begin, largest - 1, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     before = ({k: dict(v) for k, v in store.rows.items()}, {k: list(v) for k, v in store.bags.items()}, store.commit_ts)
     store.left = 3
     with pytest.raises(BinlogError, match="the test's server"):
-        pipeline.run(Plan(largest - 1, largest, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+        pipeline.run(Plan(largest - 1, largest, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert (store.rows, store.bags, store.commit_ts) == before
     assert pipeline.position_ts == largest - 1
-    pipeline.run(Plan(largest - 1, recording.end, Mode.LARGE, (), 1), LocalFeed([], 0, 0))
+    pipeline.run(Plan(largest - 1, recording.end, Mode.LARGE, (), 1), LocalBatch([], 0, 0))
     assert store.rows == recording.whole.rows

@@ -25,7 +25,7 @@ from drainer.sink.base import Identity
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.sqlite.sink import SQLiteDestination
 from tests.support.live_supply import LiveSupply
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
 from tests.unit.drainer.test_pipeline import Supply
@@ -74,7 +74,7 @@ def drain(path: Path, known: list[Job], late: list[Job], payloads: list[bytes], 
     pipeline = Pipeline(destination, supply, Cut(4, 100, "d"), position_ts=position.commit_ts)
     try:
         for until_ts in cuts:
-            feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
+            feed = LocalBatch([payloads], pipeline.position_ts, until_ts)
             pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
     finally:
         destination.close(clean=False)
@@ -201,7 +201,7 @@ def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
     pipeline = Pipeline(destination, LiveSupply(keeper), Cut(4, 100, "d"), position_ts=position.commit_ts)
     payloads = binlogs(before, after, twice)
     for until_ts in cuts:
-        feed = LocalFeed([payloads], pipeline.position_ts, until_ts)
+        feed = LocalBatch([payloads], pipeline.position_ts, until_ts)
         pipeline.run(Plan(pipeline.position_ts, until_ts, Mode.INLINE, (), 1), feed)
     destination.close(clean=False)
     assert rows_of(path) == sorted([*twice, (9, 9)])

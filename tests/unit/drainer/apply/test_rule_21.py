@@ -24,7 +24,7 @@ from drainer.schema.state import Schema
 from drainer.sink.base import Applied, Intent, SlotWriter
 from drainer.sink.errors import CommitRefused, UniqueConflict
 from drainer.sink.sqlite.layout import quote, table_name
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, table
 from tests.support.schema_case import ts
 from tests.unit.drainer.cut_case import (
@@ -240,13 +240,13 @@ def test_a_batch_that_was_read_to_be_spread_is_planned_anew(tmp_path: Path) -> N
     plan = replace(plan, fold=pipeline.fold_order(plan))
     assert plan.fold is not None and plan.fold.examined
     with pytest.raises(NotSpread, match=r"two rows of d\.secondary hold one value of \(u\)"):
-        pipeline.run(plan, LocalFeed([stream.binlogs], BEGUN, until_ts))
+        pipeline.run(plan, LocalBatch([stream.binlogs], BEGUN, until_ts))
     assert (pipeline.position_ts, pipeline.open_intent, pipeline.inline_from) == (BEGUN, None, BEGUN)
     one = Plan(BEGUN, ts(10), Mode.INLINE, (), 1)
-    pipeline.run(one, LocalFeed([stream.binlogs], BEGUN, ts(10)))
+    pipeline.run(one, LocalBatch([stream.binlogs], BEGUN, ts(10)))
     assert pipeline.inline_from == ts(10)
     with pytest.raises(UniqueConflict, match=f"commit_ts {ts(11)}, start_ts {ts(11) - 3}"):
-        pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalFeed([stream.binlogs], ts(10), ts(11)))
+        pipeline.run(Plan(ts(10), ts(11), Mode.INLINE, (), 1), LocalBatch([stream.binlogs], ts(10), ts(11)))
     pipeline.advance(until_ts)
     assert pipeline.inline_from is None
 
@@ -266,7 +266,7 @@ def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Pa
     until_ts, path = ts(10 + len(drawn) - 1), tmp_path / "down.sqlite"
     first = DeadAfterBegin(path)
     pipeline = opened(first, stream)
-    feed = LocalFeed([stream.binlogs], BEGUN, until_ts)
+    feed = LocalBatch([stream.binlogs], BEGUN, until_ts)
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(Plan(BEGUN, until_ts, Mode.SPREAD, (), 1), feed)
     first.close(clean=False)
@@ -298,7 +298,7 @@ def test_a_batch_that_is_too_large_to_go_ahead_goes_inline(tmp_path: Path, folde
     stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
     destination = RefusesCommit(tmp_path / "down.sqlite")
     pipeline = opened(destination, stream)
-    plan, feed = Plan(BEGUN, ts(12), Mode.SPREAD, (), 1), LocalFeed([stream.binlogs], BEGUN, ts(12))
+    plan, feed = Plan(BEGUN, ts(12), Mode.SPREAD, (), 1), LocalBatch([stream.binlogs], BEGUN, ts(12))
     if folded:
         with pytest.raises(NotSpread, match="COMMIT is refused"):
             pipeline.run(replace(plan, fold=pipeline.fold_order(plan)), feed)

@@ -56,7 +56,7 @@ def row(key: int) -> bytes:
 
 
 @dataclass
-class TaskFeed:
+class TaskBatch:
     """A batch in the hands of executors' tasks. `lost`: places of record batches that Spark does not bring."""
 
     plan: Plan
@@ -149,8 +149,8 @@ async def drainer(sizes: Sizes) -> AsyncIterator[Drainer]:
             await asyncio.to_thread(pump.stop)
 
 
-async def run(pipeline: Pipeline, plan: Plan, feed: TaskFeed | None = None) -> None:
-    await asyncio.to_thread(pipeline.run, plan, feed or TaskFeed(plan))
+async def run(pipeline: Pipeline, plan: Plan, feed: TaskBatch | None = None) -> None:
+    await asyncio.to_thread(pipeline.run, plan, feed or TaskBatch(plan))
 
 
 def moved(store: Store) -> bool:
@@ -270,7 +270,7 @@ async def test_what_spark_does_not_bring_is_missed(sizes: Sizes) -> None:
         await made.add("b", *map(row, range(2, 20, 2)))
         plan, pipeline = await made.plan()
         with pytest.raises(RangeDiffers, match=r"was planned .* but .* (to the driver|through Spark to slot 0)"):
-            await run(pipeline, plan, TaskFeed(plan, lost=(1,)))
+            await run(pipeline, plan, TaskBatch(plan, lost=(1,)))
         assert not moved(made.store)
 
 
@@ -280,7 +280,7 @@ async def test_what_spark_does_not_bring_is_missed_where_tasks_do_not_fold() -> 
         plan, pipeline = await made.plan()
         plan = replace(plan, fold=None)
         with pytest.raises(RangeDiffers, match=r"10 binlogs .* through Spark to slot 0"):
-            await run(pipeline, plan, TaskFeed(plan, lost=(0,)))
+            await run(pipeline, plan, TaskBatch(plan, lost=(0,)))
         assert not moved(made.store)
         await run(pipeline, plan)
         assert len(standing(made.store)) == 10
@@ -325,7 +325,7 @@ async def test_an_open_batch_records_how_much_each_pump_holds_of_it() -> None:
         await made.add("b", row(3))
         plan, pipeline = await made.plan()
         with pytest.raises(RangeDiffers):
-            await run(pipeline, plan, TaskFeed(plan, lost=(0,)))
+            await run(pipeline, plan, TaskBatch(plan, lost=(0,)))
         assert made.store.intent == Intent(
             BEGIN_TS, ts(900), SLOTS, 100, HASH_VERSION, "d", pumps=("a", "b"), counts=(2, 1)
         )

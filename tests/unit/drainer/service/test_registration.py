@@ -13,7 +13,7 @@ from binlog.stub.etcd import MemoryEtcd
 from drainer.apply.batch_planner import Mode, Plan
 from drainer.service.registration import Displaced, DrainerNode
 from drainer.sink.memory import Store
-from tests.support.local_batch import LocalFeed
+from tests.support.local_batch import LocalBatch
 from tests.support.lossy_etcd import LossyEtcd
 from tests.unit.drainer.test_pipeline import BEGIN, COMMITS, END, feed, plan, start
 
@@ -32,7 +32,7 @@ async def test_the_record_follows_the_destination_not_what_has_been_read() -> No
     assert await record(registry) == NodeStatus("d", "h:1", State.ONLINE, max_commit_ts=BEGIN, update_ts=END)
     middle = COMMITS[len(COMMITS) // 2]
     run.pipeline.run(plan(BEGIN, middle), feed(BEGIN, middle))
-    broken = LocalFeed([[b"no binlog"]], middle, END)
+    broken = LocalBatch([[b"no binlog"]], middle, END)
     with pytest.raises(BinlogError):
         run.pipeline.run(Plan(middle, END, Mode.INLINE, (), 1), broken)
     await node.stopping(Event.PAUSE)

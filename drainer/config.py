@@ -104,9 +104,6 @@ class SyncerSection(Section):
         description="node ids of pumps without whose rows an unfinished batch is finished because they are lost for "
         "good, or with which it is finished although they hold other binlogs than when it began; see the error",
     )
-    consistency: Literal["row"] = Field(
-        "row", description="row: a transaction's rows may become visible in several downstream transactions"
-    )
     ddl_rewrite: tuple[DdlRewrite, ...] = Field((), description="replacements of single DDLs")
     recycle_bin: Duration = Field(
         timedelta(milliseconds=KEEP_MS_DEFAULT),

@@ -1,4 +1,4 @@
-"""The streaming query of the drainer: source "binlog" planned by the coordinator, every batch into the pipeline."""
+"""The streaming query of the drainer: source "binlog" planned by the scheduler, every batch into the pipeline."""
 
 from __future__ import annotations
 

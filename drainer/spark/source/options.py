@@ -17,7 +17,7 @@ BATCH_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Picklable. `planner`: the address and key of the drainer's own coordinator (planner_server.py), which
+    """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which
     then decides every batch; `error_secret`: of its ErrorSeal. All empty where the source is used on its own."""
 
     pd_urls: tuple[str, ...]

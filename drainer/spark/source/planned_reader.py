@@ -41,7 +41,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
 
 
 class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
-    """The drainer's own: its coordinator decides where a batch ends and who pulls what."""
+    """The drainer's own: its scheduler decides where a batch ends and who pulls what."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

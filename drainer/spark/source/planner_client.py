@@ -1,4 +1,4 @@
-"""The line between the stream reader, which Spark runs in a process of its own, and the coordinator in the driver.
+"""The line between the stream reader, which Spark runs in a process of its own, and the scheduler in the driver.
 
     reader                          driver
     ("next", start_ts)      ──►     waits a moment for something to do
@@ -56,7 +56,7 @@ class PlannerLine:
             self._connection.send_bytes(json.dumps([question, start_ts, until_ts]).encode())
             verdict, answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise PlannerGone(f"the drainer's coordinator does not answer: {error}") from error
+            raise PlannerGone(f"the drainer's scheduler does not answer: {error}") from error
         if verdict != "ok":
             raise PlannerGone(answer)
         return cast("int | Tasks", answer)

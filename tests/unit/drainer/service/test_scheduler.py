@@ -1,4 +1,4 @@
-"""The shell around the coordinator: what it asks, when it advances, and how --until-now ends. No Spark, no pump."""
+"""The shell around the scheduler: what it asks, when it advances, and how --until-now ends. No Spark, no pump."""
 
 from __future__ import annotations
 

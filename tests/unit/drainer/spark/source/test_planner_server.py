@@ -1,4 +1,4 @@
-"""The line between the stream reader's process and the coordinator."""
+"""The line between the stream reader's process and the scheduler."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ OPTIONAL: Final = (
     ("tidb_placement_mode", "'ignore'"),
     ("innodb_lock_wait_timeout", "50"),
     ("explicit_defaults_for_timestamp", "1"),  # or a new TIMESTAMP NOT NULL holds the moment at which it is added here
-    ("completion_type", "0"),
-    ("sql_select_limit", str(ROWS_MAX)),
+    ("completion_type", "0"),  # or COMMIT begins the next transaction, or ends the connection
+    ("sql_select_limit", str(ROWS_MAX)),  # what is asked about a table must be answered whole
     ("check_constraint_checks", "0"),  # TiDB parses CHECK and, by default, does not enforce it
 )
 # TiDB alone, tried one by one: versions differ in which of them they know.
@@ -77,7 +77,7 @@ _ANYWHERE: Final = (
     Must("unique_checks", _TRUE, "a row could stand twice under a unique key"),
     Must("max_error_count", frozenset({str(WARNINGS_MAX)}), "warnings about changed values would be missed"),
     Must("sql_notes", _TRUE, "values could be changed unseen"),
-    Must("completion_type", frozenset({"no_chain", "0"}), "what follows a COMMIT would stay uncommitted, or be refused"),
+    Must("completion_type", frozenset({"no_chain", "0"}), "what follows a COMMIT would stay uncommitted"),
     Must("sql_select_limit", frozenset({str(ROWS_MAX)}), "columns and unique keys of tables would be overlooked"),
     Must("character_set_client", frozenset({"utf8mb4"}), "strings would be changed"),
     Must("character_set_connection", frozenset({"utf8mb4"}), "strings would be changed"),

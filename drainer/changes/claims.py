@@ -66,14 +66,14 @@ class Claims:
 def concat_claims(blocks: Sequence[Claims]) -> list[Claims]:
     """Claims on one unique key in fewer blocks: of those with the same types one, where arrays can have as much."""
     found: dict[tuple[Any, ...], list[list[Claims]]] = {}
-    size = 0
+    sizes: dict[tuple[Any, ...], int] = {}  # of the last group of each
     for one in blocks:
         types = tuple(column.type for column in (*one.value, *one.key))
         groups = found.setdefault(types, [])
-        size += one.nbytes
-        if not groups or size > BLOCK_BYTES_MAX:
+        sizes[types] = sizes.get(types, 0) + one.nbytes
+        if not groups or sizes[types] > BLOCK_BYTES_MAX:
             groups.append([])
-            size = one.nbytes
+            sizes[types] = one.nbytes
         groups[-1].append(one)
     return [_concat(group) for groups in found.values() for group in groups]
 

@@ -19,7 +19,7 @@ from drainer.changes.vector import Buffer, Ints, Mask, zigzag
 from drainer.row.family import Family
 from drainer.row.layout import HandlePart, Layout, Stored
 
-_ROWID = b"\x08\x01"
+_ROWID = b"\x08\x01\x08"  # its id, and the flag of a whole number
 _WORD = 8
 
 
@@ -81,7 +81,8 @@ class RowReader:
         at, good, given = self._read_handle(buffer, at)
         good &= at < end
         at = _skip_empty(buffer, at, end)
-        image, at, good = self._image(buffer, at, good, wanted, insert=True, strict=False)
+        image, at, good = self._image(buffer, at, good, wanted, insert=True, strict=())
+        at, _ = self._behind_rowid(buffer, at)
         for target, found in given.items():
             if target in wanted:
                 own = image.columns.get(target)
@@ -94,16 +95,21 @@ class RowReader:
     ) -> tuple[Mask, list[Any], list[Any]]:
         """(rows that were read, columns of the old image, columns of the new one)."""
         good = np.ones(len(at), np.bool_)
-        old, at, good = self._image(buffer, at, good, wanted_old, insert=True, strict=True)
-        new, at, good = self._image(buffer, at, good, wanted, insert=True, strict=True)
-        good &= at == end
+        # Both images have the same columns, so the old one must have those, too, that nobody asks for.
+        every = range(len(self._layout.targets))
+        old, at, good = self._image(buffer, at, good, wanted_old, insert=True, strict=every)
+        at, had = self._behind_rowid(buffer, at)
+        new, at, good = self._image(buffer, at, good, wanted, insert=True, strict=every)
+        at, has = self._behind_rowid(buffer, at)
+        good &= (at == end) & (had == has)
         return good, self._arrays(buffer, old, good, wanted_old), self._arrays(buffer, new, good, wanted)
 
     def delete(self, buffer: Buffer, at: Ints, end: Ints, wanted: Sequence[int]) -> tuple[Mask, list[Any]]:
         """As `insert`."""
         good = at < end
         at = _skip_empty(buffer, at, end)
-        image, at, good = self._image(buffer, at, good, wanted, insert=False, strict=True)
+        image, at, good = self._image(buffer, at, good, wanted, insert=False, strict=wanted)
+        at, _ = self._behind_rowid(buffer, at)
         good &= at == end
         return good, self._arrays(buffer, image, good, wanted)
 
@@ -126,9 +132,9 @@ class RowReader:
         return at, good, given
 
     def _image(
-        self, buffer: Buffer, at: Ints, good: Mask, wanted: Sequence[int], *, insert: bool, strict: bool
+        self, buffer: Buffer, at: Ints, good: Mask, wanted: Sequence[int], *, insert: bool, strict: Sequence[int]
     ) -> tuple[_Image, Ints, Mask]:
-        """All columns of one image, from `at` on. `strict`: those that are wanted must all be there."""
+        """All columns of one image, from `at` on. `strict`: the targets that must all be there."""
         found: dict[int, _Found] = {}
         for column in self._columns:
             stored = column.stored
@@ -147,16 +153,26 @@ class RowReader:
                 missing = ~(there | null)
                 if is_wanted and (stored.not_null or stored.target in self._not_null):
                     good = good & ~null
-                if is_wanted and strict:
+                if stored.target in strict:
                     good = good & ~missing
                 good = good & (~there | (step > 0))
                 moved = np.where(there, step, np.where(null, len(column.name), 0))
             if is_wanted:
                 found[stored.target] = _Found(raw, null, missing)
             at = np.clip(at + moved, 0, buffer.limit)
-        if self._layout.has_rowid:
-            at = _skip_rowid(buffer, at)
         return _Image(found), at, good
+
+    def _behind_rowid(self, buffer: Buffer, at: Ints) -> tuple[Ints, Mask]:
+        """Rows without a clustered key end with their rowid: where they end, and which have one."""
+        none = np.zeros(len(at), np.bool_)
+        if not self._layout.has_rowid:
+            return at, none
+        there = buffer.starts_with(at, _ROWID)
+        if not there.any():
+            return at, none
+        size = buffer.uvarint(buffer.clip(at + len(_ROWID)))[1]
+        there &= size > 0
+        return buffer.clip(np.where(there, at + len(_ROWID) + size, at)), there
 
     def _arrays(self, buffer: Buffer, image: _Image, good: Mask, wanted: Sequence[int]) -> list[Any]:
         """Arrow arrays of the wanted targets, for the good rows."""
@@ -191,15 +207,6 @@ def _or(own: _Found, given: _Found) -> _Found:
 def _skip_empty(buffer: Buffer, at: Ints, end: Ints) -> Ints:
     """A row without columns is one 00."""
     return np.where((at + 1 == end) & (buffer.octets[at] == 0), end, at)
-
-
-def _skip_rowid(buffer: Buffer, at: Ints) -> Ints:
-    """Rows without a clustered key end with their rowid."""
-    there = buffer.starts_with(at, _ROWID)
-    if not there.any():
-        return at
-    size = buffer.uvarint(buffer.clip(at + len(_ROWID) + 1))[1]
-    return buffer.clip(np.where(there & (size > 0), at + len(_ROWID) + 1 + size, at))
 
 
 def _handle_reader(part: HandlePart) -> Reader | None:

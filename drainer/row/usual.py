@@ -32,7 +32,7 @@ Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
 _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
 _REFUSED: Final = -1
 _ERRORS: Final = (IndexError, ValueError, DecodeError)
-_ROWID: Final = b"\x08\x01"
+_ROWID: Final = b"\x08\x01\x08"  # its id, and the flag of a whole number
 _double: Final = struct.Struct(">d").unpack
 _pack8: Final = struct.Struct(">Q").pack
 _TIMES: Final = PackedTimes()
@@ -64,7 +64,8 @@ class UsualReader:
         self._inserted = tuple([_line(s, spare, s.target in asked, s.target in nameless, key) for s in carried])
         self._needs_columns = any(line[4][3] for line in self._inserted)
         self._new = tuple([_line(s, spare, s.target >= 0, s.target >= 0, key) for s in carried])
-        self._old = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in carried])
+        # Both images of an update have the same columns, so the old one must have those, too, that nobody asks for.
+        self._old = tuple([_line(s, spare, s.target in needed, s.target >= 0, key) for s in carried])
         self._deleted = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in layout.stored])
 
     def insert(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
@@ -101,10 +102,14 @@ class UsualReader:
             if p < 0:
                 return None
             if self._has_rowid:
-                p = _behind_rowid(b, p)
-            p = _image(b, p, self._new, new)
-            if self._has_rowid:
-                p = _behind_rowid(b, p)
+                begin, p = p, _behind_rowid(b, p)
+                had = p > begin
+                begin = _image(b, p, self._new, new)
+                p = _behind_rowid(b, begin)
+                if had != (p > begin):
+                    return None
+            else:
+                p = _image(b, p, self._new, new)
         except _ERRORS:
             return None
         if p != end:
@@ -174,7 +179,7 @@ def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[Carrier]) -> int
 
 def _behind_rowid(b: bytes, p: int) -> int:
     """Rows without a clustered key end with their rowid."""
-    if p < 0 or b[p : p + 2] != _ROWID:
+    if p < 0 or b[p : p + 3] != _ROWID:
         return p
     return decode_uvarint(b, p + 3)[1]
 

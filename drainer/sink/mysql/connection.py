@@ -214,7 +214,7 @@ def _probe(connection: pymysql.connections.Connection[Any]) -> None:
 
 
 def _prepare(session: Session, config: ServerConfig, idle_s: int) -> None:
-    version, packet = session.query(b"SELECT VERSION(), @@max_allowed_packet")[0]
+    version, packet = session.query(b"SELECT VERSION(), @@max_allowed_packet LIMIT 1")[0]
     session.version = str(version)
     lowered = session.version.lower()
     session.flavour = "mariadb" if "mariadb" in lowered else "tidb" if "tidb" in lowered else "mysql"
@@ -262,6 +262,8 @@ def _check(session: Session, config: ServerConfig) -> None:
     names = ",".join(f"'{name}'" for name in session_settings.READ_BACK)
     rows = session.query(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})".encode())
     shown = {str(name): str(value) for name, value in rows}
+    with contextlib.suppress(ServerError):  # a limit hides variables; LIMIT takes its place
+        shown["sql_select_limit"] = str(session.query(b"SELECT @@SESSION.sql_select_limit LIMIT 1")[0][0])
     found = list(session_settings.wrong(session.flavour, shown))
     if found:
         raise DestinationRefused(

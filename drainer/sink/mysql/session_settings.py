@@ -13,6 +13,7 @@ from typing import Final
 # Non-strict, because strict refuses upstream's ENUM value 0; statements that write check warnings instead.
 SQL_MODE: Final = "NO_AUTO_VALUE_ON_ZERO,ALLOW_INVALID_DATES,NO_ENGINE_SUBSTITUTION"
 WARNINGS_MAX: Final = 65535
+ROWS_MAX: Final = (1 << 64) - 1
 
 SETTINGS: Final = (
     ("autocommit", "1"),
@@ -30,6 +31,8 @@ OPTIONAL: Final = (
     ("tidb_placement_mode", "'ignore'"),
     ("innodb_lock_wait_timeout", "50"),
     ("explicit_defaults_for_timestamp", "1"),  # or a new TIMESTAMP NOT NULL holds the moment at which it is added here
+    ("completion_type", "0"),  # or COMMIT begins the next transaction, or ends the connection
+    ("sql_select_limit", str(ROWS_MAX)),  # what is asked about a table must be answered whole
     ("check_constraint_checks", "0"),  # TiDB parses CHECK and, by default, does not enforce it
 )
 # TiDB alone, tried one by one: versions differ in which of them they know.
@@ -74,6 +77,8 @@ _ANYWHERE: Final = (
     Must("unique_checks", _TRUE, "a row could stand twice under a unique key"),
     Must("max_error_count", frozenset({str(WARNINGS_MAX)}), "warnings about changed values would be missed"),
     Must("sql_notes", _TRUE, "values could be changed unseen"),
+    Must("completion_type", frozenset({"no_chain", "0"}), "what follows a COMMIT would stay uncommitted"),
+    Must("sql_select_limit", frozenset({str(ROWS_MAX)}), "columns and unique keys of tables would be overlooked"),
     Must("character_set_client", frozenset({"utf8mb4"}), "strings would be changed"),
     Must("character_set_connection", frozenset({"utf8mb4"}), "strings would be changed"),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,6 +19,7 @@ from drainer.sink.errors import (
     UniqueConflict,
     ValueChanged,
 )
+from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.sink import MySQLDestination
 from tests.integration.sink.case import IDENTITY, change, gone, limits, opened, put, server_config, shape, work
 from tests.support.servers import MariaDB
@@ -332,6 +335,48 @@ def test_session_variables_that_would_lose_rows_are_refused(db: MariaDB) -> None
     zoned = opened(db, params=(("time_zone", "+08:00"), ("group_concat_max_len", "4096")))
     zoned.apply(work(100, 200, Folded(shape("t", "id ts"), (put(1, b"(1,'2020-01-01 00:00:00')"),))), 1)
     assert db.query("SELECT CONCAT(ts) FROM d.t") == [("2020-01-01 00:00:00",)]
+
+
+@contextmanager
+def whole_server(db: MariaDB, name: str, value: str) -> Iterator[None]:
+    """A variable of all new connections, for a while."""
+    before = db.query(f"SELECT @@GLOBAL.{name}")[0][0]
+    db.query(f"SET GLOBAL {name}={value}")
+    try:
+        yield
+    finally:
+        db.query(f"SET GLOBAL {name}='{before}'" if isinstance(before, str) else f"SET GLOBAL {name}={before}")
+
+
+def test_a_limit_of_the_server_hides_no_unique_key(db: MariaDB) -> None:
+    """Or REPLACE would take away the row that is in the way of a key that upstream has not."""
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, v INT, UNIQUE KEY vv (v))")
+    db.query("INSERT INTO d.t VALUES (9, 2)")
+    with whole_server(db, "sql_select_limit", "0"):
+        opened(db).close(clean=True)
+    with whole_server(db, "sql_select_limit", "1"):
+        destination = opened(db)
+        with pytest.raises(UniqueConflict, match="vv"):
+            destination.apply(work(100, 200, Folded(shape("t", "id v"), (put(1, b"(1,2)"),))), 1)
+        destination.close(clean=False)
+    assert db.query("SELECT * FROM d.t") == [(9, 2)]
+    for limit in ("0", "1"):
+        with pytest.raises(DestinationRefused, match="sql_select_limit"):
+            opened(db, params=(("sql_select_limit", limit),))
+
+
+@pytest.mark.parametrize("value", ["CHAIN", "RELEASE"])
+def test_a_commit_neither_begins_a_transaction_nor_ends_the_connection(db: MariaDB, value: str) -> None:
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY)")
+    with whole_server(db, "completion_type", f"'{value}'"):
+        session = connect(server_config(db), idle_s=60, read_timeout_s=60)
+        session.begin()
+        session.commit()
+        session.execute(b"INSERT INTO d.t VALUES (1)")
+        assert db.query("SELECT id FROM d.t") == [(1,)]
+        session.close()
+    with pytest.raises(DestinationRefused, match="completion_type"):
+        opened(db, params=(("completion_type", value),))
 
 
 def test_a_fresh_destination_tells_which_tables_it_lacks(db: MariaDB) -> None:

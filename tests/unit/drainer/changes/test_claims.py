@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
-from drainer.changes.claims import concat_claims
+from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import merge_slot
@@ -476,6 +476,17 @@ def test_claims_in_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(concat_claims(blocks)) == len(blocks) > 1
     found = by_columns(view_of(SHOP), payloads[:6]), by_columns(view_of(SHOP), payloads[6:])
     assert asked([merge_claims([one.parts(1, goes_ahead=nothing).claims[0] for one in found], SQL_TEXT)]) == expected
+
+
+def test_blocks_of_another_type_between_do_not_let_an_array_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def block(kind: pa.DataType, rows: int) -> Claims:
+        column, meta = pa.array(range(rows), kind), np.arange(rows)
+        return Claims((column,), None, (column,), meta.astype(np.uint64), meta.astype(np.uint64), meta, meta > 0)
+
+    signed, unsigned = block(pa.int64(), 6), block(pa.uint64(), 1)
+    monkeypatch.setattr("drainer.changes.claims.BLOCK_BYTES_MAX", 120)
+    assert signed.nbytes == 96
+    assert [len(one) for one in concat_claims([signed, unsigned, signed, unsigned])] == [6, 6, 2]
 
 
 def test_a_table_that_goes_ahead_is_not_followed() -> None:

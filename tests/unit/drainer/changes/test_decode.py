@@ -108,6 +108,33 @@ def test_damage_is_judged_by_the_general_decoder(data: st.DataObject, info: Tabl
             assert images(decoded(view, rows, IN_STEP)) == slow
 
 
+_A, _B = b"\x08\x02\x08\x0a", b"\x08\x04\x08\x0e"  # columns 1 and 2, whole numbers
+_ROWID = b"\x08\x01"
+
+
+@pytest.mark.parametrize(
+    ("kind", "row"),
+    [
+        *((Kind.INSERT, b"\x08\x0e" + _A + _B + _ROWID + torn) for torn in (b"\0\x08", b"\x01\x05", b"\x05\x05")),
+        *((Kind.DELETE, _A + _B + _ROWID + torn) for torn in (b"\0\x08", b"\x01\x05", b"\x05\x05")),
+        (Kind.UPDATE, (_A + _B) * 2 + _ROWID + b"\0\x08"),
+        (Kind.UPDATE, (_A + _B) * 2 + _ROWID + b"\x08\x0e"),
+        (Kind.UPDATE, _A + _B + _ROWID + b"\x08\x0e" + _A + _B),
+        (Kind.UPDATE, _A + _A + _B),
+        (Kind.UPDATE, _A + _B + _A),
+    ],
+)
+@pytest.mark.parametrize("has_key", [True, False])
+def test_damage_is_refused_however_many_rows_there_are(kind: Kind, row: bytes, has_key: bool) -> None:
+    """Also where only the key of old images is asked for."""
+    unique = {"PRIMARY": ["a"]} if has_key else {}
+    info = table([("a", not_null(INT)), ("b", INT)], unique=unique)
+    view, rows = view_of_table(info, "db"), rows_of(info, [(kind, row)])
+    for rows_min in (IN_STEP, ONE_BY_ONE):
+        with pytest.raises(DecodeError, match="commit_ts 1000"):
+            decoded(view, rows, rows_min, whole=False)
+
+
 @settings(deadline=None, max_examples=30)
 @given(data=st.data(), info=tables())
 def test_rows_of_format_2_go_the_general_way(data: st.DataObject, info: TableInfo) -> None:

@@ -209,13 +209,13 @@ def test_what_is_not_told_of_a_row_is_its_default() -> None:
     assert both(codec, Kind.INSERT, row) == ([5, b"k"], [5, b"k"])
 
 
-def test_an_old_value_that_nobody_asks_for_need_not_be_there() -> None:
+def test_both_images_of_an_update_have_the_same_columns() -> None:
+    """Also those that nobody asks for: what stands in one image alone is damage, and the judge says so."""
     info = table([("id", INT), ("a", INT)], handle="id")
     codec = codec_of(info)
-    row = encode_row({1: 5}) + encode_row({1: 5, 2: 7})
-    assert usual(codec, Kind.UPDATE, row) == ([5, None], [5, 7])
-    assert usual(codec.asking_for((0, 1)), Kind.UPDATE, row) is None
-    assert usual(codec, Kind.UPDATE, encode_row({1: 5, 2: 7}) + encode_row({1: 5})) is None
+    for old, new in (({1: 5}, {1: 5, 2: 7}), ({1: 5, 2: 7}, {1: 5})):
+        for asking in (codec, codec.asking_for((0, 1))):
+            assert both(asking, Kind.UPDATE, encode_row(old) + encode_row(new)) == (None, None)
 
 
 @pytest.mark.parametrize("rowid", [1, 100, 1 << 20, 1 << 62])
@@ -227,3 +227,27 @@ def test_a_rowid_behind_a_row_is_stepped_over(rowid: int) -> None:
     new: dict[int, Datum] = {1: 6, 2: b"x", ROWID: rowid}
     assert both(codec, Kind.UPDATE, encode_update(info, old, new)) == (([5, None], [6, b"x"]),) * 2
     assert both(codec, Kind.DELETE, encode_delete(info, old)) == ([5, None],) * 2
+
+
+@pytest.mark.parametrize("rowid", [b"\0", b"\0\x08", b"\x01\x05", b"\x02\0", b"\x05\x05", b"\x09\x05"])
+def test_a_rowid_that_is_no_whole_number_is_judged(rowid: bytes) -> None:
+    info = table([("a", INT), ("b", TEXT)])
+    codec = codec_of(info)
+    values: dict[int, Datum] = {1: 5, 2: b"x"}
+    row, behind = encode_row(values), b"\x08\x01" + rowid
+    for kind, damaged in (
+        (Kind.INSERT, b"\x08\x0e" + row + behind),
+        (Kind.UPDATE, row + behind + row + behind),
+        (Kind.DELETE, row + behind),
+    ):
+        assert usual(codec, kind, damaged) is None, kind
+
+
+def test_a_rowid_stands_behind_both_images_or_none() -> None:
+    info = table([("a", INT), ("b", TEXT)])
+    codec = codec_of(info)
+    values: dict[int, Datum] = {1: 5, 2: b"x"}
+    row, behind = encode_row(values), encode_row({ROWID: 7})
+    assert both(codec, Kind.UPDATE, row + behind + row) == (None, None)
+    assert both(codec, Kind.UPDATE, row + row + behind) == (None, None)
+    assert both(codec, Kind.UPDATE, row + row) == (([5, b"x"], [5, b"x"]),) * 2

@@ -112,7 +112,7 @@ class JsonlDestination:
             self._epoch = store.take_epoch(stored.epoch, identity.node_id)
             self._notes = Notes.of(store.document.notes)
         repair(self._directory, self._notes)
-        self._notes.renames = []
+        self._settle()
         self._commit_ts = stored.commit_ts
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
@@ -164,6 +164,7 @@ class JsonlDestination:
 
     def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> JsonlSlotWriter:
         assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+        self._settle()
         with self._opened().transaction() as store:
             stored = store.read()
             if stored is not None and stored.intent not in (None, intent):
@@ -193,9 +194,19 @@ class JsonlDestination:
             store.document.notes = notes.value()
         self._notes, self._commit_ts = notes, intent.until_ts
         crash_point("jsonl.committed")
-        rename_parts(self._directory, renames)
-        self._notes = Notes(current)
+        self._settle()
         remove_parts(self._directory, self._writer(intent).stem)
+
+    def _settle(self) -> None:
+        """Committed parts get their names, and then it is not recorded any more that they must: files that are
+        complete may be moved away, and a start does not miss them. Raises Fenced."""
+        if not self._notes.renames:
+            return
+        with self._opened().transaction() as store:
+            store.hold(self._epoch)
+            rename_parts(self._directory, self._notes.renames)
+            store.document.notes = Notes(self._notes.current).value()
+        self._notes = Notes(self._notes.current)
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -212,6 +223,7 @@ class JsonlDestination:
             wanted = (self._epoch, after_ts, None)
             if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
                 raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+        self._settle()
 
     def _appender(self) -> Appender:
         return Appender(self._directory, self._notes.current, self._rotate_bytes)

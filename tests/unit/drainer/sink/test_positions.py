@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -192,3 +194,36 @@ def test_a_position_is_made_once(tmp_path: Path) -> None:
     document = Document(Stored(1, 1, 1))
     with pytest.raises(PositionMoved):
         DocumentPositionStore(document, "x").create(2)
+
+
+def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine must not take it away with the position that was flushed into it."""
+    synced: list[Path] = []
+    monkeypatch.setattr("drainer.sink.document_position.sync_directory", synced.append)
+    PositionFile(tmp_path / "a" / "b" / "p", OURS).close()
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no other drainer."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("drainer.sink.document_position.fcntl.flock", no_locks)
+    with pytest.raises(DestinationRefused, match=r"No locks available.*a file system with locks"):
+        PositionFile(tmp_path / "p", OURS)
+
+
+@pytest.mark.parametrize("missing", ["notes", "jobs", "chunks", "position"])
+def test_a_file_of_another_version_is_told(tmp_path: Path, missing: str) -> None:
+    """Its checksum is right."""
+    written(tmp_path / "p")
+    body = json.loads((tmp_path / "p").read_text())["body"]
+    del body[missing]
+    text = json.dumps(body, sort_keys=True)
+    (tmp_path / "p").write_text(f'{{"crc": {zlib.crc32(text.encode())}, "body": {text}}}')
+    file = PositionFile(tmp_path / "p", OURS)
+    with pytest.raises(DestinationRefused, match="start the one that wrote it"), file.transaction():
+        pass
+    file.close()

@@ -98,9 +98,12 @@ class DocumentPositionStore:
         if mark is not None and mark.state != DONE:
             del self.document.jobs[job_id]
 
-    def purge_jobs(self, before: int) -> None:
-        jobs = self.document.jobs
-        self.document.jobs = {id_: mark for id_, mark in jobs.items() if id_ >= before or mark.state != DONE}
+    def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        self.document.jobs = {
+            id_: mark
+            for id_, mark in self.document.jobs.items()
+            if id_ >= before or mark.commit_ts >= before_ts or mark.state != DONE
+        }
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
         chunks = self.document.chunks

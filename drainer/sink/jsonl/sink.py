@@ -45,12 +45,11 @@ from drainer.sink.jsonl.files import (
 from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, place_of, slot_of_table
 from drainer.sink.jsonl.section import JsonlSection
 from drainer.sink.jsonl.slot_writer import JsonlSlotWriter
-from drainer.sink.position import DONE, JobMark, Stored, refusal
+from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
 from drainer.sink.settings import SyncerSettings
 
 POSITION: Final = "position.json"
 _STAGE: Final = "write"
-_KEPT_JOBS: Final = 1000
 
 
 def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlDestination:
@@ -144,7 +143,7 @@ class JsonlDestination:
 
         def mark(store: DocumentPositionStore) -> None:
             store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
-            store.purge_jobs(step.job.id - _KEPT_JOBS)
+            purge_old_jobs(store, step.job.id, step.commit_ts)
 
         with self._appender() as appender:
             appender.add(slot, (ddl_line(step),))

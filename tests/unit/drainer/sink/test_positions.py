@@ -12,11 +12,12 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from binlog.cluster import tso
 
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.sqlite import position
 from tests.support.position_suite import AS_IT_WAS, EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
 
@@ -93,11 +94,22 @@ def test_a_file_of_an_earlier_version_goes_on() -> None:
     assert store.read() == AS_IT_WAS
     assert store.job(9) == JobMark(9, DONE, 90)
     store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
-    position.mark_done(store, 9 + position.KEPT_JOBS, 100)
     assert store.read() == OPEN
-    assert store.job(9) is not None
-    position.mark_done(store, 10 + position.KEPT_JOBS, 100)
+
+
+def test_jobs_of_an_earlier_day_are_forgotten_and_no_others() -> None:
+    """One that ran early is asked for again at its own binlog, whatever ids partitions have taken meanwhile."""
+    store = DocumentPositionStore(Document(), "x")
+    begin = tso.compose(1_700_000_000_000, 0)
+    day = tso.compose(86_400_000, 0)
+    store.mark_job(JobMark(9, DONE, begin))
+    purge_old_jobs(store, 50_000, begin + day)
+    assert store.job(9) is not None, "thousands of ids, and not a day"
+    purge_old_jobs(store, 1_009, begin + 2 * day)
+    assert store.job(9) is not None, "days, and not many ids"
+    purge_old_jobs(store, 1_010, begin + day + 1)
     assert store.job(9) is None
+    purge_old_jobs(store, 1, 1)
 
 
 # The file

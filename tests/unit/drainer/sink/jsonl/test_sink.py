@@ -317,3 +317,12 @@ def test_an_old_driver_renames_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         spread(old, 100, 3)
     new.apply(segment(200, 210, 4), 1)
     assert keys_of(tmp_path) == [1, 2, 4]
+
+
+def test_a_job_that_ran_early_is_known_at_its_own_binlog(tmp_path: Path) -> None:
+    """Ids are shared with tables and partitions: one CREATE TABLE in between takes thousands."""
+    destination = opened(tmp_path)
+    for job_id, commit_ts, early in ((5, BEGIN_TS + 5, True), (9000, BEGIN_TS + 6, False)):
+        job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9)
+        destination.ddl(Ddl(job, commit_ts, early, "d", "d", ("x",), "x", 0, ()))
+    assert destination.job_done(5)

@@ -189,23 +189,29 @@ def repair(directory: Path, notes: Notes) -> None:
     Raises DestinationRefused for a file that is shorter than what is committed of it, and DestinationDown where the
     disk refuses."""
     rename_parts(directory, notes.renames)
+    for slot, current in notes.current.items():
+        cut_back(directory, slot, current)
     try:
-        _cut_back(directory, notes)
+        for path in _uncommitted(directory, notes):
+            _log.warning("a file that was not committed is removed", file=str(path))
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise DestinationDown(f"{directory}: {error}") from error
 
 
-def _cut_back(directory: Path, notes: Notes) -> None:
-    for slot, current in notes.current.items():
-        path = directory / file_name(slot, current.number)
+def cut_back(directory: Path, slot: int, current: Current) -> None:
+    """The slot's current file ends where it is recorded, durably. Raises as `repair`."""
+    path = directory / file_name(slot, current.number)
+    try:
         length = path.stat().st_size if path.exists() else 0
         _check_length(path, length, current)
         if length > current.length:
             _log.warning("lines that were not committed are cut off", file=str(path), bytes=length - current.length)
-            os.truncate(path, current.length)
-    for path in _uncommitted(directory, notes):
-        _log.warning("a file that was not committed is removed", file=str(path))
-        path.unlink(missing_ok=True)
+            with path.open("r+b") as file:
+                file.truncate(current.length)
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
 
 
 def _check_length(path: Path, length: int, current: Current) -> None:

@@ -36,6 +36,7 @@ from drainer.sink.jsonl.files import (
     Current,
     Notes,
     check_part,
+    cut_back,
     file_name,
     remove_parts,
     rename_parts,
@@ -190,6 +191,9 @@ class JsonlDestination:
         notes = Notes(current, renames)
         with self._opened().transaction() as store:
             store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+            for slot, before in self._notes.current.items():
+                if current[slot].number > before.number:  # it is complete now, and was perhaps being appended to
+                    cut_back(self._directory, slot, before)
             store.document.notes = notes.value()
         self._notes, self._commit_ts = notes, intent.until_ts
         crash_point("jsonl.committed")

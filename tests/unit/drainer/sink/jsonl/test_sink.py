@@ -326,3 +326,17 @@ def test_a_job_that_ran_early_is_known_at_its_own_binlog(tmp_path: Path) -> None
         job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9)
         destination.ddl(Ddl(job, commit_ts, early, "d", "d", ("x",), "x", 0, ()))
     assert destination.job_done(5)
+
+
+def test_what_an_attempt_left_does_not_become_part_of_a_complete_file(tmp_path: Path) -> None:
+    """Executors' parts follow the file that the driver had begun to append to."""
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, 1), 1)
+    with pytest.raises(DestinationDown):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 90, torn_behind(segment(10, 90, 77))), 1)
+    assert keys_of(tmp_path) == [1, 77]
+    spread(destination, 10, 2)
+    assert keys_of(tmp_path) == [1, 2]
+    destination.close(clean=True)
+    opened(tmp_path)
+    assert keys_of(tmp_path) == [1, 2]

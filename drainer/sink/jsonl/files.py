@@ -39,19 +39,22 @@ class Current:
 
 @dataclass(slots=True)
 class Notes:
-    """What is kept beside the position. `renames`: parts that are committed, and the files they are to be."""
+    """What is kept beside the position. `renames`: parts that are committed, and the files they are to be. `ddls`: a
+    commit_ts, and how many DDLs were written with it; of the last DDL."""
 
     current: dict[int, Current] = field(default_factory=dict)
     renames: list[tuple[str, str]] = field(default_factory=list)
+    ddls: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, notes: dict[str, Any]) -> Notes:
         current = {int(slot): Current(*found) for slot, found in notes.get("current", {}).items()}
-        return cls(current, [(part, name) for part, name in notes.get("renames", [])])
+        commit_ts, count = notes.get("ddls", (0, 0))
+        return cls(current, [(part, name) for part, name in notes.get("renames", [])], (commit_ts, count))
 
     def value(self) -> dict[str, Any]:
         current = {str(slot): [found.number, found.length] for slot, found in sorted(self.current.items())}
-        return {"current": current, "renames": [list(pair) for pair in self.renames]}
+        return {"current": current, "renames": [list(pair) for pair in self.renames], "ddls": list(self.ddls)}
 
 
 def file_name(slot: int, number: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -141,14 +142,17 @@ class JsonlDestination:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._check(self._commit_ts, step.commit_ts)
         slot = slot_of_table(*place_of(step), self._slotting.count)
+        commit_ts, count = self._notes.ddls
+        before = count if commit_ts == step.commit_ts else 0
 
         def mark(store: DocumentPositionStore) -> None:
             store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
             purge_old_jobs(store, step.job.id, step.commit_ts)
 
         with self._appender() as appender:
-            appender.add(slot, (ddl_line(step),))
-            self._record(appender.finish(), self._commit_ts, step.commit_ts, step.job.schema_version, mark)
+            appender.add(slot, (ddl_line(step, before),))
+            ddls = step.commit_ts, before + 1
+            self._record(appender.finish(), self._commit_ts, step.commit_ts, step.job.schema_version, mark, ddls)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         if commit_ts != self._commit_ts:
@@ -188,7 +192,7 @@ class JsonlDestination:
                 number = before.number + 1 if before.length else before.number
                 renames.append((part, file_name(receipt.slot, number)))
                 current[receipt.slot] = Current(number, length)
-        notes = Notes(current, renames)
+        notes = replace(self._notes, current=current, renames=renames)
         with self._opened().transaction() as store:
             store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
             for slot, before in self._notes.current.items():
@@ -208,8 +212,9 @@ class JsonlDestination:
         with self._opened().transaction() as store:
             store.hold(self._epoch)
             rename_parts(self._directory, self._notes.renames)
-            store.document.notes = Notes(self._notes.current).value()
-        self._notes = Notes(self._notes.current)
+            settled = replace(self._notes, renames=[])
+            store.document.notes = settled.value()
+        self._notes = settled
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -238,9 +243,10 @@ class JsonlDestination:
         until_ts: int,
         schema_version: int,
         also: Callable[[DocumentPositionStore], None] = lambda store: None,
+        ddls: tuple[int, int] | None = None,
     ) -> None:
         """Position and lengths, in one."""
-        notes = Notes(current, self._notes.renames)  # of a commit whose files could not be renamed yet
+        notes = replace(self._notes, current=current, ddls=ddls or self._notes.ddls)
         with self._opened().transaction() as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
             also(store)

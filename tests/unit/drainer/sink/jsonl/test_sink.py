@@ -21,7 +21,7 @@ from drainer.schema.steps import Ddl
 from drainer.sink.base import FirstStart, Identity, Intent, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
 from drainer.sink.jsonl.sink import POSITION, JsonlDestination
-from tests.support.jsonl_case import lines_of
+from tests.support.jsonl_case import in_order, lines_of
 from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 
 WHO = Identity(1, "default", "n")
@@ -340,3 +340,21 @@ def test_what_an_attempt_left_does_not_become_part_of_a_complete_file(tmp_path: 
     destination.close(clean=True)
     opened(tmp_path)
     assert keys_of(tmp_path) == [1, 2]
+
+
+def test_ddls_of_one_place_keep_their_order(tmp_path: Path) -> None:
+    """Of several that run early neither ids nor start_ts tell which was first; they may be in several files, and the
+    drainer may have been started again between them."""
+    ran = [(30, 10), (20, 10), (40, 10), (10, 20), (50, 20)]
+    for job_id, after in ran:
+        destination = opened(tmp_path, files=4)
+        job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9, start_ts=BEGIN_TS - job_id)
+        step = Ddl(job, BEGIN_TS + after, True, f"d{job_id}", "", ("x",), "x", 0, ())
+        destination.ddl(step)
+        if job_id == 20:
+            destination.apply(segment(10, 10), 1)
+        destination.close(clean=False)
+    assert len(lines_of(tmp_path)) > 1
+    assert [(line["job_id"], line["place"]) for line in in_order(tmp_path)] == [
+        (30, 0), (20, 1), (40, 2), (10, 0), (50, 1),
+    ]  # fmt: skip

@@ -313,8 +313,10 @@ def test_an_old_driver_renames_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     old._opened().close()
     new = opened(tmp_path)
     new.apply(segment(100, 200, 2), 1)
+    before = (tmp_path / POSITION).read_bytes()
     with pytest.raises(Fenced):
         spread(old, 100, 3)
+    assert (tmp_path / POSITION).read_bytes() == before
     new.apply(segment(200, 210, 4), 1)
     assert keys_of(tmp_path) == [1, 2, 4]
 

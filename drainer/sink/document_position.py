@@ -98,9 +98,12 @@ class DocumentPositionStore:
         if mark is not None and mark.state != DONE:
             del self.document.jobs[job_id]
 
-    def purge_jobs(self, before: int) -> None:
-        jobs = self.document.jobs
-        self.document.jobs = {id_: mark for id_, mark in jobs.items() if id_ >= before or mark.state != DONE}
+    def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        self.document.jobs = {
+            id_: mark
+            for id_, mark in self.document.jobs.items()
+            if id_ >= before or mark.commit_ts >= before_ts or mark.state != DONE
+        }
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
         chunks = self.document.chunks
@@ -147,15 +150,20 @@ class PositionFile:
         """The kernel gives the lock back however the process ends."""
         beside = self.path.with_name(self.path.name + ".lock")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _make_directory(self.path.parent)
             handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DestinationRefused(f"cannot make {beside}: {error}") from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(handle)
             raise LockHeld(f"{self.path} is being written by another drainer (it holds {beside})") from error
+        except OSError as error:
+            os.close(handle)
+            raise DestinationRefused(
+                f"{beside} cannot be locked ({error}): put {self.path} on a file system with locks"
+            ) from error
         return handle
 
     @contextlib.contextmanager
@@ -190,7 +198,12 @@ class PositionFile:
             ) from error
         if owner != (self._identity.cluster_id, self._identity.changefeed):
             raise DestinationRefused(f"{self.path} is the position of changefeed {owner[1]!r} of cluster {owner[0]}")
-        return _document_of(body, self._label)
+        try:
+            return _document_of(body, self._label)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DestinationRefused(
+                f"{self._label} was not written by this version of the drainer ({error!r}): start the one that wrote it"
+            ) from error
 
     def _write(self, document: Document) -> None:
         body = _body_of(document, self._identity)
@@ -209,6 +222,15 @@ class PositionFile:
 
     def close(self) -> None:
         os.close(self._lock)
+
+
+def _make_directory(path: Path) -> None:
+    """With the parents that it needs, durably: a directory that a crash takes away takes its files with it."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -15,12 +15,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+from binlog.cluster import tso
 
 from drainer.sink.base import Intent
 from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 
 DONE = "done"
+KEPT_JOBS: Final = 1000
+KEPT_JOBS_MS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,8 @@ class PositionStore(Protocol):
         """Nothing was done of it. One that is DONE stays."""
         ...
 
-    def purge_jobs(self, before: int) -> None:
-        """Throw away what is DONE below this id."""
+    def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        """Throw away what is DONE, below this id and below this commit_ts."""
         ...
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
@@ -131,6 +135,13 @@ class PositionStore(Protocol):
     def purge_chunks(self, intent: Intent) -> None:
         """Throw away the marks of a finished range, in all stages, and any older ones."""
         ...
+
+
+def purge_old_jobs(store: PositionStore, job_id: int, commit_ts: int) -> None:
+    """After this job. A job that ran early (rule 14) must still be known when its own binlog comes, which is soon; but
+    ids say nothing of that: tables and their partitions take theirs from the same counter, thousands at a time."""
+    before_ts = max(commit_ts - tso.compose(KEPT_JOBS_MS, 0), 0)
+    store.purge_jobs(before=job_id - KEPT_JOBS, before_ts=before_ts)
 
 
 def refusal(store: PositionStore, *, epoch: int, after_ts: int, until_ts: int) -> Fenced | PositionMoved:

@@ -133,9 +133,9 @@ class SqlPositionStore:
         text = f"DELETE FROM {{drainer_ddl}} WHERE {_OURS} AND job_id=? AND state<>?"
         self.tables.execute(text, (*self.tables.key, job_id, DONE))
 
-    def purge_jobs(self, before: int) -> None:
-        text = f"DELETE FROM {{drainer_ddl}} WHERE {_OURS} AND job_id<? AND state=?"
-        self.tables.execute(text, (*self.tables.key, before, DONE))
+    def purge_jobs(self, *, before: int, before_ts: int) -> None:
+        text = f"DELETE FROM {{drainer_ddl}} WHERE {_OURS} AND job_id<? AND commit_ts<? AND state=?"
+        self.tables.execute(text, (*self.tables.key, before, before_ts, DONE))
 
     def open_chunks(self, *, epoch: int, intent: Intent, stage: str) -> None:
         """Waits for open transactions of older attempts: they commit before this and are seen, or find no row

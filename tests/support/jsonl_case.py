@@ -135,7 +135,8 @@ def in_order(directory: Path) -> list[Line]:
 
 def place(line: Line) -> tuple[int, int, int, int]:
     """A DDL stands behind what has its commit_ts: one that runs early has that of the row before it."""
-    return line["commit_ts"], line["kind"] == "ddl", line.get("job_id", 0) or line["start_ts"], line["place"]
+    is_ddl = line["kind"] == "ddl"
+    return line["commit_ts"], is_ddl, 0 if is_ddl else line["start_ts"], line["place"]
 
 
 def recorded(directory: Path) -> Line:

@@ -210,14 +210,14 @@ class PositionSuite:
     def test_old_jobs_that_are_done_are_purged(self, place: Place) -> None:
         for identity in FEEDS:
             with place(identity) as store:
-                for job_id, state in ((8, DONE), (9, "running"), (10, DONE)):
-                    store.mark_job(JobMark(job_id, state, 100))
+                for job_id, state, commit_ts in ((7, DONE, 100), (8, DONE, 99), (9, "running", 99), (10, DONE, 99)):
+                    store.mark_job(JobMark(job_id, state, commit_ts))
         with place(OURS) as store:
-            store.purge_jobs(10)
+            store.purge_jobs(before=10, before_ts=100)
         for identity in FEEDS:
             with place(identity) as store:
-                there = [job_id for job_id in (8, 9, 10) if store.job(job_id) is not None]
-                assert there == ([9, 10] if identity == OURS else [8, 9, 10])
+                there = [job_id for job_id in (7, 8, 9, 10) if store.job(job_id) is not None]
+                assert there == ([7, 9, 10] if identity == OURS else [7, 8, 9, 10])
 
     # Chunks of slots
 

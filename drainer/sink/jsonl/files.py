@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -39,19 +39,22 @@ class Current:
 
 @dataclass(slots=True)
 class Notes:
-    """What is kept beside the position. `renames`: parts that are committed, and the files they are to be."""
+    """What is kept beside the position. `renames`: parts that are committed, and the files they are to be. `ddls`: a
+    commit_ts, and how many DDLs were written with it; of the last DDL."""
 
     current: dict[int, Current] = field(default_factory=dict)
     renames: list[tuple[str, str]] = field(default_factory=list)
+    ddls: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, notes: dict[str, Any]) -> Notes:
         current = {int(slot): Current(*found) for slot, found in notes.get("current", {}).items()}
-        return cls(current, [(part, name) for part, name in notes.get("renames", [])])
+        commit_ts, count = notes.get("ddls", (0, 0))
+        return cls(current, [(part, name) for part, name in notes.get("renames", [])], (commit_ts, count))
 
     def value(self) -> dict[str, Any]:
         current = {str(slot): [found.number, found.length] for slot, found in sorted(self.current.items())}
-        return {"current": current, "renames": [list(pair) for pair in self.renames]}
+        return {"current": current, "renames": [list(pair) for pair in self.renames], "ddls": list(self.ddls)}
 
 
 def file_name(slot: int, number: int) -> str:
@@ -67,16 +70,19 @@ class Appender:
         self._current = current
         self._rotate_bytes = rotate_bytes
         self._open: dict[int, tuple[Current, BinaryIO]] = {}
-        self._stack = ExitStack()
+        self._files: list[BinaryIO] = []
 
     def __enter__(self) -> Appender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        """What `finish` has not flushed is not wanted, so a disk that refuses it hides no other error."""
+        for file in self._files:
+            with suppress(OSError):
+                file.close()
 
     def add(self, slot: int, lines: Iterable[bytes]) -> None:
-        """Raises DestinationDown where the disk refuses."""
+        """Raises DestinationDown where the disk refuses, and DestinationRefused where committed bytes are gone."""
         try:
             current, file = self._open.get(slot) or self._opened(slot)
             data = b"".join(lines)
@@ -91,7 +97,9 @@ class Appender:
             current = Current(current.number + 1)
         path = self._directory / file_name(slot, current.number)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        file = self._stack.enter_context(os.fdopen(handle, "r+b"))
+        file = os.fdopen(handle, "r+b")
+        self._files.append(file)
+        _check_length(path, os.fstat(handle).st_size, current)  # or truncate would fill it up with zeros
         file.truncate(current.length)  # what an attempt before left, of this life or of another
         file.seek(current.length)
         return current, file
@@ -111,12 +119,15 @@ class Appender:
 
 
 def write_parts(directory: Path, stem: str, lines: Iterable[bytes], rotate_bytes: int) -> list[tuple[str, int]]:
-    """Lines as durable parts, (name, length) of each, whose names nobody else has."""
+    """Lines as durable parts, (name, length) of each, whose names nobody else has. Where the disk refuses one, none is
+    left on it: attempts follow one another, and a disk that is full must not become fuller. Raises DestinationDown."""
     found: list[tuple[str, int]] = []
+    begun: list[Path] = []
     try:
         for data in _cut(lines, rotate_bytes):
             name = f"{stem}-{len(found)}-{uuid.uuid4().hex}{PART}"
-            with (directory / name).open("xb") as file:
+            begun.append(directory / name)
+            with begun[-1].open("xb") as file:
                 file.write(data)
                 crash_point("jsonl.part_written")
                 file.flush()
@@ -124,6 +135,7 @@ def write_parts(directory: Path, stem: str, lines: Iterable[bytes], rotate_bytes
             found.append((name, len(data)))
         sync_directory(directory)
     except OSError as error:
+        _remove(begun)
         raise DestinationDown(f"{directory}: {error}") from error
     return found
 
@@ -177,28 +189,54 @@ def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
 def repair(directory: Path, notes: Notes) -> None:
     """What a crash left: committed parts get their names, all others go, and current files end where it is recorded.
 
-    Raises DestinationRefused for a file that is shorter than what is committed of it."""
+    Raises DestinationRefused for a file that is shorter than what is committed of it, and DestinationDown where the
+    disk refuses."""
     rename_parts(directory, notes.renames)
     for slot, current in notes.current.items():
-        path = directory / file_name(slot, current.number)
+        cut_back(directory, slot, current)
+    try:
+        for path in _uncommitted(directory, notes):
+            _log.warning("a file that was not committed is removed", file=str(path))
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
+
+
+def cut_back(directory: Path, slot: int, current: Current) -> None:
+    """The slot's current file ends where it is recorded, durably. Raises as `repair`."""
+    path = directory / file_name(slot, current.number)
+    try:
         length = path.stat().st_size if path.exists() else 0
-        if length < current.length:
-            raise DestinationRefused(
-                f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory "
-                f"and start anew"
-            )
+        _check_length(path, length, current)
         if length > current.length:
             _log.warning("lines that were not committed are cut off", file=str(path), bytes=length - current.length)
-            os.truncate(path, current.length)
-    for path in _uncommitted(directory, notes):
-        _log.warning("a file that was not committed is removed", file=str(path))
-        path.unlink(missing_ok=True)
+            with path.open("r+b") as file:
+                file.truncate(current.length)
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
+
+
+def _check_length(path: Path, length: int, current: Current) -> None:
+    if length < current.length:
+        raise DestinationRefused(
+            f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory and "
+            f"start anew"
+        )
 
 
 def remove_parts(directory: Path, stem: str) -> None:
     """What attempts that lost have left of a batch that is committed."""
-    for path in directory.glob(f"*-{stem}-*{PART}"):
-        path.unlink(missing_ok=True)
+    _remove(directory.glob(f"*-{stem}-*{PART}"))
+
+
+def _remove(parts: Iterable[Path]) -> None:
+    """What cannot be removed is in nobody's way, and the next start tries again."""
+    try:
+        for path in parts:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("a part that is not committed is left where it is", error=str(error))
 
 
 def slot_files(directory: Path) -> dict[Path, tuple[int, int]]:

@@ -63,13 +63,13 @@ def lines_in_order(segment: ChangeSegment) -> Iterator[bytes]:
         yield made[of][row]
 
 
-def ddl_line(step: Ddl) -> bytes:
-    """`place` 0: nothing else has its commit_ts."""
+def ddl_line(step: Ddl, place: int) -> bytes:
+    """`place`: how many DDLs with its commit_ts are before it; those that run early share one."""
     schema, table = place_of(step)
     line = {
         "commit_ts": step.commit_ts,
         "start_ts": step.job.start_ts,
-        "place": 0,
+        "place": place,
         "kind": "ddl",
         "schema": schema,
         "table": table,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -36,6 +37,7 @@ from drainer.sink.jsonl.files import (
     Current,
     Notes,
     check_part,
+    cut_back,
     file_name,
     remove_parts,
     rename_parts,
@@ -45,12 +47,11 @@ from drainer.sink.jsonl.files import (
 from drainer.sink.jsonl.lines import ByTable, ddl_line, lines_by_slot, place_of, slot_of_table
 from drainer.sink.jsonl.section import JsonlSection
 from drainer.sink.jsonl.slot_writer import JsonlSlotWriter
-from drainer.sink.position import DONE, JobMark, Stored, refusal
+from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs, refusal
 from drainer.sink.settings import SyncerSettings
 
 POSITION: Final = "position.json"
 _STAGE: Final = "write"
-_KEPT_JOBS: Final = 1000
 
 
 def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlDestination:
@@ -112,7 +113,7 @@ class JsonlDestination:
             self._epoch = store.take_epoch(stored.epoch, identity.node_id)
             self._notes = Notes.of(store.document.notes)
         repair(self._directory, self._notes)
-        self._notes.renames = []
+        self._settle()
         self._commit_ts = stored.commit_ts
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
@@ -141,14 +142,17 @@ class JsonlDestination:
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
         self._check(self._commit_ts, step.commit_ts)
         slot = slot_of_table(*place_of(step), self._slotting.count)
+        commit_ts, count = self._notes.ddls
+        before = count if commit_ts == step.commit_ts else 0
 
         def mark(store: DocumentPositionStore) -> None:
             store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
-            store.purge_jobs(step.job.id - _KEPT_JOBS)
+            purge_old_jobs(store, step.job.id, step.commit_ts)
 
         with self._appender() as appender:
-            appender.add(slot, (ddl_line(step),))
-            self._record(appender.finish(), self._commit_ts, step.commit_ts, step.job.schema_version, mark)
+            appender.add(slot, (ddl_line(step, before),))
+            ddls = step.commit_ts, before + 1
+            self._record(appender.finish(), self._commit_ts, step.commit_ts, step.job.schema_version, mark, ddls)
 
     def advance(self, commit_ts: int, schema_version: int) -> None:
         if commit_ts != self._commit_ts:
@@ -164,6 +168,7 @@ class JsonlDestination:
 
     def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> JsonlSlotWriter:
         assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+        self._settle()
         with self._opened().transaction() as store:
             stored = store.read()
             if stored is not None and stored.intent not in (None, intent):
@@ -187,15 +192,29 @@ class JsonlDestination:
                 number = before.number + 1 if before.length else before.number
                 renames.append((part, file_name(receipt.slot, number)))
                 current[receipt.slot] = Current(number, length)
-        notes = Notes(current, renames)
+        notes = replace(self._notes, current=current, renames=renames)
         with self._opened().transaction() as store:
             store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
+            for slot, before in self._notes.current.items():
+                if current[slot].number > before.number:  # it is complete now, and was perhaps being appended to
+                    cut_back(self._directory, slot, before)
             store.document.notes = notes.value()
         self._notes, self._commit_ts = notes, intent.until_ts
         crash_point("jsonl.committed")
-        rename_parts(self._directory, renames)
-        self._notes = Notes(current)
+        self._settle()
         remove_parts(self._directory, self._writer(intent).stem)
+
+    def _settle(self) -> None:
+        """Committed parts get their names, and then it is not recorded any more that they must: files that are
+        complete may be moved away, and a start does not miss them. Raises Fenced."""
+        if not self._notes.renames:
+            return
+        with self._opened().transaction() as store:
+            store.hold(self._epoch)
+            rename_parts(self._directory, self._notes.renames)
+            settled = replace(self._notes, renames=[])
+            store.document.notes = settled.value()
+        self._notes = settled
 
     def interrupt(self) -> None:
         """Nothing here waits."""
@@ -212,6 +231,7 @@ class JsonlDestination:
             wanted = (self._epoch, after_ts, None)
             if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
                 raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+        self._settle()
 
     def _appender(self) -> Appender:
         return Appender(self._directory, self._notes.current, self._rotate_bytes)
@@ -223,9 +243,10 @@ class JsonlDestination:
         until_ts: int,
         schema_version: int,
         also: Callable[[DocumentPositionStore], None] = lambda store: None,
+        ddls: tuple[int, int] | None = None,
     ) -> None:
         """Position and lengths, in one."""
-        notes = Notes(current, self._notes.renames)  # of a commit whose files could not be renamed yet
+        notes = replace(self._notes, current=current, ddls=ddls or self._notes.ddls)
         with self._opened().transaction() as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
             also(store)

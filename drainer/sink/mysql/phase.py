@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.position import Stored
+
 
 class Phase(StrEnum):
     """A batch starts DIRECT; when an untouched row stands in the way of a unique key it goes through DELETE and INSERT,
@@ -12,3 +15,14 @@ class Phase(StrEnum):
     DIRECT = "direct"
     DELETE = "delete"
     INSERT = "insert"
+
+
+def phase_of(stored: Stored, label: str) -> Phase:
+    """Of the open range. Raises DestinationRefused."""
+    try:
+        return Phase(stored.stage)
+    except ValueError:
+        raise DestinationRefused(
+            f"{label}: the open range in drainer_position has the phase {stored.stage!r}, which this version of "
+            f"the drainer has not: start the one that wrote it once, to finish it"
+        ) from None

@@ -95,7 +95,7 @@ class _Tables:
         tables = {
             name: self.changefeed.table(name).decode() for name in ("drainer_position", "drainer_mark", "drainer_ddl")
         }
-        first, *rest = text.format_map(tables).encode().split(b"?")
+        first, *rest = (piece.format_map(tables).encode() for piece in text.split("?"))
         pieces = [first]
         for value, piece in zip(values, rest, strict=True):
             pieces += (self._literal(value), piece)

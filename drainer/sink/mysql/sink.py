@@ -35,7 +35,7 @@ from drainer.sink.mysql.ddl import recycle_plan
 from drainer.sink.mysql.ddl.recycle_bin import RecycleBin
 from drainer.sink.mysql.ddl.runner import DdlRunner
 from drainer.sink.mysql.fenced_session import Driver
-from drainer.sink.mysql.phase import Phase
+from drainer.sink.mysql.phase import Phase, phase_of
 from drainer.sink.mysql.rows import loader
 from drainer.sink.mysql.rows.examine import MySQLExaminer
 from drainer.sink.mysql.rows.format import SQL_TEXT
@@ -221,7 +221,7 @@ class MySQLDestination:
                     f"{driver.changefeed.label}: range {stored.intent} is open and must be finished as it was cut, "
                     f"not {intent}"
                 )
-            phase, ahead = Phase(stored.stage), None  # an open intent has them
+            phase, ahead = phase_of(stored, driver.changefeed.label), None  # an open intent has them
         return self._open_phase(intent, phase, ahead)
 
     def _open_phase(self, intent: Intent, phase: Phase, ahead: SegmentWork | None = None) -> MySQLSlotWriter:
@@ -242,7 +242,7 @@ class MySQLDestination:
         """A receipt's `detail` names the table and key that stopped the phase DIRECT."""
         driver = self._open()
         stored = driver.patiently("open range", lambda session: driver.store(session).read())
-        phase = Phase(stored.stage) if stored and stored.intent else Phase.DIRECT
+        phase = phase_of(stored, driver.changefeed.label) if stored and stored.intent else Phase.DIRECT
         if phase is Phase.DIRECT and any(receipt.detail for receipt in receipts):
             return self._open_phase(intent, Phase.DELETE)
         if phase is Phase.DELETE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from drainer.sink.base import Identity
-from drainer.sink.position import DONE, JobMark, PositionStore
+from drainer.sink.position import DONE, JobMark, PositionStore, purge_old_jobs
 from drainer.sink.sql_position import SqlPositionStore, Value
 from drainer.sink.sqlite.layout import quote, table_name
 
@@ -16,7 +16,6 @@ POSITION: Final = quote(table_name("tidb_binlog", "drainer_position"))
 MARKS: Final = quote(table_name("tidb_binlog", "drainer_mark"))
 JOBS: Final = quote(table_name("tidb_binlog", "drainer_ddl"))
 _NAMES: Final = {"drainer_position": POSITION, "drainer_mark": MARKS, "drainer_ddl": JOBS}
-KEPT_JOBS: Final = 1000
 
 _TABLES: Final = (
     f"CREATE TABLE IF NOT EXISTS {POSITION} (cluster_id INTEGER NOT NULL, changefeed TEXT NOT NULL, "
@@ -82,4 +81,4 @@ def create_tables(connection: sqlite3.Connection) -> None:
 def mark_done(store: PositionStore, job_id: int, commit_ts: int) -> None:
     """A job's statements are in the same transaction, so it is never half-way."""
     store.mark_job(JobMark(job_id, DONE, commit_ts))
-    store.purge_jobs(job_id - KEPT_JOBS)
+    purge_old_jobs(store, job_id, commit_ts)

@@ -28,7 +28,7 @@ from drainer.sink.mysql.ddl.server import Server
 from drainer.sink.mysql.ddl.translate import CREATES, why_not
 from drainer.sink.mysql.fenced_session import Driver, run_transaction
 from drainer.sink.mysql.rows.statements import quote
-from drainer.sink.position import DONE, JobMark
+from drainer.sink.position import DONE, JobMark, purge_old_jobs
 
 _log = get_logger(__name__)
 
@@ -48,7 +48,6 @@ _ALREADY: Final[Mapping[int, frozenset[int]]] = {
     ActionType.DROP_COLUMN: frozenset({1091}),
     ActionType.DROP_FOREIGN_KEY: frozenset({1091}),
 }
-_KEPT_JOBS: Final = 1000
 
 
 class DdlRunner:
@@ -278,7 +277,7 @@ class DdlRunner:
                 schema_version=plan.schema_version,
             )
             self._write(session, replace(plan, before=None), DONE)
-            self._purge(session, plan.job_id)
+            purge_old_jobs(store, plan.job_id, plan.commit_ts)
 
         run_transaction(session, body, self._what(plan), before="sink.before_commit", after="sink.after_commit")
 
@@ -291,10 +290,6 @@ class DdlRunner:
 
     def _forget(self, job_id: int) -> None:
         self._driver.store(self._driver.session()).forget_job(job_id)
-
-    def _purge(self, session: Session, job_id: int) -> None:
-        """Job ids grow; an early job's own binlog is never this many jobs behind."""
-        self._driver.store(session).purge_jobs(job_id - _KEPT_JOBS)
 
     def _database_collation(self, schema: str) -> str:
         session = self._driver.session()

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from binlog.cluster import tso
 
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, PositionFile, label_of
 from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
-from drainer.sink.position import DONE, JobMark, PositionStore, Stored
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored, purge_old_jobs
 from drainer.sink.sqlite import position
 from tests.support.position_suite import AS_IT_WAS, EPOCH, INTENT, OPEN, OURS, Place, PositionSuite
 
@@ -91,11 +94,22 @@ def test_a_file_of_an_earlier_version_goes_on() -> None:
     assert store.read() == AS_IT_WAS
     assert store.job(9) == JobMark(9, DONE, 90)
     store.write_intent(epoch=EPOCH, intent=INTENT, stage="direct")
-    position.mark_done(store, 9 + position.KEPT_JOBS, 100)
     assert store.read() == OPEN
-    assert store.job(9) is not None
-    position.mark_done(store, 10 + position.KEPT_JOBS, 100)
+
+
+def test_jobs_of_an_earlier_day_are_forgotten_and_no_others() -> None:
+    """One that ran early is asked for again at its own binlog, whatever ids partitions have taken meanwhile."""
+    store = DocumentPositionStore(Document(), "x")
+    begin = tso.compose(1_700_000_000_000, 0)
+    day = tso.compose(86_400_000, 0)
+    store.mark_job(JobMark(9, DONE, begin))
+    purge_old_jobs(store, 50_000, begin + day)
+    assert store.job(9) is not None, "thousands of ids, and not a day"
+    purge_old_jobs(store, 1_009, begin + 2 * day)
+    assert store.job(9) is not None, "days, and not many ids"
+    purge_old_jobs(store, 1_010, begin + day + 1)
     assert store.job(9) is None
+    purge_old_jobs(store, 1, 1)
 
 
 # The file
@@ -192,3 +206,36 @@ def test_a_position_is_made_once(tmp_path: Path) -> None:
     document = Document(Stored(1, 1, 1))
     with pytest.raises(PositionMoved):
         DocumentPositionStore(document, "x").create(2)
+
+
+def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine must not take it away with the position that was flushed into it."""
+    synced: list[Path] = []
+    monkeypatch.setattr("drainer.sink.document_position.sync_directory", synced.append)
+    PositionFile(tmp_path / "a" / "b" / "p", OURS).close()
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no other drainer."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("drainer.sink.document_position.fcntl.flock", no_locks)
+    with pytest.raises(DestinationRefused, match=r"No locks available.*a file system with locks"):
+        PositionFile(tmp_path / "p", OURS)
+
+
+@pytest.mark.parametrize("missing", ["notes", "jobs", "chunks", "position"])
+def test_a_file_of_another_version_is_told(tmp_path: Path, missing: str) -> None:
+    """Its checksum is right."""
+    written(tmp_path / "p")
+    body = json.loads((tmp_path / "p").read_text())["body"]
+    del body[missing]
+    text = json.dumps(body, sort_keys=True)
+    (tmp_path / "p").write_text(f'{{"crc": {zlib.crc32(text.encode())}, "body": {text}}}')
+    file = PositionFile(tmp_path / "p", OURS)
+    with pytest.raises(DestinationRefused, match="start the one that wrote it"), file.transaction():
+        pass
+    file.close()

@@ -174,10 +174,10 @@ def test_a_ddl_is_a_line_of_its_table() -> None:
     info = table([("id", INT)], handle="id", name="t")
     job = Job(5, ActionType.CREATE_TABLE, schema_version=9, start_ts=BEGIN_TS - 9)
     change = TableChange(None, Located(info.id, "d", info))
-    line = json.loads(ddl_line(Ddl(job, BEGIN_TS, True, "d", "d", ("x",), "x\n/* é */", 0, (change,))))
+    line = json.loads(ddl_line(Ddl(job, BEGIN_TS, True, "d", "d", ("x",), "x\n/* é */", 0, (change,)), 3))
     assert line == {
-        "commit_ts": BEGIN_TS, "start_ts": BEGIN_TS - 9, "place": 0, "kind": "ddl", "schema": "d", "table": "t",
+        "commit_ts": BEGIN_TS, "start_ts": BEGIN_TS - 9, "place": 3, "kind": "ddl", "schema": "d", "table": "t",
         "job_id": 5, "early": True, "query": "x\n/* é */", "sql": ["x"],
     }  # fmt: skip
-    of_database = json.loads(ddl_line(Ddl(job, BEGIN_TS, False, "d", "", ("x",), "x", BEGIN_TS, ())))
+    of_database = json.loads(ddl_line(Ddl(job, BEGIN_TS, False, "d", "", ("x",), "x", BEGIN_TS, ()), 0))
     assert (of_database["schema"], of_database["table"]) == ("d", "")

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from drainer.schema.steps import Ddl
 from drainer.sink.base import FirstStart, Identity, Intent, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
 from drainer.sink.jsonl.sink import POSITION, JsonlDestination
-from tests.support.jsonl_case import lines_of
+from tests.support.jsonl_case import in_order, lines_of
 from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 
 WHO = Identity(1, "default", "n")
@@ -42,6 +44,31 @@ def segment(after: int, until: int, *keys: int) -> ChangeSegment:
 
 def keys_of(directory: Path) -> list[int]:
     return [line["new"]["id"] for lines in lines_of(directory).values() for line in lines]
+
+
+@contextmanager
+def full_disk(file_bytes: int) -> Iterator[None]:
+    """A file takes so many bytes and no more, which the kernel tells as a write's error as it does of a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def refuses(*_: object) -> None:
+    raise DestinationDown("no space")
+
+
+def torn_behind(*whole: ChangeSegment) -> Callable[..., Iterator[ChangeSegment]]:
+    """Pieces of a transaction whose pump is lost."""
+
+    def works(*_: object) -> Iterator[ChangeSegment]:
+        yield from whole
+        raise DestinationDown("the pump is gone")
+
+    return works
 
 
 def test_what_raises_in_the_middle_of_a_transaction_leaves_nothing(tmp_path: Path) -> None:
@@ -148,9 +175,6 @@ def test_a_renaming_that_failed_is_made_up_for(tmp_path: Path, monkeypatch: pyte
     destination = opened(tmp_path)
     receipt = destination.begin(INTENT).write(0, segment(0, 100, 1))
 
-    def refuses(*_: object) -> None:
-        raise DestinationDown("no space")
-
     monkeypatch.setattr("drainer.sink.jsonl.sink.rename_parts", refuses)
     with pytest.raises(DestinationDown):
         destination.commit(INTENT, [receipt], 1)
@@ -191,3 +215,148 @@ def test_what_cannot_be_opened_holds_no_lock(tmp_path: Path) -> None:
         with pytest.raises(DestinationRefused, match=r"is there, and position\.json is not"):
             opened(tmp_path)
     assert (tmp_path / "000-000000000.jsonl").read_text() == "of another time\n"
+
+
+def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    """Not even what the driver could not flush hides the error."""
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, 1), 1)
+    with full_disk(500), pytest.raises(DestinationDown, match="File too large"):
+        destination.apply(segment(10, 90, *range(2, 40)), 1)
+    with full_disk(500), pytest.raises(DestinationDown, match="the pump is gone"):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 90, torn_behind(segment(10, 90, *range(2, 9)))), 1)
+    assert destination.commit_ts == BEGIN_TS + 10
+    destination.apply(segment(10, 90, 2, 3), 1)
+    assert keys_of(tmp_path) == [1, 2, 3]
+
+
+def test_an_executor_whose_disk_is_full_leaves_no_part(tmp_path: Path) -> None:
+    """Spark tries again, and each attempt would fill the disk further."""
+    writer = opened(tmp_path, rotate_bytes=700).begin(INTENT)
+    with full_disk(400), pytest.raises(DestinationDown, match="File too large"):
+        writer.write(0, segment(0, 100, *range(1, 10)))
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_current_file_that_is_gone_is_not_filled_up(tmp_path: Path) -> None:
+    """Moved away or cut while the drainer runs: zeros in its place would be lines lost in silence."""
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, 1), 1)
+    path = tmp_path / "000-000000000.jsonl"
+    data = path.read_bytes()
+    path.unlink()
+    with pytest.raises(DestinationRefused, match=f"has 0 bytes, and {len(data)} are committed"):
+        destination.apply(segment(10, 20, 2), 1)
+    path.write_bytes(data)
+    destination.apply(segment(10, 20, 2), 1)
+    assert keys_of(tmp_path) == [1, 2]
+
+
+def spread(destination: JsonlDestination, after: int, *keys: int) -> None:
+    intent = replace(INTENT, after_ts=BEGIN_TS + after, until_ts=BEGIN_TS + after + 100)
+    receipt = destination.begin(intent).write(0, segment(after, after + 100, *keys))
+    assert destination.commit(intent, [receipt], 1) is None
+
+
+@pytest.mark.parametrize("then", ["apply", "spread"])
+def test_what_follows_a_renaming_that_failed_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Of the same life: neither is the committed part forgotten, nor what is appended behind it."""
+    destination = opened(tmp_path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("drainer.sink.jsonl.sink.rename_parts", refuses)
+        with pytest.raises(DestinationDown):
+            spread(destination, 0, 1)
+    if then == "apply":
+        destination.apply(segment(100, 200, 2), 1)
+    else:
+        spread(destination, 100, 2)
+    destination.close(clean=True)
+    opened(tmp_path).close(clean=True)
+    assert keys_of(tmp_path) == [1, 2]
+
+
+def test_complete_files_may_be_moved_away_at_once(tmp_path: Path) -> None:
+    """As docs/jsonl.md says, whatever wrote them last."""
+    destination = opened(tmp_path, rotate_bytes=100)
+    spread(destination, 0, 1, 2, 3)
+    destination.close(clean=False)
+    *complete, current = sorted(tmp_path.glob("*.jsonl"))
+    assert complete
+    for path in complete:
+        path.unlink()
+    again = opened(tmp_path, rotate_bytes=100)
+    assert again.commit_ts == BEGIN_TS + 100
+    assert sorted(tmp_path.glob("*.jsonl")) == [current]
+
+
+def test_so_may_those_that_a_start_gave_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = opened(tmp_path, rotate_bytes=100)
+    with monkeypatch.context() as patched, pytest.raises(DestinationDown):
+        patched.setattr("drainer.sink.jsonl.sink.rename_parts", refuses)
+        spread(destination, 0, 1, 2, 3)
+    destination.close(clean=False)
+    opened(tmp_path).close(clean=False)
+    for path in sorted(tmp_path.glob("*.jsonl"))[:-1]:
+        path.unlink()
+    assert opened(tmp_path).commit_ts == BEGIN_TS + 100
+
+
+def test_an_old_driver_renames_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new one has done so, and goes on in those files."""
+    old = opened(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(DestinationDown):
+        patched.setattr("drainer.sink.jsonl.sink.rename_parts", refuses)
+        spread(old, 0, 1)
+    old._opened().close()
+    new = opened(tmp_path)
+    new.apply(segment(100, 200, 2), 1)
+    before = (tmp_path / POSITION).read_bytes()
+    with pytest.raises(Fenced):
+        spread(old, 100, 3)
+    assert (tmp_path / POSITION).read_bytes() == before
+    new.apply(segment(200, 210, 4), 1)
+    assert keys_of(tmp_path) == [1, 2, 4]
+
+
+def test_a_job_that_ran_early_is_known_at_its_own_binlog(tmp_path: Path) -> None:
+    """Ids are shared with tables and partitions: one CREATE TABLE in between takes thousands."""
+    destination = opened(tmp_path)
+    for job_id, commit_ts, early in ((5, BEGIN_TS + 5, True), (9000, BEGIN_TS + 6, False)):
+        job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9)
+        destination.ddl(Ddl(job, commit_ts, early, "d", "d", ("x",), "x", 0, ()))
+    assert destination.job_done(5)
+
+
+def test_what_an_attempt_left_does_not_become_part_of_a_complete_file(tmp_path: Path) -> None:
+    """Executors' parts follow the file that the driver had begun to append to."""
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, 1), 1)
+    with pytest.raises(DestinationDown):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 90, torn_behind(segment(10, 90, 77))), 1)
+    assert keys_of(tmp_path) == [1, 77]
+    spread(destination, 10, 2)
+    assert keys_of(tmp_path) == [1, 2]
+    destination.close(clean=True)
+    opened(tmp_path)
+    assert keys_of(tmp_path) == [1, 2]
+
+
+def test_ddls_of_one_place_keep_their_order(tmp_path: Path) -> None:
+    """Of several that run early neither ids nor start_ts tell which was first; they may be in several files, and the
+    drainer may have been started again between them."""
+    ran = [(30, 10), (20, 10), (40, 10), (10, 20), (50, 20)]
+    for job_id, after in ran:
+        destination = opened(tmp_path, files=4)
+        job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9, start_ts=BEGIN_TS - job_id)
+        step = Ddl(job, BEGIN_TS + after, True, f"d{job_id}", "", ("x",), "x", 0, ())
+        destination.ddl(step)
+        if job_id == 20:
+            destination.apply(segment(10, 10), 1)
+        destination.close(clean=False)
+    assert len(lines_of(tmp_path)) > 1
+    assert [(line["job_id"], line["place"]) for line in in_order(tmp_path)] == [
+        (30, 0), (20, 1), (40, 2), (10, 0), (50, 1),
+    ]  # fmt: skip

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from binlog.runtime.log import get_logger
+
 Work = Callable[[], None]
+
+_log = get_logger(__name__)
 
 
 class Applier:
@@ -46,6 +50,9 @@ class Applier:
                 work()
             except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
                 done.set_exception(error)
-                failed()
+                try:
+                    failed()
+                except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever
+                    _log.warning("what ends a failed batch's query failed", error=str(another))
             else:
                 done.set_result(None)

@@ -45,14 +45,16 @@ class Applier:
 
     def _run(self) -> None:
         while True:
-            work, failed, done = self._works.get()
+            self._carry_out(*self._works.get())  # what is done is not referred to: Spark keeps a batch's files while it is
+
+    def _carry_out(self, work: Work, failed: Callable[[], None], done: Future[None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
+            done.set_exception(error)
             try:
-                work()
-            except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
-                done.set_exception(error)
-                try:
-                    failed()
-                except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever
-                    _log.warning("what ends a failed batch's query failed", error=str(another))
-            else:
-                done.set_result(None)
+                failed()
+            except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever
+                _log.warning("the query of a failed batch cannot be stopped", error=str(another))
+        else:
+            done.set_result(None)

@@ -116,8 +116,8 @@ class Scheduler:
 
     def for_query(self) -> QueryPlanner:
         """For a query that begins at the position: nothing is being applied, and the queries before it are over."""
-        self._begun = None
         self._query = QueryPlanner(self)
+        self._begun = self._plan = None
         return self._query
 
     def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:

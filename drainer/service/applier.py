@@ -45,7 +45,8 @@ class Applier:
 
     def _run(self) -> None:
         while True:
-            self._carry_out(*self._works.get())  # what is done is not referred to: Spark keeps a batch's files while it is
+            # In a call, so that work that is done is not referred to: Spark keeps a batch's files for as long.
+            self._carry_out(*self._works.get())
 
     def _carry_out(self, work: Work, failed: Callable[[], None], done: Future[None]) -> None:
         try:

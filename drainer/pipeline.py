@@ -30,6 +30,8 @@ from drainer.row.transaction_pieces import PIECE_BYTES_MAX
 from drainer.schema.view import SchemaView
 from drainer.sink.base import AnySink, Intent
 
+STOP_LOOK_S = 0.2
+
 _log = get_logger(__name__)
 
 
@@ -116,14 +118,17 @@ class Pipeline:
         depends on nothing but the schema. Applies nothing. Raises NotSpread and what reading and decoding raise."""
         if plan.fold is None or self._stop.is_set():
             return
-        with _failures_reported():
-            self._spreading.read(plan, feed)
+        self._spreading.read(plan, feed)
+
+    def read_failed(self, error: BaseException) -> None:
+        """Show what `read` raised on the status page. Only when it is known that it was no consequence of another
+        error: where the batch before fails, reading is cut off."""
+        if not isinstance(error, Stopped):
+            FAILURES.failed("batch", error, tries=TRIES_REPORTED)
 
     def run(self, plan: Plan, feed: MicroBatch) -> None:
         """Apply a whole batch. Raises BatchRefused, Stopped, and what the destination and the schema raise."""
-        with self._lock:
-            if self._stop.is_set():
-                raise Stopped("stopped before the batch began")
+        with self._turn():
             self._check_start(plan)
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
@@ -140,6 +145,19 @@ class Pipeline:
                 seconds=round(time.monotonic() - begin_s, 3),
                 until_ts=plan.until_ts,
             )
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The lock, but not behind `quiet`: who holds that stops the query, which does not end before its batch."""
+        while not self._lock.acquire(timeout=STOP_LOOK_S):
+            if self._stop.is_set():
+                raise Stopped("stopped before the batch began")
+        try:
+            if self._stop.is_set():
+                raise Stopped("stopped before the batch began")
+            yield
+        finally:
+            self._lock.release()
 
     def _run(self, plan: Plan, feed: MicroBatch) -> Mode:
         """Apply the batch; returns the mode that was used."""
@@ -165,8 +183,11 @@ class Pipeline:
             self.progress.batch_since_s = 0.0
 
     def advance(self, commit_ts: int) -> None:
-        """Advance the position to `commit_ts`; there is nothing to apply up to it."""
+        """Advance the position to `commit_ts`; there is nothing to apply up to it. A position never goes back: what
+        lies above it would be applied twice."""
         with self._lock:
+            if commit_ts < self.progress.position_ts:
+                return
             self._destination.advance(commit_ts, self._supply.schema.applied_version)
             self.progress.position_ts = commit_ts
 

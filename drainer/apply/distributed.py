@@ -34,6 +34,8 @@ _log = get_logger(__name__)
 # A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
 # (bench.planner): whose has processors for more sets worker-count.
 SLOTS_MAX = 16
+# More than the two batches that are under way at a time.
+VIEWS_KEPT = 8
 
 
 class NotSpread(BinlogError):
@@ -79,6 +81,9 @@ class Spreading:
         self.open_intent = intent
         self.inline_until = 0
         self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
+        # By the token of the view: a batch is applied under the one it was planned with, when the next may be planned
+        # under another.
+        self._examined: dict[str, Examination | None] = {}
 
     def use_parallelism(self, tasks: int) -> None:
         """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
@@ -142,7 +147,9 @@ class Spreading:
 
     def _begun(self, plan: Plan, feed: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """The intent recorded, with what goes ahead; None where nothing was done."""
-        examination = self._examination()
+        examination = self._examined.get(order.view.token)  # rows were cut by what it says of them
+        if order.examined and examination is None:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
         if not order.examined or examination is None:
             return self._parallel().begin(intent)
         planned = together(plan.planned.values())
@@ -216,12 +223,14 @@ class Spreading:
     def _viewed(self) -> tuple[PackedView, Examination | None]:
         """The schema of this moment, packed, and what the sink asks for before its rows are spread."""
         view = self._supply.schema.view()
-        if self._packed is None or self._packed[0] is not view:
-            self._packed = view, PackedView.of(view), self._parallel().examination(view)
-        return self._packed[1:]
-
-    def _examination(self) -> Examination | None:
-        return self._viewed()[1]
+        viewed = self._packed
+        if viewed is None or viewed[0] is not view:
+            packed, examination = PackedView.of(view), self._parallel().examination(view)
+            viewed = self._packed = view, packed, examination
+            self._examined[packed.token] = examination
+            while len(self._examined) > VIEWS_KEPT:
+                del self._examined[next(iter(self._examined))]
+        return viewed[1:]
 
     def _parallel(self) -> ParallelSink[Any]:
         parallel = self._sink.parallel

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from binlog.runtime.log import get_logger
+
 Work = Callable[[], None]
+
+_log = get_logger(__name__)
 
 
 class Applier:
@@ -41,11 +45,17 @@ class Applier:
 
     def _run(self) -> None:
         while True:
-            work, failed, done = self._works.get()
+            # In a call, so that work that is done is not referred to: Spark keeps a batch's files for as long.
+            self._carry_out(*self._works.get())
+
+    def _carry_out(self, work: Work, failed: Callable[[], None], done: Future[None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
+            done.set_exception(error)
             try:
-                work()
-            except BaseException as error:  # noqa: BLE001  it is raised where the work is waited for
-                done.set_exception(error)
                 failed()
-            else:
-                done.set_result(None)
+            except Exception as another:  # noqa: BLE001  without this thread whoever waits next waits for ever
+                _log.warning("the query of a failed batch cannot be stopped", error=str(another))
+        else:
+            done.set_result(None)

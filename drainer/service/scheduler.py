@@ -47,6 +47,20 @@ class WatermarkState:
     watermark_at: float = 0.0
 
 
+class QueryPlanner:
+    """What the stream reader of one query asks. When another query has begun, its questions come to nothing: a reader
+    may ask, or wait for an answer, when its query is over."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def next_until(self, start_ts: int) -> int:
+        return self._scheduler.next_until(start_ts, self)
+
+    def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
+        return self._scheduler.tasks(start_ts, until_ts)
+
+
 class Scheduler:
     """Plans until `stop`. With a `ceiling` (--until-now) nothing above the watermark of the start is planned, and
     `on_reached` is called once everything up to there is applied. `finish_without`: node ids of pumps whose
@@ -78,6 +92,8 @@ class Scheduler:
         self._advanced_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
+        self._query: QueryPlanner | None = None
+        self._asking = asyncio.Lock()
         texts = ("the watermark does not advance", "the watermark advances again")
         self._held_outage = Outage(_log, *texts, quiet_s=AWAY_WARN_S)
         self._held_by_prewrite = Outage(_log, *texts)  # logged at once: it has been pending for HOLDS_MS
@@ -98,9 +114,15 @@ class Scheduler:
 
     # --- called from the reader's thread ------------------------------------------------------------------------
 
-    def next_until(self, start_ts: int) -> int:
+    def for_query(self) -> QueryPlanner:
+        """For a query that begins at the position: nothing is being applied, and the queries before it are over."""
+        self._query = QueryPlanner(self)
+        self._begun = self._plan = None
+        return self._query
+
+    def next_until(self, start_ts: int, query: QueryPlanner | None = None) -> int:
         """The end of the next batch; `start_ts` if there was none within LONG_POLL_S."""
-        plan = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
+        plan = asyncio.run_coroutine_threadsafe(self._next(query), self._loop).result()
         return start_ts if plan is None else plan.until_ts
 
     def tasks(self, start_ts: int, until_ts: int) -> tuple[tuple[tuple[PumpRange, ...], ...], ReadOrder | None]:
@@ -112,8 +134,15 @@ class Scheduler:
 
     # --- on the loop --------------------------------------------------------------------------------------------
 
-    async def _next(self) -> Plan | None:
+    async def _next(self, query: QueryPlanner | None) -> Plan | None:
+        # One question after another: that of a query which is over may still advance the position, or bring a plan.
+        async with self._asking:
+            return await self._next_of(query)
+
+    async def _next_of(self, query: QueryPlanner | None) -> Plan | None:
         end = time.monotonic() + LONG_POLL_S
+        if query is not self._query:
+            return None
         self._plan = None
         while not self._stopping.is_set():
             pause_s = PAUSE_S
@@ -123,6 +152,8 @@ class Scheduler:
             except HeldBack as error:
                 self._held_back(error)
                 plan, pause_s = None, HELD_BACK_PAUSE_S
+            if query is not self._query:
+                return None
             if plan is not None:
                 if plan.mode is Mode.SPREAD:
                     self._survey_ahead(plan)
@@ -296,9 +327,8 @@ class Scheduler:
         self._advanced_at = time.monotonic()
         self._check_reached()
 
-    def begun(self, plan: Plan | None) -> None:
-        """A batch is being applied from now on, while the next one may be read; None: none is any more. Called from
-        any thread."""
+    def begun(self, plan: Plan) -> None:
+        """A batch is being applied from now on, while the next one may be read. Called from any thread."""
         self._begun = plan
 
     def applied(self) -> None:

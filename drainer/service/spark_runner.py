@@ -99,21 +99,21 @@ class SparkRun:
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self) -> None:
-        from drainer.spark.source.planner_server import PlannerServer
         from drainer.spark.startup.node_requirements import warn_of_loopback
 
         for setting, host in self._config.syncer.to.hosts().items():
             warn_of_loopback(self._config.spark.master, setting, host)
         self._session = self._opening.session()
         self._follow_executors()
-        self._planner = PlannerServer(self._scheduler, self._fail)
         self._start_query()
 
     def _start_query(self) -> None:
         from drainer.spark.query import Query
+        from drainer.spark.source.planner_server import PlannerServer
 
-        assert self._session is not None and self._planner is not None
-        self._scheduler.begun(None)
+        assert self._session is not None
+        self._close_planner()
+        self._planner = PlannerServer(self._scheduler.for_query(), self._fail)
         security = self._config.security
         options = {
             "packed": "true",
@@ -146,6 +146,7 @@ class SparkRun:
         if failure is not None:
             if self._pipeline.stopping:
                 failure = Stopped("stopped while a batch was read")
+            self._pipeline.read_failed(failure)
             self._judge(failure)
             raise failure
         if plan.fold is None:
@@ -227,6 +228,7 @@ class SparkRun:
             raise
         if self._pipeline.stopping:  # stopped meanwhile: this query is not known to `stop`
             self._stop_query()
+            self._close_planner()
 
     def _fail(self, error: BaseException | None) -> None:
         """End `wait` with the first error; Stopped is not an error."""
@@ -254,7 +256,10 @@ class SparkRun:
             with self._pipeline.quiet():
                 self._query.stop()
 
-    def _stop_rest(self) -> None:
+    def _close_planner(self) -> None:
         if self._planner is not None:
             self._planner.close()
+
+    def _stop_rest(self) -> None:
+        self._close_planner()
         self._opening.close()

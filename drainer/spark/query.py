@@ -65,6 +65,7 @@ class Query:
         self._errors = ErrorSeal.new()
         self._options = {**options, "error-secret": self._errors.secret}
         self._query: StreamingQuery | None = None
+        self._stopped = threading.Event()
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
     def start(self, batch: Callable[[SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
@@ -77,6 +78,8 @@ class Query:
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())
         query = self._query = writer.queryName("drainer").start()
+        if self._stopped.is_set():  # by a batch that failed meanwhile, for one
+            self.stop()
 
         def wait() -> None:
             failure: BaseException | None = None
@@ -90,7 +93,8 @@ class Query:
         threading.Thread(target=wait, name="query", daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing where `start` has not come so far; who calls it must then look whether it was to stop."""
+        """Where `start` has not come so far, it stops the query itself."""
+        self._stopped.set()
         if self._query is None:
             return
         try:

@@ -39,8 +39,8 @@ class Planner(Protocol):
 
 
 class PlannerServer:
-    """Serves one Planner until `close`; every connection has a thread. An error in the planner goes to
-    `on_error` and to the reader, whose query then fails."""
+    """Serves one Planner until `close`; every connection has a thread. An error in the planner goes to the reader,
+    whose query then fails, and to `on_error` unless this is closed: the query is over then."""
 
     def __init__(self, planner: Planner, on_error: Callable[[BaseException], None]) -> None:
         self._planner = planner
@@ -82,7 +82,8 @@ class PlannerServer:
                 try:
                     answer = self._answer(*question_of(asked))
                 except Exception as error:  # noqa: BLE001  whatever it is, the daemon must hear of it and stop
-                    self._on_error(error)
+                    if not self._closing:
+                        self._on_error(error)
                     connection.send(("error", f"{type(error).__name__}: {error}"))
                 else:
                     connection.send(("ok", answer))

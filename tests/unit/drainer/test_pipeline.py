@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
@@ -16,6 +17,7 @@ from drainer.apply.batch_planner import Mode, Plan
 from drainer.apply.distributed import SLOTS_MAX, BatchRefused, Cut, NotSpread
 from drainer.apply.progress import Stopped
 from drainer.batch.served import Batch
+from drainer.failures import TRIES_REPORTED, Failures
 from drainer.order.slot import HASH_VERSION
 from drainer.pipeline import Pipeline
 from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
@@ -179,6 +181,45 @@ def test_what_is_read_before_its_turn_is_refused_if_its_turn_does_not_come() -> 
     with pytest.raises(BatchRefused, match="does not begin"):
         run.pipeline.run(second, feed(middle, END))
     assert (run.store.log, run.store.intent) == ([], None)
+
+
+def test_a_batch_does_not_wait_behind_who_stops_the_pipeline() -> None:
+    """Who holds it quiet stops the query, which ends only when its batch has."""
+    pipeline = start(Store()).pipeline
+    with ThreadPoolExecutor(1) as pool, pipeline.quiet():
+        waiting = pool.submit(pipeline.run, plan(BEGIN, END), feed(BEGIN, END))
+        pipeline.stop()
+        with pytest.raises(Stopped):
+            waiting.result(60)
+
+
+def test_the_position_never_goes_back() -> None:
+    run = start(Store())
+    run.pipeline.advance(BEGIN + 5)
+    run.pipeline.advance(BEGIN + 2)
+    assert run.pipeline.position_ts == run.store.commit_ts == BEGIN + 5
+
+
+def test_reading_ahead_that_is_cut_off_does_not_hide_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch before it failed, and Spark cancels what it was reading: the status page goes on to tell the reason."""
+    shown = Failures()
+    monkeypatch.setattr("drainer.pipeline.FAILURES", shown)
+    run = start(Store())
+    shown.failed("batch", BinlogError("the destination refuses a row"), tries=TRIES_REPORTED)
+    second = plan(BEGIN, COMMITS[0], Mode.SPREAD)
+    second = replace(second, fold=run.pipeline.fold_order(second))
+
+    class Cancelled(LocalBatch):
+        def read(self, order: object, *, folded: bool) -> None:
+            raise BinlogError("the job was cancelled")
+
+    with pytest.raises(BinlogError) as found:
+        run.pipeline.read(second, Cancelled([], BEGIN, COMMITS[0]))
+    assert shown.now is not None and shown.now.error == "the destination refuses a row"
+    run.pipeline.read_failed(found.value)
+    assert shown.now is not None and shown.now.error == "the job was cancelled"
+    run.pipeline.read_failed(Stopped("stopped"))
+    assert shown.now is not None and shown.now.error == "the job was cancelled"
 
 
 def test_a_batch_that_does_not_begin_at_the_position_is_refused() -> None:

@@ -284,6 +284,32 @@ def test_a_batch_that_was_begun_is_finished_without_what_went_ahead(tmp_path: Pa
     assert found == [(1, 1), (2, 2)]
 
 
+def test_a_batch_is_examined_as_it_was_planned_whatever_becomes_known_meanwhile(tmp_path: Path) -> None:
+    """The batch behind it is read while it is applied, and may have the schema read again. What goes ahead was cut out
+    of the slots when this one was planned: by another examination it would be lost."""
+    drawn = [put(BARE, 1, 1), put(SECONDARY, 2, 2)]
+    stream = stream_of([SECONDARY, BARE], drawn, upserts=False)
+    destination = SQLiteSpread(tmp_path / "down.sqlite")
+    supply = Supply(Schema.open(JobHistory(jobs(stream.tables, upserts=False)), position_ts=BEGUN, schema_version=99))
+    pipeline = Pipeline(destination, supply, Cut(3, 2, "d"), position_ts=BEGUN)
+    opened(destination, stream)
+    plan = Plan(BEGUN, ts(11), Mode.SPREAD, (), 1)
+    plan = replace(plan, fold=pipeline.fold_order(plan))
+    assert plan.fold is not None and plan.fold.examined
+    asked: list[object] = []
+
+    def nothing_to_examine(view: object) -> None:
+        asked.append(view)
+
+    destination.examination = nothing_to_examine  # type: ignore[method-assign, assignment]
+    supply.schema.settle(100)
+    pipeline.run(plan, LocalBatch([stream.binlogs], BEGUN, ts(11)))
+    assert asked == [], "nor is it asked for beside whoever plans"
+    destination.close(clean=False)
+    with contextlib.closing(sqlite3.connect(tmp_path / "down.sqlite")) as connection:
+        assert connection.execute(f"SELECT k, u, v FROM {quote(table_name('d', 'bare'))}").fetchall() == [(1, 1, 1)]
+
+
 class RefusesCommit(SQLiteSpread):
     """As a server whose limit for a transaction shows at its end."""
 

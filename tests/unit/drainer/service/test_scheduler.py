@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -263,6 +264,73 @@ async def test_a_question_ahead_that_cannot_be_settled_is_asked_again_at_the_pos
     position.position_ts, position.open_intent = 60, None
     scheduler.applied()
     assert await next_until(scheduler, 60) == 70
+
+
+class Gated(Pumps):
+    """Pumps that answer a question behind `after_ts` only when the test lets them."""
+
+    def __init__(self, answer: Answer, after_ts: int) -> None:
+        super().__init__(answer)
+        self._after_ts = after_ts
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def survey(self, *, after_ts: int, limits: Limits) -> Watermark:
+        found = await super().survey(after_ts=after_ts, limits=limits)
+        if after_ts == self._after_ts:
+            self.reached.set()
+            await self.go_on.wait()
+        return found
+
+
+async def test_a_question_of_a_query_that_is_over_plans_nothing() -> None:
+    """The batch that is being applied fails while the one behind it is planned. The next query begins at the position;
+    what comes of the old question must not stand in the place of its plan."""
+    position = Position(50)
+    position.fold = FOLD
+    pumps = Gated(backlog, 60)
+    scheduler = Scheduler(pumps, position, SIZES, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
+    before = scheduler.for_query()
+    scheduler.begun(Plan(50, 60, Mode.SPREAD, (), 1, fold=FOLD))
+    old = asyncio.create_task(asyncio.to_thread(before.next_until, 60))
+    await asyncio.wait_for(pumps.reached.wait(), 60)
+    query = scheduler.for_query()
+    new = asyncio.create_task(asyncio.to_thread(query.next_until, 50))
+    await asyncio.wait((new,), timeout=0.5)  # long enough to be answered, if it does not wait for the old one
+    pumps.go_on.set()
+    assert await asyncio.wait_for(old, 60) == 60, "nothing new"
+    assert await asyncio.wait_for(new, 60) == 60
+    plan = scheduler.current
+    assert plan is not None and (plan.after_ts, plan.until_ts) == (50, 60)
+    assert query.tasks(50, 60) == (plan.tasks, FOLD)
+    assert await asyncio.to_thread(before.next_until, 60) == 60
+    assert scheduler.current is plan, "nor does a question that comes late take it away"
+
+
+async def test_a_query_that_is_over_does_not_advance_the_position_beside_the_next_one() -> None:
+    """Its question found nothing up to 1000. Until that is written the next query plans nothing: its batch would begin
+    where the destination does not stand any more."""
+    position = Position(50)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def advance(ts: int) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        position.position_ts = ts
+
+    position.advance = advance  # type: ignore[method-assign]
+    rows_at_once = watermark_of((mark(2000, batch_bytes=10, batch_count=1),), floor_ts=0)
+    scheduler, pumps = made(nothing, position)
+    before = scheduler.for_query()
+    old = asyncio.create_task(asyncio.to_thread(before.next_until, 50))
+    assert await asyncio.to_thread(begun.wait, 60)
+    pumps.answer = lambda *_: rows_at_once
+    query = scheduler.for_query()
+    new = asyncio.create_task(asyncio.to_thread(query.next_until, 50))
+    await asyncio.wait((new,), timeout=0.5)
+    go_on.set()
+    assert await asyncio.wait_for(old, 60) == 50
+    assert await asyncio.wait_for(new, 60) == 2000
+    assert scheduler.current is not None and scheduler.current.after_ts == position.position_ts == 1000
 
 
 async def test_after_stop_nothing_is_planned() -> None:

@@ -209,7 +209,8 @@ class Gates(Told):
         self.position_ts, self.stopping = 0, False
         self.current: Plan | None = None
         self.log: list[str] = []
-        self.behind: list[Plan | None] = []
+        self.behind: list[Plan] = []
+        self.shown: list[BaseException] = []
         self._changed = threading.Condition()
         self._open: dict[str, BaseException | None] = {}
 
@@ -226,8 +227,11 @@ class Gates(Told):
         self._pass(f"apply {plan.until_ts}")
         self.position_ts = plan.until_ts
 
-    def begun(self, plan: Plan | None) -> None:
+    def begun(self, plan: Plan) -> None:
         self.behind.append(plan)
+
+    def read_failed(self, error: BaseException) -> None:
+        self.shown.append(error)
 
     def applied(self) -> None:
         self._say("applied")
@@ -299,7 +303,7 @@ async def test_a_batch_is_read_while_the_one_before_it_is_applied_and_applied_be
     gates.open("apply 2")
     await asyncio.to_thread(gates.seen, "end apply 2")
     assert gates.log.index("applied") < gates.log.index("begin apply 2")
-    assert [plan.until_ts for plan in gates.behind if plan] == [1, 2]
+    assert [plan.until_ts for plan in gates.behind] == [1, 2]
 
 
 async def test_a_batch_of_another_kind_waits_and_is_applied_before_spark_goes_on() -> None:
@@ -332,6 +336,7 @@ async def test_behind_a_batch_that_failed_nothing_is_applied() -> None:
     with pytest.raises(PumpUnavailable):
         await asyncio.wrap_future(second)
     assert "begin apply 2" not in gates.log and gates.position_ts == 0
+    assert gates.shown == [], "the status page has the reason, not what followed from it"
     batches.run._query_ended(SparkFailed("foreachBatch raised"))
     assert batches.run.started == 1
     # The next query begins with the batch that failed.
@@ -381,7 +386,7 @@ async def test_what_cannot_be_read_is_told_when_the_batch_before_it_is_applied()
     gates.open("apply 1")
     with pytest.raises(NotSpread):
         await asyncio.wrap_future(second)
-    assert gates.position_ts == 1
+    assert gates.position_ts == 1 and [type(error) for error in gates.shown] == [NotSpread]
     batches.run._query_ended(SparkFailed("foreachBatch raised"))
     assert batches.run.started == 1
 
@@ -413,4 +418,27 @@ async def test_a_read_that_stops_with_the_drainer_is_no_error() -> None:
     with pytest.raises(Stopped):
         await asyncio.wrap_future(second)
     await asyncio.wait_for(batches.run.wait(), WAIT_S)
+    assert gates.position_ts == 1
+
+
+class GoneQuery:
+    """Its JVM has ended."""
+
+    def stop(self) -> None:
+        raise ConnectionRefusedError("the JVM is gone")
+
+
+async def test_a_failed_batch_whose_query_cannot_be_stopped_stops_no_later_one() -> None:
+    """Else the next query's first batch would wait for ever."""
+    gates = Gates()
+    batches = Batches(gates)
+    batches.run._query = GoneQuery()  # type: ignore[assignment]
+    gates.open("read 1")
+    gates.open("apply 1", PumpUnavailable("pump-1 is gone"))
+    await asyncio.wrap_future(batches.call(1))
+    batches.run._query_ended(SparkFailed("foreachBatch raised"))
+    assert batches.run.started == 1
+    gates.open("apply 1")
+    await asyncio.wrap_future(batches.call(1))
+    await asyncio.to_thread(gates.seen, "applied")
     assert gates.position_ts == 1

@@ -6,7 +6,9 @@ import os
 import pickle
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -56,6 +58,30 @@ def test_an_error_reaches_both_ends(server: tuple[PlannerServer, Answers, list[B
     with pytest.raises(PlannerGone, match="no pump"):
         PlannerLine(running.address, running.key).next_until(5)
     assert errors == [answers.error]
+
+
+def test_what_goes_wrong_behind_the_end_ends_nothing() -> None:
+    """The reader of a query that is over may still wait for an answer; the next query has begun."""
+    errors: list[BaseException] = []
+    asked, closed = threading.Event(), threading.Event()
+
+    class Slow(Answers):
+        def next_until(self, start_ts: int) -> int:
+            asked.set()
+            assert closed.wait(60)
+            raise ValueError("nothing is planned")
+
+    server = PlannerServer(Slow(), errors.append)
+    line = PlannerLine(server.address, server.key)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(line.next_until, 9)
+        assert asked.wait(60)
+        server.close()
+        closed.set()
+        with pytest.raises(PlannerGone):
+            answer.result(60)
+    assert errors == []
+    line.close()
 
 
 def test_a_stranger_is_not_let_in(server: tuple[PlannerServer, Answers, list[BaseException]]) -> None:

@@ -1,0 +1,76 @@
+"""One piece of work after another on one thread, and what is left of it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from drainer.service.applier import Applier
+
+WAIT_S = 60
+
+
+def nothing() -> None:
+    pass
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+class Batch:
+    """Stands for what Spark keeps files of."""
+
+
+def test_what_is_done_is_not_kept_until_the_next_comes() -> None:
+    """A drainer may stand idle for days behind a batch of many files."""
+    applier = Applier()
+    batch = Batch()
+    gone = threading.Event()
+    weakref.finalize(batch, gone.set)
+    applier.begin(partial(lambda _batch: None, batch), nothing)
+    del batch
+    applier.wait()
+    gc.collect()
+    assert gone.wait(WAIT_S)
+
+
+def test_behind_work_that_failed_nothing_begins_until_it_is_reset() -> None:
+    applier = Applier()
+    told = threading.Event()
+    applier.begin(raising(KeyError("first")), told.set)
+    assert told.wait(WAIT_S)
+    for _ in range(2):
+        with pytest.raises(KeyError, match="first"):
+            applier.begin(nothing, nothing)
+    applier.reset()
+    applier.begin(nothing, nothing)
+    applier.wait()
+
+
+def test_what_is_called_for_failed_work_may_fail_too() -> None:
+    """It stops a query, whose JVM may be gone."""
+    applier = Applier()
+    applier.begin(raising(KeyError("first")), raising(ConnectionRefusedError("the JVM is gone")))
+    applier.reset()
+    done = threading.Event()
+    applier.begin(done.set, nothing)
+    assert done.wait(WAIT_S)
+
+
+def test_all_work_is_done_on_one_thread() -> None:
+    """Spark keeps something for every thread that calls it."""
+    applier = Applier()
+    threads: list[int] = []
+    for _ in range(3):
+        applier.begin(lambda: threads.append(threading.get_ident()), nothing)
+    applier.wait()
+    assert len(threads) == 3 and len(set(threads)) == 1 and threads[0] != threading.get_ident()

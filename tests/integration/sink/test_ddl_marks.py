@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from binlog.cluster import tso
 from binlog.tidb.job import ActionType
 
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, Fenced, PositionMoved
 from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.position import KEPT_JOBS_MS
 from tests.integration.sink.case import IDENTITY, opened, server_config
 from tests.integration.sink.ddl_case import CREATE, T, position, step
 from tests.support.servers import MariaDB
@@ -70,8 +72,8 @@ def test_a_refused_job_takes_back_its_own_mark_alone(db: MariaDB) -> None:
     assert db.query(MARKS) == before
 
 
-def test_old_marks_go_a_thousand_jobs_later(db: MariaDB) -> None:
-    """Our own, of jobs that are done; the newest thousand stay."""
+def test_old_marks_go_a_day_and_a_thousand_jobs_later(db: MariaDB) -> None:
+    """Our own, of jobs that are done; the newest thousand stay, and those of the last day of the stream."""
     destination = opened(db)
     destination.ddl(CREATE)
     copy(db, 7, "main", 2, "running")
@@ -79,10 +81,14 @@ def test_old_marks_go_a_thousand_jobs_later(db: MariaDB) -> None:
     copy(db, 7, "main", 1000, "done")
     for cluster_id, changefeed in OTHERS:
         copy(db, cluster_id, changefeed, 1, "done")
-    destination.ddl(add_column(2000, 300, "ALTER TABLE `t` ADD COLUMN `a` INT"))
+    before = db.query(MARKS)
+    destination.ddl(add_column(1999, 300, "ALTER TABLE `t` ADD COLUMN `a` INT"))
+    assert db.query(MARKS) == sorted([*before, (7, "main", 1999, "done")])
+    destination.ddl(add_column(2000, 301 + tso.compose(KEPT_JOBS_MS, 0), "ALTER TABLE `t` ADD COLUMN `b` INT"))
     assert db.query(MARKS) == [
         (7, "main", 2, "running"),
         (7, "main", 1000, "done"),
+        (7, "main", 1999, "done"),
         (7, "main", 2000, "done"),
         (7, "other", 1, "done"),
         (8, "main", 1, "done"),

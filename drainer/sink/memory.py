@@ -150,7 +150,7 @@ class NothingInTheWay:
         return ""
 
 
-class MemoryDestination:
+class MemorySink:
     """See base.NetSink and base.ParallelSink."""
 
     def __init__(self, store: Store | None = None, *, format_: Format = SQL_TEXT, spreads: bool = True) -> None:
@@ -172,7 +172,7 @@ class MemoryDestination:
         return Wants.NET
 
     @property
-    def parallel(self) -> MemoryDestination | None:
+    def parallel(self) -> MemorySink | None:
         return self if self._spreads else None
 
     @property

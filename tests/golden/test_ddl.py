@@ -30,9 +30,9 @@ from drainer.sink.base import Identity, NetSink
 from drainer.sink.errors import UniqueConflict
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.ddl.server import Server
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.compare import differences, split_name
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.servers import MariaDB
@@ -86,7 +86,7 @@ def test_no_ddl_of_the_recordings_needs_an_operator(
         monkeypatch.setattr(Server, "dialect", lambda self, zone="": full(self, zone).only_rows())
     capture = CaptureSet(GOLDEN / name)
     mariadb.reset()
-    destination = MySQLDestination(
+    destination = MySQLSink(
         ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
     )
     try:
@@ -101,7 +101,7 @@ def test_tables_end_as_if_they_were_made_at_once(name: str, mariadb: MariaDB, tm
     """Every difference added up is what the last TableInfo says: SHOW CREATE TABLE is the same, but for the order of
     the indexes and where the counter stands."""
     mariadb.reset()
-    destination = MySQLDestination(
+    destination = MySQLSink(
         ServerConfig(host=mariadb.host, port=mariadb.port, user=mariadb.user, password=mariadb.password)
     )
     try:
@@ -135,7 +135,7 @@ def shown(mariadb: MariaDB, schema: str, table: str) -> tuple[list[str], list[st
 def test_nor_does_sqlite(name: str, tmp_path: Path) -> None:
     """Every row of every table is there, and none that upstream has not."""
     capture = CaptureSet(GOLDEN / name)
-    destination = SQLiteDestination(tmp_path / "downstream.sqlite")
+    destination = SQLiteSink(tmp_path / "downstream.sqlite")
     replay(capture, tmp_path / "jobs.json", destination)
     destination.close(clean=True)
     counts = {}

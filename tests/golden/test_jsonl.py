@@ -32,7 +32,7 @@ from drainer.schema.view import SchemaView
 from drainer.sink.base import Identity
 from drainer.sink.jsonl.sink import JsonlDestination
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.test_ddl import replay
 from tests.support.capture import GOLDEN, CaptureSet, find_sets
 from tests.support.jsonl_case import Line, place
@@ -115,7 +115,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
     who = Identity(capture.meta["cluster_id"], "golden", "golden")
     lines, tables = (
         JsonlDestination(directory / "lines", rotate_bytes=50_000),
-        SQLiteDestination(directory / "replayed"),
+        SQLiteSink(directory / "replayed"),
     )
     for destination in (lines, tables):
         destination.open(who, begin_ts)
@@ -163,7 +163,7 @@ def contents(connection: sqlite3.Connection) -> dict[str, list[tuple[object, ...
 
 @pytest.mark.parametrize("capture", find_sets(GOLDEN), ids=lambda capture: capture.name)
 def test_lines_make_the_tables(capture: CaptureSet, tmp_path: Path) -> None:
-    net = SQLiteDestination(tmp_path / "net")
+    net = SQLiteSink(tmp_path / "net")
     replay(capture, tmp_path / "net-jobs.json", net)
     connection, replayer = replayed(capture, tmp_path)
     wanted = contents(net._opened().connection)

@@ -52,12 +52,12 @@ _log = get_logger(__name__)
 _CLOSE_WAIT_S: Final = 5.0
 
 
-def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLDestination:
+def make(to: MySQLSection, syncer: SyncerSettings) -> MySQLSink:
     """Not opened yet."""
-    return MySQLDestination(to.server(syncer))
+    return MySQLSink(to.server(syncer))
 
 
-class MySQLDestination:
+class MySQLSink:
     """See base.NetSink and base.ParallelSink. Closed until `open`, then ready;
     between `begin` and the last `commit` a range is open."""
 
@@ -88,7 +88,7 @@ class MySQLDestination:
         return Wants.NET
 
     @property
-    def parallel(self) -> MySQLDestination | None:
+    def parallel(self) -> MySQLSink | None:
         return self if self._config.spread else None
 
     @property

@@ -33,12 +33,12 @@ from drainer.sink.sqlite.recycle_bin import RecycleBin
 from drainer.sink.sqlite.section import SQLiteSection
 
 
-def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteDestination:
+def make(to: SQLiteSection, syncer: SyncerSettings) -> SQLiteSink:
     """Not opened yet."""
-    return SQLiteDestination(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
+    return SQLiteSink(Path(to.path), recycle_keep_ms=syncer.recycle_keep_ms)
 
 
-class SQLiteDestination:
+class SQLiteSink:
     """See base.NetSink. Closed until `open`."""
 
     def __init__(self, path: Path, *, recycle_keep_ms: int = KEEP_MS_DEFAULT) -> None:

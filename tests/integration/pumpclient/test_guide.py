@@ -22,7 +22,7 @@ from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import scan
 from binlog.tidb.job import Job
 
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient import sdk
 from tests.integration.pumpclient.conftest import Cluster
 from tests.integration.sink.test_sdk_columns import drain
@@ -92,7 +92,7 @@ async def arrived(cluster: Cluster, path: Path) -> list[tuple[Any, ...]]:
         for pump in cluster.pumps.values():
             payloads += await cluster.pull_payloads(pump, service.client.cluster_id, until_ts)
     payloads.sort(key=lambda payload: scan(payload).commit_ts)
-    await asyncio.to_thread(drain, SQLiteDestination(path), jobs, payloads, batch=1000)
+    await asyncio.to_thread(drain, SQLiteSink(path), jobs, payloads, batch=1000)
     with sqlite3.connect(path) as connection:
         return connection.execute(
             'SELECT id, customer, amount, made_at FROM "outbox_shop.orders" ORDER BY id'

@@ -15,7 +15,7 @@ from binlog.cluster.published_jobs import PublishedJobs
 from binlog.envelope import scan
 from binlog.tidb.job import Job
 
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient.sdk import BigInt, Column, Service, Table, VarChar
 from tests.integration.pumpclient.conftest import Cluster, Pump
 from tests.integration.pumpclient.test_pumps import binlogctl
@@ -77,7 +77,7 @@ async def test_a_range_that_cannot_be_read_has_a_way_out(cluster: Cluster, tmp_p
     payloads = [p for each in cluster.pumps.values() for p in await cluster.pull_payloads(each, cluster_id, until_ts)]
     payloads.sort(key=lambda payload: scan(payload).commit_ts)
     assert [ts for payload in payloads if (ts := scan(payload).commit_ts) in commits] == commits, "it keeps its place"
-    await asyncio.to_thread(drain, SQLiteDestination(tmp_path / "down.sqlite"), jobs, payloads, batch=1000)
+    await asyncio.to_thread(drain, SQLiteSink(tmp_path / "down.sqlite"), jobs, payloads, batch=1000)
     with contextlib.closing(sqlite3.connect(tmp_path / "down.sqlite")) as connection:
         found = connection.execute('SELECT id FROM "shop.t" ORDER BY id').fetchall()
     assert found == [(0,), (1,), (3,)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, SegmentWork, TableShape
 from drainer.sink.base import Identity
 from drainer.sink.mysql.config import Limits, ServerConfig
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.support.servers import MariaDB
 
 IDENTITY = Identity(cluster_id=7, changefeed="main", node_id="drainer-1")
@@ -33,8 +33,8 @@ def server_config(mariadb: MariaDB, **changes: object) -> ServerConfig:
     return ServerConfig(**{**options, **changes})  # type: ignore[arg-type]
 
 
-def opened(mariadb: MariaDB, *, at: int = 100, node: str = "drainer-1", **changes: object) -> MySQLDestination:
-    destination = MySQLDestination(server_config(mariadb, **changes))
+def opened(mariadb: MariaDB, *, at: int = 100, node: str = "drainer-1", **changes: object) -> MySQLSink:
+    destination = MySQLSink(server_config(mariadb, **changes))
     destination.open(Identity(7, "main", node), at)
     return destination
 

@@ -14,7 +14,7 @@ from drainer.batch.work import SegmentWork
 from drainer.sink.base import Identity, Intent, Position
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.forks import Child, children
 
 IDENTITY = Identity(7, "main", "drainer-1")
@@ -24,7 +24,7 @@ class ChildFailed(Exception):
     """A child that no crash point should have killed did not succeed."""
 
 
-def spread(destination: MySQLDestination, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
+def spread(destination: MySQLSink, intent: Intent, slots: Mapping[int, SegmentWork]) -> None:
     """A range from begin to finish, one slot after the other."""
     writer: MySQLSlotWriter | None = destination.begin(intent)
     while writer is not None:
@@ -33,7 +33,7 @@ def spread(destination: MySQLDestination, intent: Intent, slots: Mapping[int, Se
 
 def run(config: ServerConfig, actions: Sequence[tuple[Any, ...]]) -> Position:
     """Open, skip what is behind the position, do the rest."""
-    destination = MySQLDestination(config)
+    destination = MySQLSink(config)
     found = destination.open(IDENTITY, 100)
     for name, *args in actions:
         step = args[0]

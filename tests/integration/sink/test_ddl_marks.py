@@ -10,7 +10,7 @@ from binlog.tidb.job import ActionType
 
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, Fenced, PositionMoved
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import KEPT_JOBS_MS
 from tests.integration.sink.case import IDENTITY, opened, server_config
 from tests.integration.sink.ddl_case import CREATE, T, position, step
@@ -55,7 +55,7 @@ def test_what_others_have_begun_is_theirs_to_finish(db: MariaDB) -> None:
         copy(db, cluster_id, changefeed, 1, "running")
     db.query("UPDATE tidb_binlog.drainer_ddl SET plan=JSON_SET(plan, '$.statement', 1)")  # it has begun to take effect
     before = db.query(MARKS)
-    assert MySQLDestination(server_config(db)).open(IDENTITY, 100).settled == ()
+    assert MySQLSink(server_config(db)).open(IDENTITY, 100).settled == ()
     assert db.query(MARKS) == before
     assert before == [(7, "main", 1, "done"), (7, "other", 1, "running"), (8, "main", 1, "running")]
 

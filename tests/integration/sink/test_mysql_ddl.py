@@ -14,7 +14,7 @@ from binlog.tidb.partition import PartitionDefinition, PartitionInfo, PartitionT
 from drainer.batch.work import Folded
 from drainer.schema.steps import Ddl
 from drainer.sink.errors import DdlFailed, DdlUndecided, Fenced, LockHeld
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, opened, put, server_config, shape, work
 from tests.integration.sink.child import ChildFailed, run_until_done, start
 from tests.integration.sink.ddl_case import CREATE, column, position, step, table
@@ -193,7 +193,7 @@ def test_without_table_ids_the_operator_decides(db: MariaDB, tmp_path: Path) -> 
         with pytest.raises(ChildFailed):
             run_until_done(config, [("ddl", RING)], "sink.ddl_after_exec", tmp_path)
         with pytest.raises(DdlUndecided, match="set state to 'done' or to 'rerun'"):
-            MySQLDestination(config).open(IDENTITY, 100)
+            MySQLSink(config).open(IDENTITY, 100)
         db.query("UPDATE tidb_binlog.drainer_ddl SET state=%s", answer)
         destination = opened(db, user="small", password="small")
         if not destination.job_done(5):

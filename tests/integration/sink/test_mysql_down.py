@@ -10,7 +10,7 @@ from drainer.batch.work import Folded, Kind
 from drainer.sink.base import Applied, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, change, opened, put, server_config, shape, work
 from tests.integration.sink.test_mysql_spread import intent
 from tests.support.servers import free_port, running_mariadb
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 def test_an_unreachable_server_is_named_after_the_configured_time() -> None:
     """Not for ever: the caller decides what comes after."""
     port = free_port()
-    destination = MySQLDestination(ServerConfig(port=port, retry_for_s=0.3))
+    destination = MySQLSink(ServerConfig(port=port, retry_for_s=0.3))
     with pytest.raises(DestinationDown, match=f"127.0.0.1:{port}: gave up after"):
         destination.open(IDENTITY, 100)
 
@@ -30,10 +30,10 @@ def test_a_wrong_password_is_not_waited_for() -> None:
     with running_mariadb() as mariadb:
         config = server_config(mariadb, password="secret-and-wrong")
         with pytest.raises(DestinationRefused, match="1045") as caught:
-            MySQLDestination(config).open(IDENTITY, 100)
+            MySQLSink(config).open(IDENTITY, 100)
         assert "secret-and-wrong" not in str(caught.value) + repr(config)
         with pytest.raises(DestinationRefused, match="rejects the session variable no_such"):
-            MySQLDestination(server_config(mariadb, params=(("no_such", "1"),))).open(IDENTITY, 100)
+            MySQLSink(server_config(mariadb, params=(("no_such", "1"),))).open(IDENTITY, 100)
 
 
 def test_work_goes_on_when_a_killed_server_is_back() -> None:

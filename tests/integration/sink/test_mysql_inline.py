@@ -20,7 +20,7 @@ from drainer.sink.errors import (
     ValueChanged,
 )
 from drainer.sink.mysql.connection import connect
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, change, gone, limits, opened, put, server_config, shape, work
 from tests.support.servers import MariaDB
 
@@ -33,11 +33,11 @@ def position(db: MariaDB) -> int:
 
 def test_a_fresh_destination_starts_at_the_initial_position(db: MariaDB) -> None:
     """Nothing there: the initial ts, and the next start finds it again."""
-    first = MySQLDestination(server_config(db))
+    first = MySQLSink(server_config(db))
     found = first.open(IDENTITY, 555)
     assert (found.commit_ts, found.fresh, found.intent) == (555, True, None)
     first.close(clean=True)
-    again = MySQLDestination(server_config(db)).open(IDENTITY, 1)
+    again = MySQLSink(server_config(db)).open(IDENTITY, 1)
     assert (again.commit_ts, again.fresh) == (555, False)
 
 
@@ -47,7 +47,7 @@ def test_upstreams_checkpoint_is_read_only_where_ours_is_absent(db: MariaDB) -> 
     db.query("CREATE TABLE tidb_binlog.checkpoint (clusterID bigint unsigned primary key, checkPoint MEDIUMTEXT)")
     text = '{"consistent":true,"commitTS":4711,"ts-map":{},"schema-version":33}'
     db.query("INSERT INTO tidb_binlog.checkpoint VALUES (7, %s)", text)
-    first = MySQLDestination(server_config(db))
+    first = MySQLSink(server_config(db))
     found = first.open(IDENTITY, 1)
     assert (found.commit_ts, found.schema_version, found.fresh) == (4711, 33, True)
     first.advance(5000, 34)
@@ -55,24 +55,24 @@ def test_upstreams_checkpoint_is_read_only_where_ours_is_absent(db: MariaDB) -> 
     row = json.loads(db.query("SELECT checkPoint FROM tidb_binlog.checkpoint")[0][0])
     assert list(row.items())[:4] == [("consistent", True), ("commitTS", 5000), ("ts-map", {}), ("schema-version", 34)]
     db.query("UPDATE tidb_binlog.checkpoint SET checkPoint=%s", text)
-    assert MySQLDestination(server_config(db)).open(IDENTITY, 1).commit_ts == 5000
+    assert MySQLSink(server_config(db)).open(IDENTITY, 1).commit_ts == 5000
 
 
 @pytest.mark.parametrize("before_the_key", [False, True], ids=["as written now", "as written by older versions"])
 def test_our_own_checkpoint_row_gives_no_position(db: MariaDB, before_the_key: bool) -> None:
     """Another changefeed has seen nothing of the stream; and whoever deletes the position row starts anew."""
-    first = MySQLDestination(server_config(db))
+    first = MySQLSink(server_config(db))
     first.open(IDENTITY, 100)
     first.advance(5000, 34)
     first.close(clean=True)
     if before_the_key:
         db.query("UPDATE tidb_binlog.checkpoint SET checkPoint=JSON_REMOVE(checkPoint, '$.changefeed')")
-    second = MySQLDestination(server_config(db))
+    second = MySQLSink(server_config(db))
     assert second.open(replace(IDENTITY, changefeed="second"), 200).commit_ts == 200
     second.close(clean=True)
     if not before_the_key:
         db.query("DELETE FROM tidb_binlog.drainer_position")
-        assert MySQLDestination(server_config(db)).open(IDENTITY, 300).commit_ts == 300
+        assert MySQLSink(server_config(db)).open(IDENTITY, 300).commit_ts == 300
 
 
 def test_rows_and_position_move_together(db: MariaDB) -> None:
@@ -383,15 +383,15 @@ def test_a_fresh_destination_tells_which_tables_it_lacks(db: MariaDB) -> None:
     """Names ignore case; with none of them there it begins at another ts; asked only while there is no position."""
     question = FirstStart((("shop", "orders"), ("d", "Here")), empty_ts=0)
     db.query("CREATE DATABASE IF NOT EXISTS d")
-    empty = MySQLDestination(server_config(db))
+    empty = MySQLSink(server_config(db))
     assert empty.open(Identity(7, "other", "drainer-1"), 555, question).commit_ts == 0
     empty.close(clean=True)
     db.query("CREATE TABLE d.here (id INT)")
-    first = MySQLDestination(server_config(db))
+    first = MySQLSink(server_config(db))
     found = first.open(IDENTITY, 555, question)
     assert (found.commit_ts, found.fresh, found.missing) == (555, True, (("shop", "orders"),))
     first.close(clean=True)
-    again = MySQLDestination(server_config(db)).open(IDENTITY, 1, question)
+    again = MySQLSink(server_config(db)).open(IDENTITY, 1, question)
     assert (again.commit_ts, again.fresh, again.missing) == (555, False, ())
 
 

@@ -20,7 +20,7 @@ from drainer.sink.mysql.connection import connect
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed
 from drainer.sink.mysql.rows.slot_writer import MySQLSlotWriter
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import (
     LOADS,
     change,
@@ -43,7 +43,7 @@ def intent(after: int = 100, until: int = 200, *, slots: int = 4, chunk_rows: in
     return Intent(after, until, slots, chunk_rows, 1, "all", ("a", "b"))
 
 
-def at_once(destination: MySQLDestination, range_: Intent, slots: Mapping[int, SegmentWork]) -> list[Phase]:
+def at_once(destination: MySQLSink, range_: Intent, slots: Mapping[int, SegmentWork]) -> list[Phase]:
     """A range with every slot on its own thread, the target pickled as Spark does. Returns the phases."""
     phases = []
     target: MySQLSlotWriter | None = destination.begin(range_)
@@ -228,7 +228,7 @@ def test_an_open_range_must_be_cut_as_it_was(db: MariaDB) -> None:
     t = shape("t", "n", key=())
     steps = [change(t, Kind.INSERT, new=str(i), ts=101, seq=i) for i in range(8)]
     opened(db).begin(intent()).write(0, work(100, 200, ordered=steps))
-    successor = MySQLDestination(server_config(db))
+    successor = MySQLSink(server_config(db))
     assert successor.open(Identity(7, "main", "drainer-1"), 1).intent == intent()
     with pytest.raises(PositionMoved, match="must be finished as it was cut"):
         successor.begin(intent(chunk_rows=5))

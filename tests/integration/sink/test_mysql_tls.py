@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql import tls
 from drainer.sink.mysql.connection import ConnectionLost, Session, connect
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import IDENTITY, server_config
 from tests.support.certificates import Authority, Pair
 from tests.support.servers import MariaDB, running_mariadb
@@ -94,7 +94,7 @@ def test_a_certificate_of_the_ca_for_the_name_is_accepted(serving: Serving, cert
 def test_a_certificate_of_another_ca_is_refused(serving: Serving, certificates: Certificates, tmp_path: Path) -> None:
     """At once, not after the time for which an unreachable server is waited for; the text says what to correct."""
     stranger = Authority(tmp_path, "stranger")
-    destination = MySQLDestination(server_config(serving(certificates.good), ssl_ca=str(stranger.ca)))
+    destination = MySQLSink(server_config(serving(certificates.good), ssl_ca=str(stranger.ca)))
     with pytest.raises(DestinationRefused, match="certificate is refused") as caught:
         destination.open(IDENTITY, 1)
     assert "stranger.pem" in str(caught.value) and "skip-verify" in str(caught.value)
@@ -117,7 +117,7 @@ def test_skip_verify_encrypts_and_believes_anybody(serving: Serving, certificate
             session = opened(serving(pair), skip_verify=True, **more)
             assert is_encrypted(session)
             session.close()
-    destination = MySQLDestination(server_config(serving(certificates.expired), skip_verify=True))
+    destination = MySQLSink(server_config(serving(certificates.expired), skip_verify=True))
     with capture_logs() as lines:
         destination.open(IDENTITY, 1)
     destination.close(clean=True)

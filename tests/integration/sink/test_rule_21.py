@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from drainer.changes.segment import SegmentDecoder
 from drainer.sink.mysql.connection import ConnectionLost
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from tests.integration.sink.case import server_config
 from tests.support.schema_case import ts
 from tests.support.servers import MariaDB
@@ -63,7 +63,7 @@ def standing(db: MariaDB, stream: Stream) -> dict[str, list[tuple[object, ...]]]
 def into_server(db: MariaDB, stream: Stream, how: Cuts) -> Outcome:
     """Into an empty database, by way of the stream's own DDL."""
     reset(db)
-    error = drain(MySQLDestination(server_config(db, takeover="force")), stream, how)
+    error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
     return outcome(standing(db, stream), error)
 
 
@@ -119,7 +119,7 @@ PLACES = ["drainer.apply.distributed.crash_point", "drainer.sink.mysql.fenced_se
 
 def killed(db: MariaDB, stream: Stream, how: Cuts, killer: Killer) -> None:
     """A life that ends at `killer`'s place: its connection goes, and the server rolls back what was not committed."""
-    destination = MySQLDestination(server_config(db, takeover="force"))
+    destination = MySQLSink(server_config(db, takeover="force"))
     with contextlib.ExitStack() as stack:
         for place in PLACES:
             stack.enter_context(mock.patch(place, killer))
@@ -144,7 +144,7 @@ def test_killed_anywhere_a_stream_of_tidb_has_one_outcome(db: MariaDB, info: Tab
     reset(db)
     for n in data.draw(st.lists(st.integers(1, 25), min_size=1, max_size=3)):
         killed(db, stream, how, Killer(n))
-    error = drain(MySQLDestination(server_config(db, takeover="force")), stream, how)
+    error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
     assert outcome(standing(db, stream), error) == expected
 
 
@@ -162,7 +162,7 @@ def test_killed_on_the_way_to_a_refusal(db: MariaDB, info: TableInfo, drawn: lis
     how = Cuts(frozenset(), (True,), 2)
     reset(db)
     killed(db, stream, how, Killer(nth))
-    error = drain(MySQLDestination(server_config(db, takeover="force")), stream, how)
+    error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
     found = outcome(standing(db, stream), error)
     assert (found.commit_ts, found.rows["int_key"], found.rows[info.name]) == (ts(12), [(5, 5, 1)], [(1, 1, 1)])
     assert f"commit_ts {ts(12)}, start_ts {ts(12) - 3}, table d.{info.name}, rows (" in found.text
@@ -178,10 +178,10 @@ def test_a_row_of_the_destination_in_the_way_of_a_spread_batch(db: MariaDB, stan
     )
     reset(db)
     first = replace(stream, binlogs=stream.binlogs[:1])
-    assert drain(MySQLDestination(server_config(db, takeover="force")), first, Cuts()) is None
+    assert drain(MySQLSink(server_config(db, takeover="force")), first, Cuts()) is None
     if stands:
         db.query("INSERT INTO d.secondary VALUES (9, 1, 9)")
-    error = drain(MySQLDestination(server_config(db, takeover="force")), stream, Cuts(frozenset({0}), (True,)))
+    error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts(frozenset({0}), (True,)))
     found = outcome(standing(db, stream), error)
     if stands:
         assert (found.error, found.commit_ts) == ("UniqueConflict", ts(11))
@@ -196,16 +196,16 @@ def test_what_the_server_cannot_store_is_named_in_a_spread_batch(db: MariaDB) ->
     stream = stream_of([INT_KEY], [*drawn, put(INT_KEY, 9, 40_000), *([put(INT_KEY, 20, 1)])], upserts=False)
     reset(db)
     first = replace(stream, binlogs=stream.binlogs[:1])
-    assert drain(MySQLDestination(server_config(db, takeover="force")), first, Cuts()) is None
+    assert drain(MySQLSink(server_config(db, takeover="force")), first, Cuts()) is None
     db.query("ALTER TABLE d.int_key MODIFY u SMALLINT")
     how = Cuts(frozenset({0}), (True,), 2)
     for _ in range(2):  # the next life comes to the same
-        error = drain(MySQLDestination(server_config(db, takeover="force")), stream, how)
+        error = drain(MySQLSink(server_config(db, takeover="force")), stream, how)
         assert error is not None and error.commit_ts == ts(18)
         assert f"commit_ts {ts(18)}, start_ts {ts(18) - 3}, table d.int_key, rows (9,40000,1)" in str(error)
         assert f"Its batch ({ts(10)}, {ts(19)}] was begun" in str(error)
     db.query("ALTER TABLE d.int_key MODIFY u INT")
-    assert drain(MySQLDestination(server_config(db, takeover="force")), stream, how) is None
+    assert drain(MySQLSink(server_config(db, takeover="force")), stream, how) is None
     assert (9, 40_000, 1) in standing(db, stream)["int_key"]
 
 
@@ -228,5 +228,5 @@ def test_rows_that_go_ahead_come_once_although_the_answer_is_lost(db: MariaDB, n
     stream = stream_of([BARE], [put(BARE, 1, 1), put(BARE, 1, 1), gone(BARE, 1, 1)], upserts=False)
     reset(db)
     with mock.patch("drainer.sink.mysql.fenced_session.crash_point", AnswerLost(nth)):
-        error = drain(MySQLDestination(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
+        error = drain(MySQLSink(server_config(db, takeover="force")), stream, Cuts(frozenset(), (True,)))
     assert error is None and standing(db, stream) == {"bare": [(1, 1, 1)]}

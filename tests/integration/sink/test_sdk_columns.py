@@ -18,9 +18,9 @@ from drainer.pipeline import Pipeline
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.base import NetSink
-from drainer.sink.memory import MemoryDestination, Store
-from drainer.sink.mysql.sink import MySQLDestination
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.memory import MemorySink, Store
+from drainer.sink.mysql.sink import MySQLSink
+from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient.sdk import (
     BigInt,
     Binary,
@@ -179,7 +179,7 @@ async def stream(shop: Shop, *, key: bool) -> tuple[list[Job], list[bytes]]:
 @pytest.mark.parametrize("batch", [1, 3, 1000])
 async def test_sqlite(shop: Shop, tmp_path: Path, key: bool, batch: int) -> None:
     path = tmp_path / "down.sqlite"
-    drain(SQLiteDestination(path), *await stream(shop, key=key), batch=batch)
+    drain(SQLiteSink(path), *await stream(shop, key=key), batch=batch)
     with sqlite3.connect(path) as connection:
         found = connection.execute(QUERY.format('"shop.t"')).fetchall()
         layout = connection.execute("SELECT sql FROM sqlite_master WHERE name='shop.t'").fetchone()
@@ -189,7 +189,7 @@ async def test_sqlite(shop: Shop, tmp_path: Path, key: bool, batch: int) -> None
 async def test_memory(shop: Shop) -> None:
     """Rows only; this destination runs no DDL on the rows it has."""
     store = Store()
-    drain(MemoryDestination(store), *await stream(shop, key=True), batch=2)
+    drain(MemorySink(store), *await stream(shop, key=True), batch=2)
     assert sum(map(len, store.rows.values())) == len(expected())
 
 
@@ -197,7 +197,7 @@ async def test_memory(shop: Shop) -> None:
 @pytest.mark.parametrize("key", [True, False], ids=["primary key", "no key"])
 @pytest.mark.parametrize("batch", [1, 1000])
 async def test_mariadb(shop: Shop, db: MariaDB, key: bool, batch: int) -> None:
-    destination = MySQLDestination(server_config(db))
+    destination = MySQLSink(server_config(db))
     drain(destination, *await stream(shop, key=key), batch=batch)
     found = db.query(QUERY.format("shop.t"))
     assert [tuple(_text(value) for value in one) for one in found] == expected()
@@ -256,7 +256,7 @@ async def placed(shop: Shop) -> tuple[list[Job], list[bytes]]:
 @pytest.mark.parametrize("batch", [1, 1000])
 async def test_places_and_defaults_in_sqlite(shop: Shop, tmp_path: Path, batch: int) -> None:
     path = tmp_path / "down.sqlite"
-    drain(SQLiteDestination(path), *await placed(shop), batch=batch)
+    drain(SQLiteSink(path), *await placed(shop), batch=batch)
     with sqlite3.connect(path) as connection:
         found = connection.execute('SELECT id, mark, name, n, late FROM "shop.t" ORDER BY id').fetchall()
     assert found == PLACED
@@ -265,7 +265,7 @@ async def test_places_and_defaults_in_sqlite(shop: Shop, tmp_path: Path, batch: 
 @pytest.mark.integration
 @pytest.mark.parametrize("batch", [1, 1000])
 async def test_places_and_defaults_in_mariadb(shop: Shop, db: MariaDB, batch: int) -> None:
-    destination = MySQLDestination(server_config(db))
+    destination = MySQLSink(server_config(db))
     drain(destination, *await placed(shop), batch=batch)
     assert list(db.query("SELECT id, mark, name, n, late FROM shop.t ORDER BY id")) == PLACED
     order = db.query("SELECT column_name FROM information_schema.columns WHERE table_schema='shop' AND table_name='t' "

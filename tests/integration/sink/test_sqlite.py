@@ -18,7 +18,7 @@ from drainer.batch.work import Change, Folded, Kind, NetRow, Ordered, Pieces, Se
 from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity
 from drainer.sink.errors import DdlFailed, Fenced, LockHeld, PositionMoved, RowMissing, RowsRefused, UniqueConflict
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.integration.sink.case import shape
 from tests.integration.sink.ddl_case import INT, TEXT, column, step, table
 from tests.integration.sink.forks import children
@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "down.sqlite"
 
 
-def opened(path: Path) -> SQLiteDestination:
-    destination = SQLiteDestination(path)
+def opened(path: Path) -> SQLiteSink:
+    destination = SQLiteSink(path)
     destination.open(IDENTITY, 100)
     return destination
 
@@ -90,7 +90,7 @@ def test_rows_ddl_and_position_survive_a_new_start(path: Path) -> None:
     first.ddl(CREATE)
     first.apply(work(110, 200, Folded(SHAPE, (put(1, 1, 1, 1, "1.00"),))), 9)
     first.close(clean=True)
-    second = SQLiteDestination(path)
+    second = SQLiteSink(path)
     found = second.open(IDENTITY, 1)
     assert (found.commit_ts, found.schema_version, found.fresh, found.intent) == (200, 9, False, None)
     assert second.job_done(1)

@@ -31,7 +31,7 @@ from drainer.sink.examination import strict
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.sqlite import rows as sqlite_rows
 from drainer.sink.sqlite.layout import quote, table_name
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
 from tests.support.schema_case import BEGIN_TS, ddl, ts
@@ -196,7 +196,7 @@ class SQLiteExaminer:
                 yield f"{one!r} is taken"
 
 
-class SQLiteSpread(SQLiteDestination):
+class SQLiteSpread(SQLiteSink):
     """As a server is: its batches may be spread."""
 
     def __init__(self, path: Path) -> None:

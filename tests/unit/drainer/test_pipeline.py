@@ -25,7 +25,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
-from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ddl, job, table, ts
@@ -72,12 +72,12 @@ class Run:
 
     store: Store
     pipeline: Pipeline
-    destination: MemoryDestination
+    destination: MemorySink
     supply: Supply
 
 
 def start(store: Store, schema: Schema | None = None, late: list[list[object]] | None = None, at: int = BEGIN) -> Run:
-    destination = MemoryDestination(store)
+    destination = MemorySink(store)
     position = destination.open(WHO, at)
     schema = schema or Schema.open(
         JobHistory(JOBS), position_ts=position.commit_ts, job_done=None if position.fresh else destination.job_done

@@ -19,7 +19,7 @@ from drainer.pipeline import Pipeline
 from drainer.schema.job_policy import Policy
 from drainer.schema.keeper import SchemaKeeper
 from drainer.sink.base import Identity
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.live_supply import LiveSupply
 from tests.support.local_batch import LocalBatch
 from tests.support.schema_case import BEGIN_TS, ts
@@ -60,7 +60,7 @@ class Port(File):
 
 
 def drained(upstream: Upstream, path: Path, source: File) -> dict[str, list[tuple[object, ...]]]:
-    destination = SQLiteDestination(path)
+    destination = SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     keeper = SchemaKeeper([source], Policy())
     asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))

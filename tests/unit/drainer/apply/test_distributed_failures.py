@@ -16,7 +16,7 @@ from drainer.schema.errors import UnknownColumn
 from drainer.schema.history.base import JobHistory
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity, Intent
-from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.memory import MemorySink, Store
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, Step, table, transaction
 from tests.support.schema_case import BEGIN_TS, ts
@@ -42,7 +42,7 @@ def life(store: Store, *, complete: bool = True) -> Life:
             finished_ts=2,
         ),
     ]  # fmt: skip
-    destination = MemoryDestination(store)
+    destination = MemorySink(store)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(jobs), position_ts=position.commit_ts, schema_version=2, complete=complete)
     supply = Supply(schema)
@@ -97,7 +97,7 @@ UNKNOWN = rows(("insert", {}, {1: 1, 2: 1, 3: 9}), info=MORE)
 def test_a_column_that_was_left_out_is_left_out_by_the_next_life_too() -> None:
     """Rule 17: what was found out before the range was recorded died with its life; the range must end as it began."""
     store, feed = Store(), LocalBatch([UNKNOWN], BEGIN_TS, UNTIL)
-    former = MemoryDestination(store)
+    former = MemorySink(store)
     former.open(Identity(1, "default", "n"), BEGIN_TS)
     former.begin(INTENT)
     life(store, complete=False).pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT), feed)

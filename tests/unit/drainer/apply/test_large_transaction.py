@@ -31,7 +31,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.schema.steps import Rows
-from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.memory import MemorySink, Store
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.local_batch import LocalBatch
 from tests.unit.drainer.test_pipeline import CUT, WHO, Supply
@@ -211,7 +211,7 @@ class Recording:
         run.run(Plan(self.begin, self.end, Mode.INLINE, (), 1), LocalBatch([self.binlogs], self.begin, self.end))
 
     def start(self, store: Store, large_bytes_min: int, piece_bytes_max: int = 1) -> Pipeline:
-        destination = MemoryDestination(store)
+        destination = MemorySink(store)
         position = destination.open(WHO, self.begin)
         done = None if position.fresh else destination.job_done
         schema = Schema.open(JobHistory(self.jobs), position_ts=position.commit_ts, job_done=done)

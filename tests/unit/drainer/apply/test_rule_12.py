@@ -23,7 +23,7 @@ from drainer.schema.keeper import SchemaKeeper
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity
 from drainer.sink.errors import UniqueConflict
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 from tests.support.live_supply import LiveSupply
 from tests.support.local_batch import LocalBatch
 from tests.support.row_case import INT, TEXT, Step, not_null, table, transaction
@@ -67,7 +67,7 @@ def binlogs(before: TableInfo, after: TableInfo, twice: tuple[tuple[int, int], .
 
 
 def drain(path: Path, known: list[Job], late: list[Job], payloads: list[bytes], cuts: list[int]) -> Pipeline:
-    destination = SQLiteDestination(path)
+    destination = SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     schema = Schema.open(JobHistory(known), position_ts=position.commit_ts, job_done=destination.job_done)
     supply = Supply(schema, [list(late)] if late else [])
@@ -194,7 +194,7 @@ def test_a_key_that_is_dropped_by_a_job_which_no_source_shows_yet(
     their table; nothing is evicted, and the drainer does not stop."""
     path = tmp_path / "down.sqlite"
     known = jobs(before, after, drop)
-    destination = SQLiteDestination(path)
+    destination = SQLiteSink(path)
     position = destination.open(Identity(1, "default", "n"), BEGIN_TS)
     keeper = SchemaKeeper([Port(known[:2], known[2], running, after=3)], Policy())
     asyncio.run(keeper.open(position_ts=position.commit_ts, job_done=destination.job_done))

@@ -17,9 +17,9 @@ from drainer.schema.keeper import Known
 from drainer.service.first_start import first_start, log_start_position
 from drainer.sink.base import FirstStart, Identity
 from drainer.sink.document_position import Document
-from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.memory import MemorySink, Store
 from drainer.sink.position import Stored
-from drainer.sink.sqlite.sink import SQLiteDestination
+from drainer.sink.sqlite.sink import SQLiteSink
 
 IDENTITY = Identity(1, "default", "d")
 TABLES = (("shop", "orders"), ("shop", "Lines"))
@@ -47,7 +47,7 @@ def config(**given: object) -> Config:
 def said(config: Config, first: FirstStart, store: Store) -> tuple[int, list[Any]]:
     """(position, log lines) of a start."""
     initial_ts = NOW_TS if config.initial_commit_ts < 0 else config.initial_commit_ts
-    position = MemoryDestination(store).open(IDENTITY, initial_ts, first)
+    position = MemorySink(store).open(IDENTITY, initial_ts, first)
     with capture_logs() as lines:
         log_start_position(config, initial_ts, first, position)
     return position.commit_ts, lines
@@ -111,13 +111,13 @@ def test_sqlite_is_asked_for_its_tables(tmp_path: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute('CREATE TABLE "Shop.orders" (id INTEGER)')
     connection.close()
-    destination = SQLiteDestination(file)
+    destination = SQLiteSink(file)
     found = destination.open(IDENTITY, 100, FirstStart(TABLES, 0))
     assert (found.commit_ts, found.missing, found.fresh) == (100, (("shop", "Lines"),), True)
     destination.close(clean=True)
-    again = SQLiteDestination(file)
+    again = SQLiteSink(file)
     assert again.open(IDENTITY, 7, FirstStart(TABLES, 0)).missing == ()
     again.close(clean=True)
-    empty = SQLiteDestination(tmp_path / "empty.sqlite")
+    empty = SQLiteSink(tmp_path / "empty.sqlite")
     assert empty.open(IDENTITY, 100, FirstStart(TABLES, 0)).commit_ts == 0
     empty.close(clean=True)

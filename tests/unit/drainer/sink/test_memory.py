@@ -12,7 +12,7 @@ from drainer.batch.work import Change, Folded, Kind, Match, NetRow, Ordered, Seg
 from drainer.schema.steps import Ddl
 from drainer.sink.base import Identity, Intent
 from drainer.sink.errors import Fenced, PositionMoved, RowMissing
-from drainer.sink.memory import MemoryDestination, Store
+from drainer.sink.memory import MemorySink, Store
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.lock import lock_name
 from drainer.sink.position import Stored
@@ -29,7 +29,7 @@ def work(after: int, until: int, *rows: NetRow, changes: tuple[Change, ...] = ()
 
 def test_position_and_rows_move_together_and_once() -> None:
     store = Store()
-    one = MemoryDestination(store)
+    one = MemorySink(store)
     assert one.open(IDENTITY, 100).fresh
     one.apply(work(100, 200, NetRow(b"1", Kind.INSERT, b"(1)", ())), 3)
     with pytest.raises(PositionMoved):
@@ -42,7 +42,7 @@ def test_position_and_rows_move_together_and_once() -> None:
 
 def test_a_successor_fences_the_one_before() -> None:
     store = Store()
-    old, new = MemoryDestination(store), MemoryDestination(store)
+    old, new = MemorySink(store), MemorySink(store)
     old.open(IDENTITY, 200)
     target = old.begin(INTENT)
     assert new.open(IDENTITY, 1).intent == INTENT
@@ -60,7 +60,7 @@ def test_a_successor_fences_the_one_before() -> None:
 
 def test_a_range_that_is_not_at_the_position_changes_nothing() -> None:
     """Nothing is written before the position is looked at; an open range stands in the way of everything else."""
-    one = MemoryDestination()
+    one = MemorySink()
     one.open(IDENTITY, 200)
     row = NetRow(b"1", Kind.INSERT, b"(1)", ())
     for attempt in (
@@ -78,7 +78,7 @@ def test_a_range_that_is_not_at_the_position_changes_nothing() -> None:
 
 def test_a_slot_of_a_range_that_is_finished_writes_nothing() -> None:
     """Rule 15: in the same epoch, too; an executor may wake late."""
-    one = MemoryDestination()
+    one = MemorySink()
     one.open(IDENTITY, 200)
     late = one.begin(INTENT)
     one.commit(INTENT, [], 4)
@@ -89,7 +89,7 @@ def test_a_slot_of_a_range_that_is_finished_writes_nothing() -> None:
 
 
 def test_a_closed_one_moves_nothing_and_the_schema_version_never_goes_back() -> None:
-    one = MemoryDestination()
+    one = MemorySink()
     one.open(IDENTITY, 100)
     one.advance(200, 9)
     one.advance(300, 4)
@@ -100,7 +100,7 @@ def test_a_closed_one_moves_nothing_and_the_schema_version_never_goes_back() -> 
 
 
 def test_jobs_are_remembered() -> None:
-    one = MemoryDestination()
+    one = MemorySink()
     one.open(IDENTITY, 100)
     job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
     one.ddl(Ddl(job, 150, False, "d", "d", ("x",), "x", 150, ()))
@@ -123,7 +123,7 @@ def test_lock_names_fit_and_differ() -> None:
 
 def test_what_goes_ahead_is_there_with_the_intent_or_not_at_all() -> None:
     store = Store()
-    one = MemoryDestination(store)
+    one = MemorySink(store)
     one.open(IDENTITY, INTENT.after_ts)
     come = Change(KEYLESS, Kind.INSERT, None, (b"1",), 201, 0)
     missing = Change(KEYLESS, Kind.DELETE, (b"2",), None, 202, 0)

@@ -13,7 +13,7 @@ from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.phase import Phase
 from drainer.sink.mysql.position import Changefeed, store
-from drainer.sink.mysql.sink import MySQLDestination
+from drainer.sink.mysql.sink import MySQLSink
 from drainer.sink.position import ChunkMark, Stored
 from drainer.sink.sql_position import SqlPositionStore
 from drainer.sink.sqlite import position
@@ -59,7 +59,7 @@ def test_an_open_range_goes_on_in_its_phase(phase: str, more: str, intent: Inten
 @pytest.mark.parametrize("at", ["begin", "commit"])
 def test_a_phase_of_another_version_is_told(at: str) -> None:
     stored = Stored(100, 5, 3, "n", WHOLE, "shadow")
-    destination = MySQLDestination(ServerConfig())
+    destination = MySQLSink(ServerConfig())
     destination._driver = cast(
         Any, SimpleNamespace(patiently=lambda what, body: stored, changefeed=SimpleNamespace(label="changefeed 'main'"))
     )

@@ -30,7 +30,7 @@ from drainer.schema.segmenter import walk
 from drainer.schema.steps import Ddl, Rows
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Identity
-from drainer.sink.jsonl.sink import JsonlDestination
+from drainer.sink.jsonl.sink import JsonlSink
 from drainer.sink.sqlite.layout import quote, table_name
 from drainer.sink.sqlite.sink import SQLiteSink
 from tests.golden.test_ddl import replay
@@ -114,7 +114,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
     begin_ts = int(capture.meta["scenario_start_ts"])
     who = Identity(capture.meta["cluster_id"], "golden", "golden")
     lines, tables = (
-        JsonlDestination(directory / "lines", rotate_bytes=50_000),
+        JsonlSink(directory / "lines", rotate_bytes=50_000),
         SQLiteSink(directory / "replayed"),
     )
     for destination in (lines, tables):

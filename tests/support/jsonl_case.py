@@ -21,7 +21,7 @@ from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
 from drainer.sink.base import Identity
-from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from drainer.sink.jsonl.sink import POSITION, JsonlSink
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.local_batch import LocalBatch
 
@@ -59,7 +59,7 @@ def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: 
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
     ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
-    destination = JsonlDestination(directory, files=files, rotate_bytes=rotate_bytes)
+    destination = JsonlSink(directory, files=files, rotate_bytes=rotate_bytes)
     position = destination.open(WHO, begin)
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
     job_done = None if position.fresh else destination.job_done

@@ -54,12 +54,12 @@ POSITION: Final = "position.json"
 _STAGE: Final = "write"
 
 
-def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlDestination:
+def make(to: JsonlSection, syncer: SyncerSettings) -> JsonlSink:
     """Not opened yet."""
-    return JsonlDestination(Path(to.path), files=to.files, rotate_bytes=to.rotate_bytes, spread=syncer.spread)
+    return JsonlSink(Path(to.path), files=to.files, rotate_bytes=to.rotate_bytes, spread=syncer.spread)
 
 
-class JsonlDestination:
+class JsonlSink:
     """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
 
     def __init__(self, directory: Path, *, files: int = 4, rotate_bytes: int = 256 << 20, spread: bool = True) -> None:
@@ -85,7 +85,7 @@ class JsonlDestination:
         return self._slotting
 
     @property
-    def parallel(self) -> JsonlDestination | None:
+    def parallel(self) -> JsonlSink | None:
         return self if self._spread else None
 
     @property

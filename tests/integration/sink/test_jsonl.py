@@ -12,7 +12,7 @@ import pytest
 
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.jsonl.files import Notes, repair
-from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from drainer.sink.jsonl.sink import POSITION, JsonlSink
 from tests.integration.sink.forks import children
 from tests.support import jsonl_case
 from tests.support.jsonl_case import WHO, commits, in_order, lines_of, recorded
@@ -84,16 +84,16 @@ def test_a_driver_that_dies_again_and_again(whole: Path, tmp_path: Path) -> None
     assert in_order(directory) == in_order(whole)
 
 
-def opened(directory: Path) -> JsonlDestination:
-    destination = JsonlDestination(directory, files=3, rotate_bytes=4000)
+def opened(directory: Path) -> JsonlSink:
+    destination = JsonlSink(directory, files=3, rotate_bytes=4000)
     destination.open(WHO, 1)
     return destination
 
 
-def repaired(directory: Path) -> JsonlDestination:
+def repaired(directory: Path) -> JsonlSink:
     """The part of a start that looks at files."""
     repair(directory, Notes.of(recorded(directory)["notes"]))
-    return JsonlDestination(directory)
+    return JsonlSink(directory)
 
 
 def current_files(directory: Path) -> dict[Path, int]:

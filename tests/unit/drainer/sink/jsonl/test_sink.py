@@ -20,7 +20,7 @@ from drainer.changes.stream import StreamDecoder
 from drainer.schema.steps import Ddl
 from drainer.sink.base import FirstStart, Identity, Intent, Receipt
 from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
-from drainer.sink.jsonl.sink import POSITION, JsonlDestination
+from drainer.sink.jsonl.sink import POSITION, JsonlSink
 from tests.support.jsonl_case import in_order, lines_of
 from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 
@@ -29,8 +29,8 @@ INFO = table([("id", INT)], handle="id")
 INTENT = Intent(BEGIN_TS, BEGIN_TS + 100, 1, 10, 1, "d")
 
 
-def opened(directory: Path, *, files: int = 1, rotate_bytes: int = 1 << 20, spread: bool = True) -> JsonlDestination:
-    destination = JsonlDestination(directory, files=files, rotate_bytes=rotate_bytes, spread=spread)
+def opened(directory: Path, *, files: int = 1, rotate_bytes: int = 1 << 20, spread: bool = True) -> JsonlSink:
+    destination = JsonlSink(directory, files=files, rotate_bytes=rotate_bytes, spread=spread)
     destination.open(WHO, BEGIN_TS)
     return destination
 
@@ -190,7 +190,7 @@ def test_jobs_are_remembered(tmp_path: Path) -> None:
     job = Job(5, ActionType.CREATE_TABLE, schema_version=9)
     destination.ddl(Ddl(job, BEGIN_TS + 5, False, "d", "d", ("x",), "x", BEGIN_TS + 5, ()))
     destination.close(clean=True)
-    again = JsonlDestination(tmp_path)
+    again = JsonlSink(tmp_path)
     position = again.open(WHO, 1)
     assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 5, 9, False)
     assert (again.job_done(5), again.job_done(6)) == (True, False)
@@ -198,7 +198,7 @@ def test_jobs_are_remembered(tmp_path: Path) -> None:
 
 def test_a_first_start(tmp_path: Path) -> None:
     """Nothing is there, so it begins at the beginning where that is offered."""
-    destination = JsonlDestination(tmp_path / "new" / "directory")
+    destination = JsonlSink(tmp_path / "new" / "directory")
     position = destination.open(WHO, 7, FirstStart((("d", "t"),), 3))
     assert (position.commit_ts, position.fresh, position.missing) == (3, True, (("d", "t"),))
     destination.close(clean=True)
@@ -252,7 +252,7 @@ def test_a_current_file_that_is_gone_is_not_filled_up(tmp_path: Path) -> None:
     assert keys_of(tmp_path) == [1, 2]
 
 
-def spread(destination: JsonlDestination, after: int, *keys: int) -> None:
+def spread(destination: JsonlSink, after: int, *keys: int) -> None:
     intent = replace(INTENT, after_ts=BEGIN_TS + after, until_ts=BEGIN_TS + after + 100)
     receipt = destination.begin(intent).write(0, segment(after, after + 100, *keys))
     assert destination.commit(intent, [receipt], 1) is None

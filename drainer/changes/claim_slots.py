@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from struct import Struct
-from struct import error as StructError
 from typing import Any, Final
 from zlib import crc32
 
@@ -24,10 +23,10 @@ from drainer.changes.claims import Claims, concat_claims
 from drainer.changes.key import joined_keys
 from drainer.changes.questions import questions_of
 from drainer.changes.slots import shape_from
+from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
 from drainer.order.blob import load
 from drainer.order.collector import collector_paused
-from drainer.order.errors import BlobError
 from drainer.order.probes import PackedTable, Questions, merge_packed
 from drainer.order.slot import table_seed
 from drainer.row.family import Family
@@ -35,7 +34,6 @@ from drainer.row.format import Format
 
 BLOB_VERSION: Final = 17  # changes/slots.py has 16
 _HEAD: Final = Struct("<BII")
-_SIZE: Final = Struct("<I")
 _SIGNED_MAX: Final = (1 << 63) - 1
 
 
@@ -62,9 +60,7 @@ def pack_claims(
                 streams.setdefault(number, []).append(_stream(of, block.take(np.flatnonzero(slot == number))))
     blobs = {}
     for number in sorted({*rest, *streams}):
-        other, mine = rest.get(number, b""), streams.get(number, [])
-        sized = [piece for stream in mine for piece in (_SIZE.pack(len(stream)), stream)]
-        blobs[number] = b"".join([_HEAD.pack(BLOB_VERSION, len(other), len(mine)), other, *sized])
+        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, rest.get(number, b""), streams.get(number, []))
     return blobs
 
 
@@ -95,11 +91,7 @@ def _stream(of: Claimed, claims: Claims) -> bytes:
         "key_families": json.dumps([one.value for one in of.key_families]),
     }
     schema = pa.schema([(name, column.type) for name, column in columns], metadata=meta)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([column for _, column in columns], schema=schema))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return ipc_stream([column for _, column in columns], schema)
 
 
 def _claims(stream: memoryview) -> tuple[Claimed, Claims]:
@@ -138,7 +130,7 @@ def _merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
     keys: dict[tuple[int, tuple[int, ...]], _Key] = {}
     packed: list[PackedTable] = []
     for blob in blobs:
-        rest, streams = _unpack(blob)
+        rest, streams, _ = unpack_streams(blob, _HEAD, BLOB_VERSION, _claims)
         packed += load(rest) if rest else []
         for of, claims in streams:
             keys.setdefault((of.shape.table_id, of.places), _Key(of)).blocks.append(claims)
@@ -157,25 +149,6 @@ def _merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
         if asked.conflict:
             return asked
     return Questions("", tuple(probe for asked in found for probe in asked.probes))
-
-
-def _unpack(blob: bytes) -> tuple[bytes, list[tuple[Claimed, Claims]]]:
-    if len(blob) < _HEAD.size or blob[0] != BLOB_VERSION:
-        version = blob[:1].hex() or "none"
-        raise BlobError(f"a slot's claims of {len(blob)} bytes have version {version}, not {BLOB_VERSION:x}")
-    _, rest, count = _HEAD.unpack_from(blob)
-    view, at = memoryview(blob), _HEAD.size + rest
-    streams = []
-    try:
-        for _ in range(count):
-            (size,) = _SIZE.unpack_from(blob, at)
-            at += _SIZE.size + size
-            streams.append(_claims(view[at - size : at]))
-    except (StructError, pa.ArrowException, StopIteration, KeyError, TypeError, ValueError, OSError) as error:
-        raise BlobError(f"a slot's claims of {len(blob)} bytes are damaged: {error}") from None
-    if at != len(blob):
-        raise BlobError(f"a slot's claims of {len(blob)} bytes are damaged: there should be {at}")
-    return bytes(view[_HEAD.size : _HEAD.size + rest]), streams
 
 
 def _noted(table: PackedTable, is_coarse: bool) -> list[Claims]:

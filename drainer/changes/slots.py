@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from struct import Struct
-from struct import error as StructError
 from typing import Any, Final
 from zlib import crc32
 
@@ -22,17 +21,16 @@ import pyarrow.compute as pc
 from drainer.batch.work import Folded, Match, SegmentWork, TableShape
 from drainer.changes.net import States, merge, states_from
 from drainer.changes.net_rows import NetColumns
+from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
 from drainer.changes.vector import Ints
 from drainer.order.blob import last_change as rest_last_change
 from drainer.order.blob import merge_slot as merge_rest
 from drainer.order.blob import without_tables
-from drainer.order.errors import BlobError
 from drainer.order.slot import table_seed
 from drainer.row.format import Format
 
 BLOB_VERSION: Final = 16  # order/blob.py counts from 1
 _HEAD: Final = Struct("<BIIQQ")
-_SIZE: Final = Struct("<I")
 _SCHEMA: Final = [
     ("identity", pa.binary()),
     ("first", pa.int8()),
@@ -66,9 +64,7 @@ def pack(
     blobs = {}
     for number in sorted({*rest, *streams}):
         other, mine = rest.get(number, b""), streams.get(number, [])
-        sized = [piece for stream in mine for piece in (_SIZE.pack(len(stream)), stream)]
-        head = _HEAD.pack(BLOB_VERSION, len(other), len(mine), change_count, source_bytes)
-        blobs[number] = b"".join([head, other, *sized])
+        blobs[number] = pack_streams(_HEAD, BLOB_VERSION, other, mine, change_count, source_bytes)
         change_count = source_bytes = 0
     return blobs
 
@@ -95,11 +91,7 @@ def _stream(shape: TableShape, states: States) -> bytes:
         pa.array(column, kind) if isinstance(column, np.ndarray) else column
         for column, (_, kind) in zip(columns, _SCHEMA, strict=True)
     ]
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    return ipc_stream(arrays, schema)
 
 
 def _flag(value: bool) -> str:
@@ -145,23 +137,8 @@ class _Part:
 
 
 def _unpack(blob: bytes) -> _Part:
-    if len(blob) < _HEAD.size or blob[0] != BLOB_VERSION:
-        raise BlobError(
-            f"a slot's blob of {len(blob)} bytes has version {blob[:1].hex() or 'none'}, not {BLOB_VERSION:x}"
-        )
-    _, rest, count, change_count, source_bytes = _HEAD.unpack_from(blob)
-    view, at = memoryview(blob), _HEAD.size + rest
-    tables = []
-    try:
-        for _ in range(count):
-            (size,) = _SIZE.unpack_from(blob, at)
-            at += _SIZE.size + size
-            tables.append(_states(view[at - size : at]))
-    except (StructError, pa.ArrowException, StopIteration, KeyError, TypeError, ValueError, OSError) as error:
-        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
-    if at != len(blob):
-        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: it should have {at}")
-    return _Part(bytes(view[_HEAD.size : _HEAD.size + rest]), tables, change_count, source_bytes)
+    rest, tables, (change_count, source_bytes) = unpack_streams(blob, _HEAD, BLOB_VERSION, _states)
+    return _Part(rest, tables, change_count, source_bytes)
 
 
 def _rests(parts: list[_Part], tables: dict[int, tuple[TableShape, list[States]]], format_: Format) -> list[bytes]:

@@ -24,6 +24,7 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
+from drainer.changes.stream_blob import ipc_stream
 from drainer.changes.vector import Buffer, Ints
 from drainer.order.errors import BlobError
 from drainer.row.codec import Codec
@@ -226,11 +227,7 @@ def _packed(rows: Rows, size: int) -> bytes:
         pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
         pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
     ]  # fmt: skip
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA))
-    found: bytes = _HEAD.pack(CHANGES_BLOB, len(rows), size) + sink.getvalue().to_pybytes()
-    return found
+    return _HEAD.pack(CHANGES_BLOB, len(rows), size) + ipc_stream(arrays, _SCHEMA)
 
 
 def _unpacked(blob: bytes) -> tuple[Any, int]:

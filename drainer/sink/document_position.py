@@ -8,7 +8,6 @@ half-way, and what a crash leaves beside it is not looked at. A drainer holds `<
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import zlib
@@ -21,7 +20,8 @@ from typing import Any
 from binlog.runtime.crashpoint import crash_point
 
 from drainer.sink.base import Identity, Intent
-from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld, PositionMoved
+from drainer.sink.disk import lock, sync_directory
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.position import DONE, ChunkMark, JobMark, Stored, intent_of, intent_text, refusal, taken_meanwhile
 
 Chunk = tuple[int, str, int]  # until_ts, stage, slot
@@ -144,27 +144,7 @@ class PositionFile:
         self.path = path
         self._identity = identity
         self._label = label_of(identity, path)
-        self._lock = self._locked()
-
-    def _locked(self) -> int:
-        """The kernel gives the lock back however the process ends."""
-        beside = self.path.with_name(self.path.name + ".lock")
-        try:
-            _make_directory(self.path.parent)
-            handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DestinationRefused(f"cannot make {beside}: {error}") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(handle)
-            raise LockHeld(f"{self.path} is being written by another drainer (it holds {beside})") from error
-        except OSError as error:
-            os.close(handle)
-            raise DestinationRefused(
-                f"{beside} cannot be locked ({error}): put {self.path} on a file system with locks"
-            ) from error
-        return handle
+        self._lock = lock(path)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[DocumentPositionStore]:
@@ -222,24 +202,6 @@ class PositionFile:
 
     def close(self) -> None:
         os.close(self._lock)
-
-
-def _make_directory(path: Path) -> None:
-    """With the parents that it needs, durably: a directory that a crash takes away takes its files with it."""
-    if path.is_dir():
-        return
-    _make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in it durable. Raises OSError."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _body_text(body: object) -> str:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
-from drainer.sink.document_position import sync_directory
+from drainer.sink.disk import sync_directory
 from drainer.sink.errors import DestinationDown, DestinationRefused
 
 SUFFIX: Final = ".jsonl"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -12,7 +11,8 @@ from typing import Final
 
 from binlog.runtime.crashpoint import crash_point
 
-from drainer.sink.errors import DestinationDown, DestinationRefused, LockHeld
+from drainer.sink.disk import lock
+from drainer.sink.errors import DestinationDown, DestinationRefused
 
 _BUSY_MS: Final = 30_000
 # Readers of the file may come and go; a writer that forces its way in is not ours to wait for.
@@ -25,11 +25,11 @@ _SETTINGS: Final = (
 
 
 class SQLiteFile:
-    """The file and its lock. Open until `close`."""
+    """The file and its lock. Open until `close`. Raises LockHeld and DestinationRefused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = self._locked()
+        self._lock = lock(path)
         try:
             self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for setting in _SETTINGS:
@@ -37,21 +37,6 @@ class SQLiteFile:
         except sqlite3.DatabaseError as error:
             os.close(self._lock)
             raise DestinationRefused(f"{path} cannot be used as an SQLite file: {error}") from error
-
-    def _locked(self) -> int:
-        """The kernel gives the lock back however the process ends. Raises LockHeld."""
-        beside = self.path.with_name(self.path.name + ".lock")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DestinationRefused(f"cannot make {beside}: {error}") from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            raise LockHeld(f"{self.path} is being written by another drainer (it holds {beside})") from error
-        return handle
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -211,7 +211,7 @@ def test_a_position_is_made_once(tmp_path: Path) -> None:
 def test_a_directory_is_made_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of the machine must not take it away with the position that was flushed into it."""
     synced: list[Path] = []
-    monkeypatch.setattr("drainer.sink.document_position.sync_directory", synced.append)
+    monkeypatch.setattr("drainer.sink.disk.sync_directory", synced.append)
     PositionFile(tmp_path / "a" / "b" / "p", OURS).close()
     assert synced == [tmp_path, tmp_path / "a"]
 
@@ -222,7 +222,7 @@ def test_a_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("drainer.sink.document_position.fcntl.flock", no_locks)
+    monkeypatch.setattr("drainer.sink.disk.fcntl.flock", no_locks)
     with pytest.raises(DestinationRefused, match=r"No locks available.*a file system with locks"):
         PositionFile(tmp_path / "p", OURS)
 

@@ -1,0 +1,58 @@
+"""A slot's blob of several Arrow IPC streams: a head, what was done row by row, then each stream with its length.
+
+The head is a Struct whose first three fields are the blob's version (one byte), the length of the row-by-row part and the
+number of streams; it may have more fields, which are the caller's. A length is `<I`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from drainer.order.errors import BlobError
+
+_SIZE: Final = Struct("<I")
+_Stream = TypeVar("_Stream")
+
+
+def ipc_stream(arrays: Sequence[Any], schema: Any) -> bytes:
+    """One record batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def pack_streams(head: Struct, version: int, rest: bytes, streams: Sequence[bytes], *fields: int) -> bytes:
+    """`rest`: the row-by-row part; `fields`: the head's own, behind the first three."""
+    sized = [piece for stream in streams for piece in (_SIZE.pack(len(stream)), stream)]
+    return b"".join([head.pack(version, len(rest), len(streams), *fields), rest, *sized])
+
+
+def unpack_streams(
+    blob: bytes, head: Struct, version: int, read: Callable[[memoryview], _Stream]
+) -> tuple[bytes, list[_Stream], tuple[int, ...]]:
+    """The row-by-row part, what `read` makes of each stream, and the head's own fields.
+
+    Raises BlobError for another version, and for bytes that are missing, damaged, or too many."""
+    what = f"a slot's blob of {len(blob)} bytes"
+    if len(blob) < head.size or blob[0] != version:
+        raise BlobError(f"{what} has version {blob[:1].hex() or 'none'}, not {version:x}")
+    _, rest, count, *fields = head.unpack_from(blob)
+    view, at = memoryview(blob), head.size + rest
+    streams = []
+    try:
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(blob, at)
+            at += _SIZE.size + size
+            streams.append(read(view[at - size : at]))
+    except (StructError, pa.ArrowException, StopIteration, KeyError, TypeError, ValueError, OSError) as error:
+        raise BlobError(f"{what} is damaged: {error}") from None
+    if at != len(blob):
+        raise BlobError(f"{what} is damaged: it should have {at}")
+    return bytes(view[head.size : head.size + rest]), streams, tuple(fields)

@@ -1,0 +1,51 @@
+"""Directories that a crash of the machine does not take away, and a lock file for the one process that may write."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from drainer.sink.errors import DestinationRefused, LockHeld
+
+
+def make_directory(path: Path) -> None:
+    """Make it and the parents that it needs, durably: a lost directory takes its files with it. Raises OSError."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in it durable. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock(path: Path) -> int:
+    """Lock `<path>.lock`, making it and its directory; the lock is held until the returned descriptor is closed, or the
+    process ends.
+
+    Raises LockHeld while another process holds it, and DestinationRefused where it cannot be made or locked."""
+    beside = path.with_name(path.name + ".lock")
+    try:
+        make_directory(path.parent)
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DestinationRefused(f"cannot make {beside}: {error}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise LockHeld(f"{path} is being written by another drainer (it holds {beside})") from error
+    except OSError as error:
+        os.close(handle)
+        raise DestinationRefused(
+            f"{beside} cannot be locked ({error}): put {path} on a file system with locks"
+        ) from error
+    return handle

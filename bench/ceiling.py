@@ -1,4 +1,4 @@
-"""What the destination takes when nothing else works: a plain loader of so many rows over a few connections."""
+"""The destination's own write rate: the same rows loaded by plain statements or files, with no pipeline running."""
 
 from __future__ import annotations
 

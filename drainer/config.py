@@ -156,7 +156,8 @@ class SyncerSection(Section):
         return sink(self.db_type, self.to, SyncerSettings(self.recycle_bin // timedelta(milliseconds=1), self.spread))
 
     def digest(self) -> str:
-        """Digest of the settings that decide which rows a batch writes: an unfinished batch needs the same."""
+        """Digest of the filter settings. It is recorded with a batch: an unfinished batch must be finished with the
+        same filters."""
         chosen = self.model_dump_json(
             include={"ignore_schemas", "ignore_table", "replicate_do_db", "replicate_do_table", "ignore_txn_commit_ts"}
         )

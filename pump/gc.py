@@ -75,7 +75,7 @@ class GarbageCollector:
             before = self._store.index.purged_ts()
             if point > before:
                 await asyncio.to_thread(self._store.checkpoints.purge, point)
-                _log.info("purge point advanced", purged_ts=point, before=before)
+                _log.info("GC: binlogs at or below purged_ts are no longer served", purged_ts=point, former=before)
             point = max(point, before)
             await asyncio.to_thread(self._remove, removed_until_ts(point))
             return point

@@ -79,7 +79,8 @@ def check(envelope: Envelope) -> None:
 
 
 def is_fake(envelope: Envelope) -> bool:
-    """A Rollback with start_ts = commit_ts (`P-FAKE-01`). A prewrite is never one, whatever its commit_ts says."""
+    """Whether this is a fake (heartbeat) binlog: type Rollback with start_ts = commit_ts (`P-FAKE-01`). A prewrite is
+    never a fake, even if its commit_ts is set."""
     return envelope.start_ts == envelope.commit_ts > 0 and envelope.tp == BinlogType.ROLLBACK
 
 

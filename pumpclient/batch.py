@@ -64,7 +64,7 @@ class BatchWriter:
         return answer
 
     async def close(self) -> None:
-        """End the stream: binlogs sent and not answered get UNKNOWN, unsent ones NOT_SENT."""
+        """Close the stream. Binlogs that were sent but not answered end with UNKNOWN, unsent ones with NOT_SENT."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -1,5 +1,5 @@
-"""Claims on unique values cut into slots by value for a shuffle, each slot's as Arrow IPC streams, and what they leave
-open once they are together (rule 21).
+"""Claims on unique values, cut into slots by value for a shuffle as Arrow IPC streams; then, for each slot, the
+conflicts among them or the questions to the destination (rule 21).
 
 Blob: `<BII` of BLOB_VERSION, the length of what was noted row by row (order/probes.py) and how many streams follow;
 then that; then of each unique key and block of claims the length of its stream (`<I`) and the stream, whose schema says
@@ -121,7 +121,8 @@ class _Key:
 
 
 def merge_claims(blobs: Iterable[bytes], format_: Format) -> Questions:
-    """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    """The conflict among the claims of one slot, or the questions to the destination. `blobs`: the slot's blobs of all
+    parts of a batch, in any order. Raises BlobError."""
     with collector_paused():
         return _merge_claims(blobs, format_)
 

@@ -1,4 +1,5 @@
-"""Who holds a value of a unique key, change after change: drainer.order.claims's rules, of all values at once. Pure."""
+"""Which row holds each value of a unique key after each transaction: the rules of drainer.order.claims, computed for
+all values at once. Pure."""
 
 from __future__ import annotations
 
@@ -24,11 +25,14 @@ def codes_of(blocks: Sequence[Sequence[Any]]) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
-    """Claims in order, one for each (value, commit_ts, key): what a transaction leaves counts. Of one value and
-    commit_ts first those that lost it, then those that have it, each in the order in which they first spoke. Arrays of
-    one length: `begins`: the first of its value; `first`: whether its first claim had the value, `has`: its last one;
-    `at`: the place of its first claim among the claims given, `lost_at`: in the order of claims, of its first loss."""
+class NetClaims:
+    """One claim for each (value, commit_ts, key): whether the row has the value after that transaction. Sorted by value
+    and commit_ts; within those first the rows that lost the value, then those that have it, by their first claims.
+
+    Arrays of one length. `begins`: whether it is the first of its value; `first`, `has`: whether the row had the value
+    after its first and after its last claim of the transaction; `at`: index of its first claim among the given claims;
+    `first_claim`, `first_loss`: index of its first claim, and of the first by which it lost the value, in sorted order
+    (beyond the last index if it lost none)."""
 
     value: Ints
     begins: Mask
@@ -37,14 +41,14 @@ class Turns:
     first: Mask
     has: Mask
     at: Ints
-    spoke: Ints
-    lost: Ints
+    first_claim: Ints
+    first_loss: Ints
 
     def __len__(self) -> int:
         return len(self.value)
 
 
-def turns(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[Any]) -> Turns:
+def net_claims(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[Any]) -> NetClaims:
     """`value`, `key`: a number for each; `place`: arrays by which claims of one commit_ts are ordered, the least
     important first. A change loses before it takes, so `has` is one of them."""
     order = np.lexsort((*place, commit_ts, value))
@@ -53,21 +57,21 @@ def turns(value: Ints, key: Ints, commit_ts: Words, has: Mask, place: Sequence[A
     own = _begins(value[by_key], commit_ts[by_key], key[by_key])
     starts = np.flatnonzero(own)
     ends = np.append(starts[1:], len(by_key)) - 1
-    spoke, last = by_key[starts], by_key[ends]
+    head, last = by_key[starts], by_key[ends]
     lost = np.full(len(order), len(order))
     lost[~has] = np.flatnonzero(~has)
     first_lost = np.minimum.reduceat(lost[by_key], starts)
-    ordered = np.lexsort((spoke, has[last], commit_ts[spoke], value[spoke]))
-    spoke, last, first_lost = spoke[ordered], last[ordered], first_lost[ordered]
-    return Turns(
-        value[spoke],
-        _begins(value[spoke]),
-        commit_ts[spoke],
-        key[spoke],
-        has[spoke],
+    ordered = np.lexsort((head, has[last], commit_ts[head], value[head]))
+    head, last, first_lost = head[ordered], last[ordered], first_lost[ordered]
+    return NetClaims(
+        value[head],
+        _begins(value[head]),
+        commit_ts[head],
+        key[head],
+        has[head],
         has[last],
-        order[spoke],
-        spoke,
+        order[head],
+        head,
         first_lost,
     )
 
@@ -81,14 +85,14 @@ def _begins(*columns: Any) -> Mask:
     return found
 
 
-def two_holders(found: Turns) -> Mask:
-    """The turns in which a value is had or lost by a row while another one has it."""
+def two_holders(found: NetClaims) -> Mask:
+    """The net claims by which a row has or loses a value while another row has it."""
     conflict = np.zeros(len(found), np.bool_)
     conflict[1:] = ~found.begins[1:] & found.has[:-1] & (found.key[1:] != found.key[:-1])
     return conflict
 
 
-def held_meanwhile(found: Turns) -> bool:
+def held_meanwhile(found: NetClaims) -> bool:
     """Whether rows took a value that none of them had before, and none has it behind the last of its claims."""
     if not len(found):
         return False
@@ -102,14 +106,15 @@ def held_meanwhile(found: Turns) -> bool:
     return bool(((taken < len(found)) & ~known & ~found.has[ends]).any())
 
 
-def first_holders(found: Turns) -> Ints:
-    """Of each value, in order, the turn of the only row that may hold it before the first of its claims: of those of
-    its first commit_ts the one that begins with losing it, else one that loses it for good, else the first one."""
+def first_holders(found: NetClaims) -> Ints:
+    """For each value, in order, the index of the net claim of the only row that may hold it before its first claim:
+    among those of its first commit_ts the row that begins with losing it, else one that loses it for good, else the
+    first one."""
     starts = np.flatnonzero(found.begins)
     of = np.cumsum(found.begins) - 1
     own = found.commit_ts == found.commit_ts[starts][of]
     kind = np.where(~found.first, 0, np.where(~found.has, 1, 2))
-    place = np.where(kind == 1, found.lost, found.spoke)
+    place = np.where(kind == 1, found.first_loss, found.first_claim)
     order = np.lexsort((place, kind, ~own, of))
     first: Ints = order[starts]
     return first
@@ -136,5 +141,5 @@ def hides_conflict(blocks: Sequence[Claims]) -> bool:
     commit_ts, start_ts, sequence, has = (
         np.concatenate([getattr(one, name) for one in some]) for name in ("commit_ts", "start_ts", "sequence", "has")
     )
-    found = turns(value[several], key, commit_ts, has, (has, sequence, start_ts))
+    found = net_claims(value[several], key, commit_ts, has, (has, sequence, start_ts))
     return bool(two_holders(found).any()) or held_meanwhile(found)

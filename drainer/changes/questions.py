@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from drainer.batch.work import Key, Probe, TableShape
 from drainer.changes.claims import Claims, concat_claims
-from drainer.changes.holders import codes_of, contended, first_holders, turns, two_holders
+from drainer.changes.holders import codes_of, contended, first_holders, net_claims, two_holders
 from drainer.changes.vector import Ints, Mask
 from drainer.order.probes import Questions, two_rows
 from drainer.row.family import Family
@@ -65,7 +65,7 @@ def _contended_holders(blocks: Sequence[Claims], value: Ints, has: Mask, chosen:
     )
     has = has[chosen]
     # As order.probes: what was noted row by row does not say of which of two transactions of one commit_ts it is.
-    found = turns(value[chosen], key, commit_ts, has, (start_ts, has, sequence))
+    found = net_claims(value[chosen], key, commit_ts, has, (start_ts, has, sequence))
     if two_holders(found).any():
         return None
     return chosen[found.at[first_holders(found)]]

@@ -227,7 +227,8 @@ class SegmentBuilder:
             return any(map(hides_conflict, claims))
         except pa.ArrowException as error:
             _log.warning(
-                "it is not known whether unique values meet, for they are too much for columns", why=str(error)
+                "unique values of the batch are too large to check for conflicts: transactions are applied one by one",
+                why=str(error),
             )
             return True
 
@@ -266,7 +267,7 @@ class SegmentBuilder:
                 covered = self._columns(scanned.rows)
             except (DecodeError, SchemaError, pa.ArrowException) as error:
                 self._raise_first(payloads, error)
-                _log.warning("rows are folded one by one, for they fit no columns", why=str(error))
+                _log.warning("columnar decoding failed for these rows: they are decoded row by row", why=str(error))
                 if not for_slots:
                     raise _NoColumns from error
                 covered = self._no_columns(scanned.rows)

@@ -1,7 +1,7 @@
 """A slot's blob of several Arrow IPC streams: a head, what was done row by row, then each stream with its length.
 
-The head is a Struct whose first three fields are the blob's version (one byte), the length of the row-by-row part and the
-number of streams; it may have more fields, which are the caller's. A length is `<I`.
+The head is a Struct whose first three fields are the blob's version (one byte), the length of the row-by-row part and
+the number of streams; it may have more fields, which are the caller's. A length is `<I`.
 """
 
 from __future__ import annotations

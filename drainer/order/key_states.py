@@ -1,4 +1,4 @@
-"""One table's keys within a segment. Pure: states in a dictionary, changes in upstream's order."""
+"""Folds one table's changes within a segment to the state of each key, row by row. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ KINDS = tuple(Kind)
 
 
 class TableFold:
-    """Takes changes in the order of (commit_ts, sequence). What a change does not look at is what was there: a row that
-    comes takes the place of one under its key, and one that goes may be missing (rule 21).
+    """Takes changes in the order of (commit_ts, sequence). The previous state of a key is not checked: an inserted row
+    replaces one under its key, and a deleted row may be missing (rule 21).
 
-    Rows are kept as they were decoded and written together, for most of them are the last ones of their keys."""
+    Rows are kept as decoded and converted to the destination's format together, at the end: only the last row of each
+    key is converted."""
 
     __slots__ = ("_format", "_forms", "_images", "_unwritten", "shape", "states")
 
@@ -54,7 +55,8 @@ class TableFold:
         self._put(key, codec, cells, commit_ts, sequence)
 
     def update(self, codec: Codec, b: bytes, at: int, end: int, commit_ts: int, sequence: int) -> None:
-        """A change of key is a delete of the old one and an insert of the new one."""
+        """An update that changes the key is folded as a delete of the old key and an insert of the new one. Raises what
+        `insert` raises."""
         old, new = codec.update(b, at, end, commit_ts)
         try:
             old_key, key = codec.key_of(old), codec.key_of(new)

@@ -16,7 +16,8 @@ _log = get_logger(__name__)
 
 
 class Membership:
-    """`left`: already loaded. `position`: up to which everything has been applied. `unfinished`: whether a batch after
+    """`left`: records of pumps that left, already loaded from etcd. `position`: returns the commit_ts up to which
+    everything is applied. `unfinished`: returns whether a batch after
     the position was begun, which must be finished without pumps that rejoined."""
 
     def __init__(

@@ -1,7 +1,7 @@
-"""How rows become what a destination writes: the one thing that decoding and folding take from a destination. Pure.
+"""The interface by which a destination converts decoded rows to what it writes (SQL text, SQLite values). Pure.
 
-A row goes through a Format once, after folding has said which rows there are: few of them column by column over lists,
-many over Arrow arrays. Both give the same.
+Rows are converted once, after folding: a few rows column by column over lists, many rows over Arrow arrays, with equal
+results.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Format(Protocol):
 
 
 def written(format_: Format, codec: Codec, cells: Sequence[Cells], commit_ts: Sequence[int]) -> Sequence[Row]:
-    """Rows of one codec. DecodeError naming table, column and commit_ts of the first that cannot be written."""
+    """Convert rows decoded by one codec. Raises DecodeError naming table, column and commit_ts of the first row with a
+    value that the destination cannot store."""
     try:
         return format_.rows(codec.forms, list(zip(*cells, strict=True)))
     except DecodeError:

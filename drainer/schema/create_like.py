@@ -36,7 +36,9 @@ def independent(job: Job, query: str, catalog: Catalog) -> str:
     databases = _databases(job, rest[1].value, catalog)
     if len(databases) != 1:
         _log.warning(
-            "CREATE TABLE LIKE: cannot determine the database of the source table", job_id=job.id, candidates=databases
+            "CREATE TABLE LIKE: the database of the source table is not known; the statement runs as upstream wrote it",
+            job_id=job.id,
+            candidates=databases,
         )
         return query
     return f"CREATE TABLE {quoted(words[at].value, words[at + 2].value)} LIKE {quoted(databases[0], rest[1].value)}"

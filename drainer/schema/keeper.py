@@ -216,5 +216,7 @@ class SchemaKeeper:
         self._outage.over()
         self.schema.settle(self._history.greatest_version)
         if found:
-            _log.info("new DDL jobs read", jobs=found, greatest_version=self._history.greatest_version)
+            _log.info(
+                "new DDL jobs read from the schema history", jobs=found, schema_version=self._history.greatest_version
+            )
         return found

@@ -34,7 +34,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Schema history of the selected tables. `ids`: table id → versions, ascending; `newest`: the tables that exist
+    """Every TableInfo of the selected tables, by schema version. `ids`: table id → its versions, ascending;
+    `newest`: the tables that exist
     after the last known job; `version`: schema version of that job; `old_column_ids`: (table id, column id) → the
     column's id in rows written before its type was changed."""
 

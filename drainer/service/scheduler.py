@@ -307,7 +307,8 @@ class Scheduler:
         self._ahead = (plan.until_ts, asked, task)
 
     async def _ahead_result(self, after_ts: int, asked: Limits) -> Watermark | None:
-        """The result of the survey ahead if it was made with these arguments, else None. Waits for its end."""
+        """Wait for the survey that was started in advance; its watermark if it was asked with these arguments, else
+        None."""
         if self._ahead is None:
             return None
         ahead_ts, ahead_asked, task = self._ahead

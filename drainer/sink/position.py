@@ -1,4 +1,4 @@
-"""Where a changefeed stands in its destination: the one interface that every destination keeps it behind.
+"""The interface by which a destination stores a changefeed's position, epoch, intent, DDL marks and chunk marks.
 
     position   commit_ts and schema version: everything up to there is in the destination, nothing behind it (rule 17)
     epoch      one higher at every start; whatever is written says in which epoch, and an older one changes nothing
@@ -62,8 +62,9 @@ class ChunkMark:
 
 
 class PositionStore(Protocol):
-    """One changefeed's, within a transaction of the caller's. Methods that take an `epoch` raise Fenced where another
-    one is stored, and PositionMoved where the position is not what they begin from; then nothing has changed."""
+    """The stored state of one changefeed. The caller begins and ends the transaction. Methods with an `epoch` raise
+    Fenced if another epoch is stored, and PositionMoved if the stored position is not the expected one; nothing is
+    changed then."""
 
     @property
     def label(self) -> str:

@@ -13,7 +13,7 @@ from drainer.schema.errors import HistoryBroken, HistoryUnavailable
 
 
 class JobStore(Protocol):
-    """The part of binlog.cluster.published_jobs.PublishedJobs that is used here."""
+    """Reads the DDL jobs that services of the SDK publish in etcd (binlog.cluster.published_jobs.PublishedJobs)."""
 
     async def all(self) -> list[tuple[int, bytes]]: ...
 

@@ -82,7 +82,8 @@ def ddl_line(step: Ddl, place: int) -> bytes:
 
 
 def place_of(step: Ddl) -> tuple[str, str]:
-    """The table that a DDL is about, the first of several; of a database: it and ''."""
+    """(database, table) under which a DDL is filed: the first table that it touches, or (database, "") for a DDL on a
+    database."""
     return next(iter(step.touched_names), (step.schema, ""))
 
 

@@ -27,7 +27,7 @@ _log = get_logger(__name__)
 
 
 class QuestionUnreadable(BinlogError):
-    """What came from the stream reader is no question of drainer.spark.source.planner_client."""
+    """A request on the planner's socket that is not one of those of drainer.spark.source.planner_client."""
 
 
 class Planner(Protocol):

@@ -43,7 +43,8 @@ class Fields:
 
 
 def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
-    """The union of the tables' columns by name. Generated columns are left out, because rows do not contain them.
+    """The columns of the change stream: those of all tables, by name. Generated columns are left out, because rows in a
+    binlog do not contain them.
 
     Raises TablesUnfit for a type without a Spark equivalent, and for two columns of one name and different types.
     """

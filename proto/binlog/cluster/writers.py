@@ -48,5 +48,7 @@ async def living_writers(etcd: Etcd) -> frozenset[bytes]:
         try:
             found.append(bytes.fromhex(kv.key.removeprefix(WRITERS_PREFIX)))
         except ValueError:
-            _log.warning("an etcd key under the writers' prefix is not a writer id", key=kv.key)
+            _log.warning(
+                "ignoring an etcd key under the prefix of writer leases: it does not end in a writer id", key=kv.key
+            )
     return frozenset(found)

@@ -42,7 +42,8 @@ class Response:
 
 
 def json_response(document: object, *, status: int = 200, indent: int | None = None, newline: bool = False) -> Response:
-    """JSON; compact as Go's encoder unless indented, with a last newline where upstream has one."""
+    """A JSON response. Without `indent` it is compact, as Go's encoder writes it; `newline` adds the final newline
+    that the original sends."""
     separators = (",", ":") if indent is None else (",", ": ")
     text = json.dumps(document, separators=separators, indent=indent, ensure_ascii=False)
     return Response((text + "\n" * newline).encode(), status, "application/json; charset=utf-8")

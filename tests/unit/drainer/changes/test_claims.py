@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from drainer.changes.claim_slots import merge_claims
 from drainer.changes.claims import Claims, concat_claims
-from drainer.changes.holders import first_holders, held_meanwhile, turns, two_holders
+from drainer.changes.holders import first_holders, held_meanwhile, net_claims, two_holders
 from drainer.changes.segment import SegmentBuilder
 from drainer.changes.slots import merge_slot
 from drainer.changes.unique_values import coarse_texts
@@ -115,7 +115,7 @@ claimed = st.lists(
 def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int, int, bool]]) -> None:
     """drainer.order.claims has the rules: of each value two holders, whether it came and went, its first holder."""
     value, commit_ts, sequence, key, has = (np.array(some) for some in zip(*drawn, strict=True))
-    found = turns(value, key, commit_ts.astype(np.uint64), has, (has, sequence))
+    found = net_claims(value, key, commit_ts.astype(np.uint64), has, (has, sequence))
     holders = dict(zip(found.value[found.begins].tolist(), found.at[first_holders(found)].tolist(), strict=True))
     for number in set(value.tolist()):
         claims: list[one_by_one.Claim] = [
@@ -123,7 +123,7 @@ def test_who_holds_a_value_is_told_as_one_by_one(drawn: list[tuple[int, int, int
         ]
         claims.sort(key=lambda claim: (claim[0], claim[1], claim[3]))
         own = [some[value == number] for some in (value, key, commit_ts, has, sequence)]
-        mine = turns(*own[:4], own[3:])
+        mine = net_claims(*own[:4], own[3:])
         assert two_holders(mine).any() == one_by_one.two_holders(claims)
         assert two_holders(found)[found.value == number].any() == one_by_one.two_holders(claims)
         if not one_by_one.two_holders(claims):
@@ -168,7 +168,7 @@ def test_who_holds_a_value(transactions: list[list[tuple[int, bool]]], two: bool
     assert one_by_one.held_meanwhile(claims) == meanwhile or two
     assert one_by_one.first_holder(claims) == holder
     commit_ts, sequence, key, has = (np.array(some) for some in list(zip(*claims, strict=True))[:4])
-    found = turns(np.zeros(len(claims), np.int64), key, commit_ts.astype(np.uint64), has, (has, sequence))
+    found = net_claims(np.zeros(len(claims), np.int64), key, commit_ts.astype(np.uint64), has, (has, sequence))
     assert two_holders(found).any() == two
     assert held_meanwhile(found) == meanwhile or two
     assert key[found.at[first_holders(found)]].tolist() == [holder]

@@ -33,8 +33,10 @@ class DecodedRow(NamedTuple):
 class Decoder:
     """Keeps the codecs it has made; not for several threads."""
 
-    def __init__(self, view: SchemaView) -> None:
+    def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
+        """`stored_generated`: rows are given with their stored generated columns."""
         self.view = view
+        self._stored_generated = stored_generated
         self._codecs: dict[tuple[int, int], Codec | None] = {}
         self._strays: dict[tuple[int, int], StrayRows] = {}
         self._unverified: dict[int, tuple[int, int]] = {}
@@ -52,10 +54,11 @@ class Decoder:
         made = None
         stray = self.view.relocation(table_id, schema_version)
         if stray is not None:
-            self._strays[key] = StrayRows(table_id, stray, self.view)
+            self._strays[key] = StrayRows(table_id, stray, self.view, stored_generated=self._stored_generated)
         else:
             at = self.view.lookup(table_id, schema_version, commit_ts)
-            made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view)
+            if not isinstance(at, Gone):
+                made = Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
         self._codecs[key] = made
         return made
 

@@ -1,4 +1,4 @@
-"""The secondary binlog (§0.4 of secondary_binlog.proto): all rows of a transaction are one message.
+"""The secondary binlog (secondary_binlog.proto): all rows of a transaction are one message.
 
 `EncodedRow.value` is a table's field `mutations` with one row; `EncodedRow.key` says to which transaction and table it
 belongs: start_ts, then the table's other fields, those before the mutations and those behind. `frame` joins rows whose

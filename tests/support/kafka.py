@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,20 @@ class Broker:
         return [[record.value for record in of] for of in self.read(topic, committed=committed)]
 
 
-def _properties(directory: Path, port: int, controller: int) -> str:
+def _properties(directory: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]]) -> str:
     """Topics for the broker's own use are as small as they may be: fifty partitions of one cost a second each start."""
+    more = "".join(f",{name}://127.0.0.1:{at}" for name, (_, at) in listeners.items())
+    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
+        name: of for name, (of, _) in listeners.items()
+    }
     settings: dict[str, Any] = {
         "process.roles": "broker,controller",
         "node.id": 1,
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
+        "listener.security.protocol.map": ",".join(f"{name}:{of}" for name, of in protocols.items()),
+        "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": directory / "data",
         "auto.create.topics.enable": False,
@@ -188,13 +194,18 @@ def require_kafka() -> None:
 
 
 @contextlib.contextmanager
-def running_kafka(extra: Sequence[str] = ()) -> Iterator[Broker]:
-    """`extra`: further lines of its properties, which come last and so win."""
+def running_kafka(
+    extra: Sequence[str] = (), listeners: Mapping[str, tuple[str, int]] | None = None
+) -> Iterator[Broker]:
+    """`extra`: further lines of its properties, which come last and so win; `listeners`: beside that of `address`, name
+    → security protocol and port."""
     require_kafka()
     directory = Path(tempfile.mkdtemp(prefix="kafka-"))
     port, controller = free_port(), free_port()
     properties = directory / "server.properties"
-    properties.write_text(_properties(directory, port, controller) + "".join(f"{line}\n" for line in extra))
+    properties.write_text(
+        _properties(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
+    )
     (directory / "log4j2.properties").write_text(
         "status=error\nappender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
         "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"

@@ -36,7 +36,7 @@ class ProtocolOptions:
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = "long"
     avro_enable_watermark: bool = False
     avro_output_old_row: bool = False
-    avro_subject_names: Literal["ticdc", "topic"] = "ticdc"
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = "ticdc"
     avro_defaults: Literal["ticdc", "avro"] = "ticdc"
     debezium_disable_schema: bool = False
     encoding_format: Literal["json", "avro"] = "json"

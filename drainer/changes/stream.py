@@ -94,14 +94,14 @@ class StreamDecoder:
         return piece
 
     def decode(self, rows: Rows) -> list[Changes]:
-        """All of them but those that are left out (schema.view.Gone). Raises as ColumnDecoder.decode, and
+        """All of them but those that are left out (schema.view.SkipReason). Raises as ColumnDecoder.decode, and
         TableUnverified."""
         found: list[Changes] = []
         for group in self._columns.groups(rows):
             codec = self._columns.codec(group)
             if codec is not None:
                 found += self._columns.decode_group(codec, group)
-            elif self._columns.decoder.has_strays:
+            elif self._columns.decoder.has_relocated_rows:
                 found += self._one_by_one(group)
         self._columns.decoder.check_verified()
         return found

@@ -86,16 +86,16 @@ class Codec:
 
     def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.insert(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
+        return self._read_general(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
 
     def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[Carrier], list[Carrier]]:
         """(old, new)."""
         found = self._usual.update(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
+        return self._read_general(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
 
     def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.delete(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
+        return self._read_general(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
     def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
         """(old, new) of a row of any kind."""
@@ -112,7 +112,7 @@ class Codec:
         except DecodeError as error:
             self.fail(error, commit_ts)
 
-    def _judged(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
+    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
@@ -127,7 +127,7 @@ class Codec:
                         schema_version=self._schema_version,
                         commit_ts=commit_ts,
                     )
-            elif not self._view.leaves_out(self._at.table_id, column_id, self._schema_version):
+            elif not self._view.skips_column(self._at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(
                     table_id=self._at.table_id,
                     column_id=column_id,

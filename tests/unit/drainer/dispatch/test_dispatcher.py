@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC
 from zlib import crc32
 
@@ -249,3 +251,17 @@ def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
     table = make_table("db", "t", [("id", INT)], primary=["id"])
     with pytest.raises(DispatchError, match="topic all: the number of its partitions is not known"):
         Dispatcher(Router([], "all"), {}, UTC).routes([make_changes(table, Kind.INSERT, new=[[1]])])
+
+
+def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
+    """Those are kept by ids of objects, which are others in another process."""
+    info = table_of_shape("handle")
+    slotting = PartitionSlotting(dispatcher("index-value"), 3)
+    (changes,) = segment_of([info], payloads_of(info, [[(None, (n, 0, None, 0))] for n in range(9)])).changes
+    wanted = [one.tolist() for one in slotting.slots_of(changes, 3)]
+    assert len(set(wanted[0])) > 1
+    assert slotting._events._tables
+    travelled = pickle.loads(pickle.dumps(slotting))
+    assert not travelled._events._tables
+    assert travelled == replace(slotting, dispatcher=travelled.dispatcher)
+    assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted

@@ -2,8 +2,8 @@
 
     python3 scripts/maven_files.py scripts/jars/kafka-4.4.0.txt
 
-What is a .tar.gz is unpacked. They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user shares; a folder that is there
-is complete. MAVEN_CENTRAL names another repository of the same content.
+What is a .tar.gz is unpacked. They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user
+shares; a folder that is there is complete. MAVEN_CENTRAL names another repository of the same content.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class SchemaSupply(Protocol):
 
     def missing(self, error: JobUnknown) -> bool: ...
 
-    def judge(self, error: UnknownColumn) -> bool: ...
+    def resolve_column(self, error: UnknownColumn) -> bool: ...
 
     def verify(self, error: TableUnverified) -> bool: ...
 
@@ -96,11 +96,11 @@ class Inline:
             except JobUnknown as error:
                 wait.unless(self._supply.missing(error), error)
             except UnknownColumn as error:
-                wait.unless(self._supply.judge(error), error)
+                wait.unless(self._supply.resolve_column(error), error)
             except TableUnverified as error:
                 wait.unless(self._supply.verify(error), error)
             except ColumnGoing as error:
-                job = self._supply.schema.dropper(error.table_id, error.column_id)
+                job = self._supply.schema.job_that_drops_column(error.table_id, error.column_id)
                 if job is None:
                     raise
                 self._supply.schema.bring_forward(job, error.schema_version)

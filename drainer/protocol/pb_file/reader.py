@@ -32,7 +32,7 @@ _TORN: Final = "the record is cut off by the end of the file"
 class RecordDamaged(BinlogError):
     """A place of a file that holds no record. `offset` counts from its beginning, before compression."""
 
-    def __init__(self, path: Path, offset: int, reason: str) -> None:
+    def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
         self.path = path
         self.offset = offset
@@ -172,7 +172,7 @@ class _Reader:
         return bool(ahead._held)
 
     def _damaged(self, reason: str) -> RecordDamaged:
-        return RecordDamaged(self._path, self._offset, reason)
+        return RecordDamaged(str(self._path), self._offset, reason)
 
     def _ensure(self, count: int) -> int:
         """How many bytes are held, at least `count` unless the file ends."""

@@ -102,8 +102,9 @@ def run_into(destination: ChangeSink, edges: Sequence[int], *, parts: int = 2) -
         if edge > after_ts:
             of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
             newest = max((one.schema_version for one in of_batch), default=0)
-            plain = destination.parallel is not None and not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            batch(edge, (Mode.INLINE, Mode.SPREAD if plain else Mode.INLINE, Mode.LARGE)[number % 3])
+            plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
+            spread = Mode.SPREAD if plain and destination.parallel is not None else Mode.INLINE
+            batch(edge, (Mode.INLINE, spread, Mode.LARGE)[number % 3])
     destination.close(clean=True)
 
 

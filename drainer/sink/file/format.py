@@ -31,6 +31,11 @@ class RecordWriter(Protocol):
 class FileFormat(Protocol):
     """One kind of payload, and what becomes of complete files."""
 
+    @property
+    def stored_generated(self) -> bool:
+        """As of base.ChangeSink."""
+        ...
+
     def records_directory(self, directory: Path) -> Path:
         """Where files of records lie, under the destination's directory."""
         ...

@@ -37,6 +37,10 @@ _KEPT = re.compile(r"[^0-9A-Za-z_\-\u0080-\U0010ffff]")
 class ParquetFormat:
     """See format.FileFormat."""
 
+    @property
+    def stored_generated(self) -> bool:
+        return True
+
     def records_directory(self, directory: Path) -> Path:
         return directory / "stage"
 

@@ -42,6 +42,11 @@ class PbFormat:
         self._compresses = compresses
         self._held_bytes_max = held_bytes_max
 
+    @property
+    def stored_generated(self) -> bool:
+        """Upstream's inserts and deletes have them, its updates do not (`D-TR-02`), and its reparo leaves them out."""
+        return False
+
     def records_directory(self, directory: Path) -> Path:
         return directory
 
@@ -129,7 +134,8 @@ class TransactionWriter:
 
     def abandon(self) -> None:
         if self._spilled is not None:
-            self._spilled.close()
+            with suppress(OSError):  # what a full disk has not taken is not wanted
+                self._spilled.close()
         self._which, self._held, self._held_bytes, self._spilled, self._spilled_bytes = None, [], 0, None, 0
 
     def _spill(self) -> None:

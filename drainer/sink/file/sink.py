@@ -91,6 +91,10 @@ class FileSink:
         return OneSlot()
 
     @property
+    def stored_generated(self) -> bool:
+        return self._format.stored_generated
+
+    @property
     def parallel(self) -> None:
         """Files are one ordered stream."""
         return None

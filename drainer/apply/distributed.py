@@ -162,10 +162,12 @@ class Spreading:
             except (DataError, CommitRefused) as error:
                 why = str(error)
         place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
-        _log.warning("a batch is not spread, for something in it may be refused", why=why, **place)
+        _log.warning(
+            "the batch is applied by the driver alone: the destination may refuse a change in it", why=why, **place
+        )
         self.inline_until = plan.until_ts
         if plan.fold is not None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] must be applied by the driver alone: {why}")
         return None
 
     def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
@@ -181,7 +183,9 @@ class Spreading:
                 with self._pull(only(plan, commit_ts), self._progress) as pulled:
                     merged = pulled
         except BinlogError as failed:
-            _log.warning("the refused transaction could not be asked for", commit_ts=commit_ts, why=str(failed))
+            _log.warning(
+                "cannot determine which transaction the destination refused", commit_ts=commit_ts, why=str(failed)
+            )
         start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
         error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
@@ -249,11 +253,11 @@ class Spreading:
                     for table_id in error.table_ids:
                         self._supply.schema.verify(table_id, error.schema_version)
                 elif not self._supply.verify(error):
-                    _log.info("a batch is not spread", why=str(error))
+                    _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
             except UnknownColumn as error:
                 if plan.intent is None:
-                    _log.info("a batch is not spread", why=str(error))
+                    _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
                 self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:

@@ -123,7 +123,11 @@ class Inline:
             if not self._supply.complete and rest.greatest_version > schema.view().known_version:
                 return False
             raise error
-        _log.warning("a unique key is dropped before its DDL's place", job_id=job.id, why=str(error))
+        _log.warning(
+            "running the DDL that drops a unique key before the rows that precede it, because they violate the key",
+            job_id=job.id,
+            why=str(error),
+        )
         first = min(item.schema_version for item in rest.items if item.ddl is None)
         schema.bring_forward(job, first)
         return True

@@ -95,7 +95,7 @@ class SparkRun:
             async with asyncio.timeout(batch_s):
                 await asyncio.to_thread(self._stop_query)
         except TimeoutError:
-            _log.warning("the batch in flight is abandoned", waited_s=batch_s)
+            _log.warning("stopping without waiting longer for the running batch", waited_s=batch_s)
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self) -> None:

@@ -5,7 +5,8 @@
 
 Rows are shuffled as they are in the binlog, which is smaller than their columns, and decoding is cheap. Blob of a slot:
 CHANGES_BLOB (one byte), the number of rows in it, the bytes of binlogs in the part (`<QQ`, the latter in one of the
-part's blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA."""
+part's blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
-SlotsOf = Callable[[Changes, int], Ints]  # (changes, number of slots) → the slot of each change
+# (changes, number of slots) → arrays of slots with an element for each change; a change belongs to the slots of all
+# arrays.
+SlotsOf = Callable[[Changes, int], Sequence[Ints]]
 
 
 def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
@@ -64,9 +67,14 @@ def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
 class StreamDecoder:
     """Decodes rows with one view. Not thread-safe."""
 
-    def __init__(self, view: SchemaView) -> None:
+    def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
+        """`stored_generated`: images have stored generated columns, too."""
         self.view = view
-        self._columns = ColumnDecoder(view)
+        self._stored_generated = stored_generated
+        self._columns = ColumnDecoder(view, decoder=self._rows())
+
+    def _rows(self) -> Decoder:
+        return Decoder(self.view, stored_generated=self._stored_generated)
 
     def builder(self) -> StreamBuilder:
         return StreamBuilder(self)
@@ -128,7 +136,7 @@ class StreamDecoder:
 
     def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
-        decoder = Decoder(self.view)
+        decoder = self._rows()
         try:
             for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
                 pass
@@ -164,18 +172,23 @@ class StreamBuilder:
         return False
 
     def cut(self, slots: int, slots_of: SlotsOf) -> dict[int, bytes]:
-        """Slot → blob for `merge`, for slots that have changes. Raises as `finish`."""
+        """Slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in each of
+        them, once. Raises as `finish`."""
         scanned = _scanned(self._payloads)
         rows = scanned.rows
         segment = self._decoder._segment([rows], self._payloads, scanned.source_bytes, 0, 0)
-        slot = np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64)
+        found: list[Ints] = []
         for changes in segment.changes:
-            slot[changes.order] = slots_of(changes, slots)
-        of_rows = slot[rows.order]
+            for number, slot in enumerate(slots_of(changes, slots)):
+                if number == len(found):
+                    found.append(np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64))
+                found[number][changes.order] = slot
+        of_rows = [slot[rows.order] for slot in found]
         blobs: dict[int, bytes] = {}
         size = segment.source_bytes
-        for number in np.unique(of_rows[of_rows >= 0]).tolist():
-            blobs[number] = _packed(rows.take(of_rows == number), size)
+        for number in np.unique(np.concatenate([one[one >= 0] for one in of_rows])).tolist() if of_rows else ():
+            chosen = np.any([one == number for one in of_rows], axis=0)
+            blobs[number] = _packed(rows.take(chosen), size)
             size = 0
         return blobs
 

@@ -1,1 +1,1 @@
-"""Which topic and partition a change belongs to, and what is one event there. Pure."""
+"""Which events become of changes, and which topic and partition each of them goes to. Pure."""

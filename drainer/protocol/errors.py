@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from binlog.errors import BinlogError, ConfigError
 
 
@@ -28,3 +30,17 @@ class MessageTooLarge(EncodeError):
 
 class ProtocolConfigError(ConfigError):
     """Options that a protocol does not have, or that contradict one another."""
+
+
+class SchemaIdMissing(EncodeError):
+    """Schemas of a table are not registered yet, or their ids did not reach this encoder. Who talks to the registry
+    registers what `required_schemas` of the encoder says, and has the rows encoded again."""
+
+    def __init__(self, schema: str, table: str, subjects: Sequence[str]) -> None:
+        super().__init__(schema, table, tuple(subjects))
+        self.schema = schema
+        self.table = table
+        self.subjects = tuple(subjects)
+
+    def __str__(self) -> str:
+        return f"`{self.schema}`.`{self.table}`: no schema id is known for {' and '.join(self.subjects)}"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Final
 
+_BETWEEN: Final = "\ufdd0"
 _SPECIAL: Final = re.compile("[<>&\u2028\u2029]")
 
 
@@ -17,16 +19,26 @@ def json_string(text: str) -> str:
     return _SPECIAL.sub(_escape, quoted) if _SPECIAL.search(quoted) else quoted
 
 
+def json_strings(texts: Sequence[str]) -> list[str]:
+    """As `json_string` of each, without the quotes. The texts are escaped as one text, between whose parts stands a
+    code point that is no character."""
+    joined = _BETWEEN.join(texts)
+    if joined.count(_BETWEEN) >= max(len(texts), 1):  # a text has it itself
+        return [json_string(text)[1:-1] for text in texts]
+    return json_string(joined)[1:-1].split(_BETWEEN) if texts else []
+
+
 def _escape(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 
 
 def json_double(value: float) -> str:
     """Shortest digits that give the same double: plain from 1e-6 to below 1e21, else with an exponent."""
-    return _go_number(repr(value), abs(value))
+    return json_number(repr(value), abs(value))
 
 
-def _go_number(digits: str, size: float) -> str:
+def json_number(digits: str, size: float) -> str:
+    """The shortest `digits` of a number of this `size`, as Python or Arrow writes them, in Go's notation."""
     if digits.endswith(".0"):
         digits = digits[:-2]
     mantissa, _, exponent = digits.partition("e")

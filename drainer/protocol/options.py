@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from drainer.protocol.errors import ProtocolConfigError
 
 LargeMessageOption = Literal["none", "handle-key-only", "claim-check"]
 Compression = Literal["none", "snappy", "lz4"]
@@ -26,12 +30,13 @@ class ProtocolOptions:
     delete_only_output_handle_key_columns: bool = False
     output_raw_change_event: bool = False
     output_old_value: bool = True
+    open_varchar_base64: bool = False
     content_compatible: bool = False
     avro_decimal_handling_mode: Literal["precise", "string"] = "precise"
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = "long"
     avro_enable_watermark: bool = False
     avro_output_old_row: bool = False
-    avro_subject_names: Literal["ticdc", "topic"] = "ticdc"
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = "ticdc"
     avro_defaults: Literal["ticdc", "avro"] = "ticdc"
     debezium_disable_schema: bool = False
     encoding_format: Literal["json", "avro"] = "json"
@@ -42,3 +47,13 @@ class ProtocolOptions:
     large_message_handle_compression: Compression = "none"
     claim_check_storage_uri: str = ""
     claim_check_raw_value: bool = False
+
+    @property
+    def zone(self) -> tzinfo:
+        """Raises ProtocolConfigError for a name that is not known."""
+        if self.time_zone.upper() == "UTC":
+            return UTC
+        try:
+            return ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ProtocolConfigError(f"time-zone {self.time_zone!r} is not in the IANA database") from None

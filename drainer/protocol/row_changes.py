@@ -43,6 +43,23 @@ class RowChanges:
             some(self.new),
         )
 
+    def slice(self, begin: int, count: int) -> RowChanges:
+        """At most `count` of them from this place on; nothing is copied."""
+
+        def some(columns: Columns | None) -> Columns | None:
+            return None if columns is None else tuple(column.slice(begin, count) for column in columns)
+
+        end = begin + count
+        return RowChanges(
+            self.table,
+            self.kind,
+            self.commit_ts[begin:end],
+            self.start_ts[begin:end],
+            self.order[begin:end],
+            some(self.old),
+            some(self.new),
+        )
+
     @property
     def image(self) -> Columns:
         """The new image, of deletes the old one."""

@@ -23,15 +23,15 @@ from drainer.schema.view import SchemaView, TableAt
 
 
 @lru_cache(maxsize=2048)
-def _layout(at: TableAt) -> tuple[Layout, GeneralReader]:
-    layout = layout_of(at)
+def _layout(at: TableAt, stored_generated: bool) -> tuple[Layout, GeneralReader]:
+    layout = layout_of(at, stored_generated=stored_generated)
     return layout, GeneralReader(layout)
 
 
 @lru_cache(maxsize=4096)
-def _usual_reader(at: TableAt, needed: frozenset[int]) -> UsualReader | None:
+def _usual_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -> UsualReader | None:
     """None if a column takes the value of another column."""
-    layout = _layout(at)[0]
+    layout = _layout(at, stored_generated)[0]
     return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
 
 
@@ -39,24 +39,38 @@ class Codec:
     """Rows of one (table id, schema_version) under one view.
 
     `insert`, `update` and `delete` return the carriers of the row b[p:end], in the order of `shape.columns`; of old
-    images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing."""
+    images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
+    """
 
     def __init__(
-        self, at: TableAt, schema_version: int, view: SchemaView, needed: Collection[int] | None = None
+        self,
+        at: TableAt,
+        schema_version: int,
+        view: SchemaView,
+        needed: Collection[int] | None = None,
+        *,
+        stored_generated: bool = False,
     ) -> None:
-        """`needed`: indexes of the columns of old images to decode; default: those of the fold key, or all."""
-        self.layout, self._general = _layout(at)
+        """`needed`: indexes of the columns of old images to decode; default: those of the fold key, or all.
+        `stored_generated`: images have stored generated columns, too."""
+        self.layout, self._general = _layout(at, stored_generated)
         self.shape = shape_of(at, self.layout)
         self.forms = self.layout.forms
         key = self.layout.key
         self.needed = frozenset(needed or key.columns or range(len(self.forms)))
         self._asking: dict[frozenset[int], Codec] = {}
-        self._usual = _usual_reader(at, self.needed)
+        self._usual = _usual_reader(at, stored_generated, self.needed)
         self.key_of = key_function(key, self.forms)
         self._at = at
+        self._stored_generated = stored_generated
         self._view = view
         self._schema_version = schema_version
         self._lax = schema_version != at.at_version or at.at_version != at.current_version
+
+    @property
+    def at(self) -> TableAt:
+        """The table that its rows belong to."""
+        return self._at
 
     def asking_for(self, needed: Collection[int]) -> Codec:
         """A codec of the same rows that decodes at least these columns of old images."""
@@ -65,7 +79,9 @@ class Codec:
         places = frozenset(needed)
         found = self._asking.get(places)
         if found is None:
-            found = self._asking[places] = Codec(self._at, self._schema_version, self._view, places)
+            found = self._asking[places] = Codec(
+                self._at, self._schema_version, self._view, places, stored_generated=self._stored_generated
+            )
         return found
 
     def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:

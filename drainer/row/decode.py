@@ -34,8 +34,10 @@ class DecodedRow(NamedTuple):
 class Decoder:
     """Caches the codecs it makes. Not thread-safe."""
 
-    def __init__(self, view: SchemaView) -> None:
+    def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
+        """`stored_generated`: rows are given with their stored generated columns."""
         self.view = view
+        self._stored_generated = stored_generated
         self._codecs: dict[tuple[int, int], Codec | None] = {}
         self._relocated_rows: dict[tuple[int, int], RelocatedRows] = {}
         self._unverified: dict[int, tuple[int, int]] = {}
@@ -54,10 +56,13 @@ class Decoder:
         made = None
         relocation = self.view.relocation(table_id, schema_version)
         if relocation is not None:
-            self._relocated_rows[key] = RelocatedRows(table_id, relocation, self.view)
+            self._relocated_rows[key] = RelocatedRows(
+                table_id, relocation, self.view, stored_generated=self._stored_generated
+            )
         else:
             at = self.view.lookup(table_id, schema_version, commit_ts)
-            made = None if isinstance(at, SkipReason) else Codec(at, schema_version, self.view)
+            if not isinstance(at, SkipReason):
+                made = Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
         self._codecs[key] = made
         return made
 

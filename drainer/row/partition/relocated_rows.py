@@ -21,10 +21,13 @@ _log = get_logger(__name__)
 class RelocatedRows:
     """Codecs for late rows of one table, of schema versions before one DDL."""
 
-    def __init__(self, table_id: int, relocation: Relocation, view: SchemaView) -> None:
+    def __init__(
+        self, table_id: int, relocation: Relocation, view: SchemaView, *, stored_generated: bool = False
+    ) -> None:
         self._table_id = table_id
         self._relocation = relocation
         self._view = view
+        self._stored_generated = stored_generated
         self._codecs: dict[int | None, Codec | None] = {}
         self._warned = False
         try:
@@ -45,7 +48,8 @@ class RelocatedRows:
             at = self._view.relocated(self._table_id, self._relocation, place, commit_ts)
             made = None
             if not isinstance(at, SkipReason):
-                made = Codec(at, self._relocation.before_version - 1, self._view)
+                version = self._relocation.before_version - 1
+                made = Codec(at, version, self._view, stored_generated=self._stored_generated)
             _log.info(
                 "rows arrived after a DDL on their partition",
                 table_id=self._table_id,

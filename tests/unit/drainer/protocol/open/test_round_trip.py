@@ -95,6 +95,22 @@ def test_the_text_is_what_go_writes_for_the_same_document(rows: list[Image]) -> 
         assert again.replace('"', "") == text.replace('"', "")
 
 
+@pytest.mark.parametrize(
+    "char", ['"', "\\", "<", ">", "&", "\u2028", "\u2029", "\0", "\x1f", "\n", "\ufdd0", "'", "\x7f"]
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_character_that_json_or_go_escapes(char: str, rows: int) -> None:
+    """Alone in its column, which is written as it is where it has none of them."""
+    notes = [f"a{char}b", "plain", None][:rows]
+    found = make_changes(SMALL, Kind.INSERT, new=[(n, t and t.encode()) for n, t in enumerate(notes)])
+    texts = [row.value or b"" for row in make_encoder(OPTIONS).table(SMALL).encode(found)]
+    plain = json.dumps(f"a{char}b", ensure_ascii=char < "\u3000").replace("\\u007f", "\x7f")
+    for one in "<>&":
+        plain = plain.replace(one, f"\\u{ord(one):04x}")
+    assert f'"f":64,"v":{plain}}}'.encode() in texts[0]
+    assert [values(e.new)["val"] for e in events(found) if isinstance(e, RowEvent)] == notes  # type: ignore[index]
+
+
 def test_changed_columns_alone() -> None:
     options = replace(OPTIONS, only_output_updated_columns=True)
     old, new = [(1, b"a"), (2, None), (3, b"x"), (4, None)], [(1, b"a"), (2, b"z"), (5, None), (4, None)]

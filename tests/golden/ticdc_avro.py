@@ -31,12 +31,12 @@ from drainer.protocol.avro.names import avro_name, key_subject, record_namespace
 from drainer.protocol.avro.reader import reader_of
 from drainer.protocol.avro.record import Record
 from drainer.protocol.avro.schema import CHECKSUM, CHECKSUM_VERSION, CORRUPTED, table_schemas
-from drainer.protocol.avro.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.table import Table
 from drainer.row.form import Form
 from drainer.sink.kafka.registry_http import access_of

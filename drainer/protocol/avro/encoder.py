@@ -20,11 +20,11 @@ from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.envelope import header_of
 from drainer.protocol.avro.names import SUBJECT_NAMES, key_subject, value_subject
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
-from drainer.protocol.avro.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}

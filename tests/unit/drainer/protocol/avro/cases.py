@@ -15,8 +15,8 @@ from binlog.tidb.types import FieldType, Flag, Tp
 from hypothesis import strategies as st
 
 from drainer.protocol.avro.encoder import AvroEncoder, make_encoder
-from drainer.protocol.avro.schema_ids import KnownSchemas, merged
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.protocol.table import Table
 from drainer.row.carrier import Carrier
 

@@ -15,11 +15,11 @@ from drainer.batch.work import Kind
 from drainer.protocol import registry
 from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.avro.encoder import make_encoder
-from drainer.protocol.avro.schema_ids import KnownSchemas, merged
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, ready
@@ -259,3 +259,15 @@ def test_both_of_its_names() -> None:
     for name in ("avro", "flat-avro", "Avro"):
         assert registry.make_encoder(ProtocolOptions(name)).name == "avro"
         registry.make_decoder(ProtocolOptions(name))
+
+
+def test_the_driver_asks_any_encoder_whether_it_registers() -> None:
+    """`table_encoder` gives one for the topic; other protocols' encoders have no topic."""
+    encoder, _ = ready(TABLE, OPTIONS)
+    assert isinstance(encoder, RegisteringEncoder)
+    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
+    assert table_encoder(encoder.in_topic("other"), TOPIC, TABLE).encode(changes) == encoder.table(TABLE).encode(
+        changes
+    )
+    with pytest.raises(SchemaIdMissing):
+        table_encoder(encoder, "other", TABLE).encode(changes)

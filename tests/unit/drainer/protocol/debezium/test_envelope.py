@@ -1,5 +1,5 @@
-"""Messages against the envelope of Debezium's MySQL connector: a JSON schema of the members that its documentation names,
-and not of what our encoder writes."""
+"""Messages against the envelope of Debezium's MySQL connector: a JSON schema of the members that its documentation
+names, and not of what our encoder writes."""
 
 from __future__ import annotations
 
@@ -203,8 +203,9 @@ def test_the_envelope_is_no_empty_check() -> None:
         .encode(make_changes(TABLE, Kind.INSERT, new=[tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))]))
     )
     good = json.loads(row.value or b"")
-    for change in ({"op": "x"}, {"op": "d"}, {"op": "u"}, {"source": {}}, {"ts_ms": "1"}, {"after": None}):
+    changes: list[Schema] = [{"op": "x"}, {"op": "d"}, {"op": "u"}, {"source": {}}, {"ts_ms": "1"}, {"after": None}]
+    for change in changes:
         with pytest.raises(jsonschema.ValidationError):
-            validate(json.dumps(good | {"payload": good["payload"] | change}).encode(), ROW)
+            validate(json.dumps(good | {"payload": {**good["payload"], **change}}).encode(), ROW)
     with pytest.raises(jsonschema.ValidationError):
         validate(json.dumps(good | {"schema": {"type": "struct"}}).encode(), ROW)

@@ -47,6 +47,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "jsonl": Kind(
         "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
     ),
+    "kafka": Kind(
+        "drainer.sink.kafka.section:KafkaSection",
+        "drainer.sink.kafka.sink:make",
+        ("drainer.sink.kafka.slot_writer",),
+    ),
 }
 
 

@@ -111,7 +111,7 @@ def open_store(uri: str) -> ClaimStore:
 
     Raises ProtocolConfigError; what is secret is not in its text."""
     parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
+    if not parts.scheme or uri.startswith("file:"):
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/"):
             raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is no absolute path")

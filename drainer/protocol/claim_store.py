@@ -107,8 +107,9 @@ class ArrowStore:
 
 def open_store(uri: str) -> ClaimStore:
     """`file:///dir`, a path, or `s3://bucket/prefix?region=…&endpoint=…&access-key=…&secret-access-key=…`: TiCDC's
-    parameters, or Arrow's. Nothing is connected to yet. Raises ProtocolConfigError; what is secret is not in its
-    text."""
+    parameters, or Arrow's. Without a region Arrow asks Amazon for the bucket's; else nothing is connected to yet.
+
+    Raises ProtocolConfigError; what is secret is not in its text."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         path = unquote(parts.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-for name in ("rowcodec", "columns", "protocol", "pump", "latency", "planner", "load", "drainer", "large"):
+for name in ("rowcodec", "columns", "protocol", "pump", "latency", "planner", "load", "drainer", "large", "avro"):
     done = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)
     if done.returncode != 0:
         sys.exit(done.returncode)

@@ -22,7 +22,8 @@ from itertools import pairwise
 from typing import Final
 
 from drainer.kafka_check.identity import ADDS, REMOVES, TableKeys, touched_rows
-from drainer.kafka_check.report import Broken, Place, Report, Violation
+from drainer.kafka_check.report import Broken, Report, Violation
+from drainer.kafka_reading.records import Place
 from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
 
 DdlName = tuple[int, str, str, str]  # commit_ts, database, table, statement

@@ -5,19 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from drainer.kafka_reading.records import Place
 
 VIOLATIONS_KEPT: Final = 100
-
-
-class Place(NamedTuple):
-    """One partition."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]"
 
 
 class Broken(StrEnum):

@@ -24,7 +24,7 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Place
+from drainer.kafka_reading.records import Place
 from drainer.protocol.encoder import DdlScope
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.row_changes import RowChanges

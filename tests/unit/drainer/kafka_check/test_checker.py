@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
-from drainer.kafka_check.report import Broken, Place
+from drainer.kafka_check.report import Broken
+from drainer.kafka_reading.records import Place
 from drainer.protocol.event import (
     AdminEvent,
     BootstrapEvent,

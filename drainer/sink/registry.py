@@ -47,6 +47,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "jsonl": Kind(
         "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
     ),
+    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
 }
 
 

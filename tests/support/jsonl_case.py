@@ -20,7 +20,7 @@ from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
 from drainer.schema.history.base import JobHistory
 from drainer.schema.history.file import parse_jobs
 from drainer.schema.state import Schema
-from drainer.sink.base import Identity
+from drainer.sink.base import ChangeSink, Identity
 from drainer.sink.jsonl.sink import POSITION, JsonlSink
 from tests.support.capture import GOLDEN, CaptureSet
 from tests.support.local_batch import LocalBatch
@@ -53,13 +53,17 @@ class Supply:
 
 
 def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:
+    """Into lines, as `run_into`."""
+    run_into(JsonlSink(directory, files=files, rotate_bytes=rotate_bytes), edges, parts=parts)
+
+
+def run_into(destination: ChangeSink, edges: Sequence[int], *, parts: int = 2) -> None:
     """What is left of the recording `keys` up to the last of `edges`, in batches that end there: in turn inline, spread
     where it may be, and in pieces, as large transactions go."""
     capture = CaptureSet(GOLDEN / "keys")
     begin = capture.meta["scenario_start_ts"]
     binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
     ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
-    destination = JsonlSink(directory, files=files, rotate_bytes=rotate_bytes)
     position = destination.open(WHO, begin)
     history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
     job_done = None if position.fresh else destination.job_done
@@ -99,7 +103,8 @@ def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: 
             of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
             newest = max((one.schema_version for one in of_batch), default=0)
             plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            batch(edge, (Mode.INLINE, Mode.SPREAD if plain else Mode.INLINE, Mode.LARGE)[number % 3])
+            spread = Mode.SPREAD if plain and destination.parallel is not None else Mode.INLINE
+            batch(edge, (Mode.INLINE, spread, Mode.LARGE)[number % 3])
     destination.close(clean=True)
 
 

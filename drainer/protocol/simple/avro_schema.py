@@ -46,9 +46,16 @@ def _enum(name: str, symbols: tuple[str, ...]) -> Field:
 VALUES: Final = ("null", "long", "float", "double", "string", "bytes", named("Timestamp"), named("UnsignedBigint"))
 
 
+_VERSION: Final = _field("version", "int")
+_COMMIT: Final = _field("commitTs", "long")
+_BUILD: Final = _field("buildTs", "long")
+
+
 def document() -> list[Field]:
-    image = {"type": "map", "values": [*VALUES], "default": None}
-    version, commit, build = _field("version", "int"), _field("commitTs", "long"), _field("buildTs", "long")
+    return [*_of_schemas(), *_of_events(), *_of_rows()]
+
+
+def _of_schemas() -> list[Field]:
     return [
         _record(
             "DataType",
@@ -85,36 +92,47 @@ def document() -> list[Field]:
             _field("columns", _list(named("ColumnSchema"))),
             _field("indexes", _list(named("IndexSchema"))),
         ),
+    ]
+
+
+def _of_events() -> list[Field]:
+    return [
         _record(
             "Checksum",
-            version,
+            _VERSION,
             _field("corrupted", "boolean"),
             _field("current", "long"),
             _field("previous", "long"),
         ),
-        _record("Watermark", version, commit, build),
-        _record("Bootstrap", version, build, _field("tableSchema", named("TableSchema"))),
+        _record("Watermark", _VERSION, _COMMIT, _BUILD),
+        _record("Bootstrap", _VERSION, _BUILD, _field("tableSchema", named("TableSchema"))),
         _record(
             "DDL",
-            version,
+            _VERSION,
             _field("type", _enum("DDLType", DDL_KINDS)),
             _field("sql", "string"),
-            commit,
-            build,
+            _COMMIT,
+            _BUILD,
             _maybe("tableSchema", named("TableSchema")),
             _maybe("preTableSchema", named("TableSchema")),
         ),
+    ]
+
+
+def _of_rows() -> list[Field]:
+    image = {"type": "map", "values": [*VALUES], "default": None}
+    return [
         _record("Timestamp", _field("location", "string"), _field("value", "string")),
         _record("UnsignedBigint", _field("value", "long")),
         _record(
             "DML",
-            version,
+            _VERSION,
             _field("database", "string"),
             _field("table", "string"),
             _field("tableID", "long"),
             _field("type", _enum("DMLType", CHANGES)),
-            commit,
-            build,
+            _COMMIT,
+            _BUILD,
             _field("schemaVersion", "long"),
             _maybe("claimCheckLocation", "string"),
             _maybe("handleKeyOnly", "boolean"),

@@ -7,6 +7,7 @@ reads in them, and our encoder has to give the same text and the same bytes agai
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC
 from decimal import Decimal
@@ -38,11 +39,15 @@ from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 from drainer.row.form import Form
+from drainer.sink.kafka.registry_http import access_of
+from drainer.sink.kafka.schema_registry import SchemaRegistry
 from tests.support.avro_tables import changes_of, load, options_of, table_of_schema
+from tests.support.http_registry import Registry, serving
 from tests.support.row_changes import make_changes, make_table
 
 Vector = Mapping[str, Any]
 _TOPIC = "t"
+_SCHEMA = '{"type":"record","name":"t{}","fields":[]}'
 
 
 def ids_for(encoder: AvroEncoder, table: Table, schema_id: SchemaId) -> SchemaIds:
@@ -237,6 +242,30 @@ def check_allowed(vector: Vector) -> None:
     assert allowed_names(allowed) == back
 
 
+def check_registry(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    subject = given.get("subject", "s")
+    answers = [(status, "later") for status in given.get("responses", []) if status != 200]
+    with serving(Registry(deque(answers))) as served:
+        access = access_of(served.url)
+        if "register_same_schema_times" in given:
+            count = given["register_same_schema_times"]
+            ids = {SchemaRegistry(access).register(subject, _SCHEMA) for _ in range(count)}
+            assert (len(ids) == 1) is expected["all_ids_equal"]
+            assert len(served.requests) == count
+        elif "calls" in given:
+            client = SchemaRegistry(access)
+            texts = [_SCHEMA.replace("{}", str(call["version"])) for call in given["calls"]]
+            ids_and_counts = [(client.register(subject, text), len(served.requests)) for text in texts]
+            assert [count for _, count in ids_and_counts] == expected["schema_generated_count_after_each"]
+            (first, _), (second, _), *_ = ids_and_counts
+            assert (first == second) is expected["same_codec_object_for_first_two"]
+        else:
+            assert expected == {"final_status": 200}
+            assert SchemaRegistry(access).register(subject, _SCHEMA) == 1
+            assert len(served.requests) == len(given["responses"])
+
+
 CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {
     "encode": check_encode,
     "decimal_bytes": check_decimal,
@@ -248,6 +277,7 @@ CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {
     "encode_ddl": check_ddl,
     "encode_resolved": check_resolved,
     "enum_allowed": check_allowed,
+    "registry": check_registry,
 }
 
 

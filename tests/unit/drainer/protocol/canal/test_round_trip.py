@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -91,6 +92,7 @@ def test_an_encoder_is_sent_without_what_it_compiled() -> None:
     assert copied.table(TABLE) is copied.table(TABLE)
 
 
+@cache
 def sample() -> bytes:
     changes = make_changes(TABLE, Kind.INSERT, new=[tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))])
     return ENCODER.table(TABLE).encode(changes)[0].value or b""

@@ -14,10 +14,12 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
-from drainer.protocol.encoder import EncodedRow, Encoder, Message
+from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.errors import MessageTooLarge
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
+from drainer.protocol.schema_ids import SchemaIds
+from drainer.protocol.table import Table
 from drainer.schema.steps import Ddl
 
 # What Kafka puts around one message, as TiCDC counts it.
@@ -46,9 +48,10 @@ class Publication:
         counts: Mapping[str, int],
         limits: Mapping[str, int],
         make: MakeEncoder = make_encoder,
+        ids: SchemaIds | None = None,
     ) -> None:
         """`counts`: partitions of every topic that is used; `limits`: bytes that each of them takes as one message,
-        the least of which no batch of rows exceeds. Raises ProtocolConfigError."""
+        the least of which no batch of rows exceeds; `ids`: of registered schemas. Raises ProtocolConfigError."""
         self.options = options
         self.router = router
         self.counts = counts
@@ -56,20 +59,31 @@ class Publication:
         self._make = make
         raw = options.output_raw_change_event
         target = min([options.max_message_bytes, *limits.values()])
+        self.ids: SchemaIds = ids or {}
         self.encoder = make(replace(options, max_message_bytes=target))
+        if isinstance(self.encoder, RegisteringEncoder):
+            self.encoder = self.encoder.with_ids(self.ids)
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=raw)
         self._events = RowEvents(raw=raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Publication, (self.options, self.router, self.counts, self.limits, self._make)
+        return Publication, (self.options, self.router, self.counts, self.limits, self._make, self.ids)
 
     def with_topics(self, counts: Mapping[str, int], limits: Mapping[str, int]) -> Publication:
-        return Publication(self.options, self.router, counts, limits, self._make)
+        return Publication(self.options, self.router, counts, limits, self._make, self.ids)
+
+    def with_ids(self, ids: SchemaIds) -> Publication:
+        return Publication(self.options, self.router, self.counts, self.limits, self._make, ids)
 
     def topics_in(self, segment: ChangeSegment) -> list[str]:
         """Where its rows go."""
         shapes = dict.fromkeys((changes.shape.schema, changes.shape.table) for changes in segment.changes)
         return list(dict.fromkeys(self.router.topic(*name) for name in shapes))
+
+    def tables_in(self, segment: ChangeSegment) -> list[tuple[str, Table]]:
+        """The tables of its rows, each with its topic."""
+        tables = {id(changes.codec): self._events.table(changes.codec) for changes in segment.changes}
+        return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
     def rows(self, segment: ChangeSegment, *, slot: int | None = None, slots: int = 0) -> Iterator[Outgoing]:
         """`slot`: only what that of `slots` writes. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
@@ -105,7 +119,7 @@ class Publication:
 
     def _encoded(self, routes: Routes) -> list[EncodedRow]:
         """What is too large for its topic is replaced, or raised."""
-        encoder = self.encoder.table(routes.changes.table)
+        encoder = table_encoder(self.encoder, routes.topic, routes.changes.table)
         found = encoder.encode(routes.changes)
         limit = self.limits.get(routes.topic, LIMIT_DEFAULT)
         sizes = [len(row.key or b"") + len(row.value or b"") for row in found]
@@ -121,7 +135,7 @@ class Publication:
         changes = routes.changes.take(np.array([at]))
         length = message.length
         if self.options.large_message_handle_option == "handle-key-only":
-            (row,) = self.encoder.table(changes.table).encode_handle_only(changes)
+            (row,) = table_encoder(self.encoder, routes.topic, changes.table).encode_handle_only(changes)
             (message,) = self.encoder.frame((row,))
             if message.length <= limit:
                 return row

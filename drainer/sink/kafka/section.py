@@ -10,10 +10,12 @@ from binlog.runtime.fields import ByteSize, Duration, Section
 from pydantic import BeforeValidator, Field
 
 from drainer.dispatch.rules import DispatchRule, Router
+from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
@@ -94,6 +96,16 @@ class KafkaSection(KafkaConnectionSection):
     avro_decimal_handling_mode: Literal["precise", "string"] = Field("precise", description="of avro")
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field("long", description="of avro")
     avro_enable_watermark: Yes = Field(False, description="of avro: DDLs and resolved events as messages of their own")
+    avro_output_old_row: Yes = Field(False, description="of avro: the row before the change, in _ticdc_before")
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = Field(
+        "ticdc", description="of avro: subjects by the topic with _ for dots, or by one of Confluent's strategies"
+    )
+    avro_defaults: Literal["ticdc", "avro"] = Field(
+        "ticdc", description="of avro: defaults of fields as TiCDC writes them, or as Avro's specification has them"
+    )
+    schema_registry: str = Field(
+        "", repr=False, description="of avro: http:// or https:// URL of the schema registry, with user:password@"
+    )
     large_message_handle_option: Literal["none", "handle-key-only"] = Field(
         "none", description="what becomes of a row that no message can hold: an error, or its handle key alone"
     )
@@ -109,7 +121,8 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
-        make_encoder(self.options())
+        if isinstance(make_encoder(self.options()), RegisteringEncoder):
+            access_of(self.schema_registry)
         self.router()
 
     def router(self) -> Router:
@@ -131,6 +144,10 @@ class KafkaSection(KafkaConnectionSection):
             avro_decimal_handling_mode=self.avro_decimal_handling_mode,
             avro_bigint_unsigned_handling_mode=self.avro_bigint_unsigned_handling_mode,
             avro_enable_watermark=self.avro_enable_watermark,
+            avro_output_old_row=self.avro_output_old_row,
+            avro_subject_names=self.avro_subject_names,
+            avro_defaults=self.avro_defaults,
+            schema_registry=self.schema_registry,
             debezium_disable_schema=self.debezium_disable_schema,
             encoding_format=self.encoding_format,
             send_bootstrap_interval_s=float(self.send_bootstrap_interval_in_sec),

@@ -20,6 +20,7 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.slotting import PartitionSlotting
+from drainer.protocol.encoder import RegisteringEncoder
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -39,6 +40,9 @@ from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver, Transaction
 from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.registry_http import access_of
+from drainer.sink.kafka.schema_registry import SchemaRegistry
+from drainer.sink.kafka.schema_supply import SchemaSupply
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
@@ -53,18 +57,29 @@ _log = get_logger(__name__)
 
 def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
     """Not opened yet. Raises ConfigError."""
-    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
+    publication = Publication(to.options(), to.router(), {}, {})
+    config, schemas = to.kafka(spread=syncer.spread), None
+    if isinstance(publication.encoder, RegisteringEncoder):
+        registry = SchemaRegistry(access_of(to.options().schema_registry), wait_s=config.retry_for_s)
+        schemas = SchemaSupply(registry)
+    return KafkaSink(config, publication, schemas)
 
 
 class KafkaSink:
     """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
 
     def __init__(
-        self, config: KafkaConfig, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        config: KafkaConfig,
+        publication: Publication,
+        schemas: SchemaSupply | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`publication`: without topics yet."""
+        """`publication`: without topics yet; `schemas`: where messages have ids of schemas."""
         self._config = config
         self._publication = publication
+        self._schemas = schemas
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._driver: Driver | None = None
@@ -118,6 +133,8 @@ class KafkaSink:
             return Document(Stored(first.begin_ts(initial_ts, missing), 0, driver.epoch))
 
         try:
+            if self._schemas is not None:
+                self._schemas.check()
             fresh = driver.start(create)
             stored = driver.document.stored
             assert stored is not None, "a driver that has started has a position"
@@ -142,6 +159,8 @@ class KafkaSink:
             rows = 0
             self._check(pieces.after_ts, pieces.until_ts)
             for segment in pieces.works():
+                if self._schemas is not None:
+                    self._schemas.register(self._publication, self._publication.tables_in(segment))
                 publication = self._known(self._publication.topics_in(segment))
                 for outgoing in publication.rows(segment):
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
@@ -183,6 +202,8 @@ class KafkaSink:
         another thread writes."""
         tables = [(versions.schema, versions.name) for versions in view.tables.values()]
         self._opened()[1].know(self._publication.router.topics(tables))
+        if self._schemas is not None:
+            self._schemas.register_view(self._publication, view)
         return None
 
     def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> KafkaSlotWriter:
@@ -272,7 +293,8 @@ class KafkaSink:
             transaction.send_last(topic, partition, messages)
 
     def _known(self, names: Iterable[str]) -> Publication:
-        return self._opened()[1].know(names)
+        publication = self._opened()[1].know(names)
+        return publication if self._schemas is None else self._schemas.with_ids(publication)
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raises PositionMoved where (after_ts, until_ts] does not follow the position."""

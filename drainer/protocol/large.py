@@ -124,9 +124,13 @@ def _content(whole: Message) -> bytes:
 def key_text(changes: RowChanges, at: int) -> str:
     """A row's handle key for people: `id = 5`."""
     table = changes.table
-    found = [f"{table.columns[place].name} = {changes.image[place][at].as_py()!r}" for place in table.handle]
+    found = [f"{table.columns[place].name} = {_shown(changes.image[place][at].as_py())}" for place in table.handle]
     text = ", ".join(found) or "without a key"
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _shown(value: object) -> str:
+    return repr(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)
 
 
 def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:

@@ -1,7 +1,7 @@
-"""The one table that chooses a destination. Nothing else outside a destination's own package asks for its kind.
+"""The table of destination kinds. Outside a destination's own package only this module depends on the kind.
 
-What a kind consists of is named, not imported: who reads the configuration imports its section, who drains its sink,
-and a worker what it writes with.
+Modules are named here, not imported: the configuration imports a kind's section, the driver its sink, and a worker its
+writers.
 """
 
 from __future__ import annotations
@@ -56,11 +56,16 @@ KINDS: Final[Mapping[str, Kind]] = {
         "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
+    "kafka": Kind(
+        "drainer.sink.kafka.section:KafkaSection",
+        "drainer.sink.kafka.sink:make",
+        ("drainer.sink.kafka.slot_writer",),
+    ),
 }
 
 
 def kind(db_type: str) -> Kind:
-    """Raises ConfigError naming the kinds there are."""
+    """Raises ConfigError naming the existing kinds."""
     found = KINDS.get(db_type)
     if found is None:
         raise ConfigError(f"db-type {db_type!r}: must be one of {', '.join(KINDS)}")
@@ -92,13 +97,13 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
 
 
 def import_writers() -> None:
-    """For a worker, before it forks: what any kind writes with."""
+    """For a worker, before it forks: import the writers of all kinds."""
     for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
         import_module(name)
 
 
 def formats() -> list[Format]:
-    """Those that executors make rows with, to be tried once before there are any (changes.warm)."""
+    """The formats with which executors write rows, to run them once before there are rows (changes.warm)."""
     return [_named(place) for place in dict.fromkeys(one.format for one in KINDS.values()) if place]
 
 

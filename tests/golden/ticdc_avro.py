@@ -21,22 +21,21 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.blocks import joined
 from drainer.protocol.avro.checksum import row_checksum
-from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.decoder import make_decoder
-from drainer.protocol.avro.encoder import AvroEncoder, make_encoder
+from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_encoder
 from drainer.protocol.avro.envelope import header_of, read_header
 from drainer.protocol.avro.names import avro_name, key_subject, record_namespace, value_subject
 from drainer.protocol.avro.reader import reader_of
 from drainer.protocol.avro.record import Record
+from drainer.protocol.avro.rows import Few, Many
 from drainer.protocol.avro.schema import CHECKSUM, CHECKSUM_VERSION, CORRUPTED, table_schemas
-from drainer.protocol.avro.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.table import Table
 from drainer.row.form import Form
 from drainer.sink.kafka.registry_http import access_of
@@ -82,7 +81,9 @@ def check_encode(vector: Vector) -> None:
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     kind = Kind.UPDATE if found.get("_tidb_op") == "u" else Kind.INSERT
     commit_ts = found.get("_tidb_commit_ts", 1)
-    (row,) = encoder.table(table).encode(changes_of(table, kind, image, commit_ts))
+    changes = changes_of(table, kind, image, commit_ts)
+    (row,) = AvroTableEncoder(table, options, encoder.ids, _TOPIC, vector_rows_min=1).encode(changes)
+    assert encoder.table(table).encode(changes) == [row]
     ours = row.key if is_key else row.value
     assert ours is not None
     if CHECKSUM in found:  # binlogs have none, so it is put in here
@@ -156,8 +157,11 @@ def _column(kind: FieldType, value: Any) -> tuple[bytes, dict[str, Any]]:
     table = make_table("test", "t", [("c", kind)])
     schemas = table_schemas(table, ProtocolOptions("avro"))
     column = pa.array([value], form.carrier_type)
-    (made,) = joined(pieces_of(schemas.fields[0], form, column, None), 1)  # type: ignore[arg-type]
-    return made, load(schemas.value)
+    found = []
+    for how in (Many(schemas.fields, [form], UTC), Few(schemas.fields, [form], UTC)):
+        found += how.joined(how.column(0, column), 1)
+    assert found[0] == found[1]
+    return found[0], load(schemas.value)
 
 
 def check_decimal(vector: Vector) -> None:

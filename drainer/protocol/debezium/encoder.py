@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
-from drainer.protocol.debezium.schema import Document, compact, watermark_schemas
+from drainer.protocol.debezium.schema import Document, watermark_schemas
 from drainer.protocol.debezium.source import source_text
 from drainer.protocol.debezium.table_encoder import DebeziumTable
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.one_row import Tables, frame_rows, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
@@ -39,7 +39,7 @@ class DebeziumEncoder:
         payload = (
             f'{{"source":{source_text(self.options.namespace, schema, table, ddl.commit_ts)},'
             f'"ts_ms":{physical_ms(ddl.commit_ts)},"databaseName":{json_string(schema)},"schemaName":null,'
-            f'"ddl":{json_string(ddl.query)},"tableChanges":{compact(ddl_documents.changes_of(ddl))}}}'
+            f'"ddl":{json_string(ddl.query)},"tableChanges":{json_document(ddl_documents.changes_of(ddl))}}}'
         )
         schemas = ddl_documents.key_schema(), ddl_documents.value_schema()
         return [self._message(key, payload, schemas, ddl.commit_ts)]
@@ -65,7 +65,7 @@ class DebeziumEncoder:
         return Message(whole[0], whole[1], 0, commit_ts)
 
     def _whole(self, payload: str, schema: Document) -> bytes:
-        tail = "}" if self.options.debezium_disable_schema else f',"schema":{compact(schema)}}}'
+        tail = "}" if self.options.debezium_disable_schema else f',"schema":{json_document(schema)}}}'
         return compress(f'{{"payload":{payload}{tail}'.encode(), self.options.large_message_handle_compression)
 
 

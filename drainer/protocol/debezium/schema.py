@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Final
 
@@ -20,10 +19,6 @@ _INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.L
 _LARGER: Final = {Tp.SHORT: "int32", Tp.LONG: "int64"}
 # TypeToStr says no more of these in tidb_type.
 _NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
-
-
-def compact(document: object) -> str:
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
 def schema_name(namespace: str, schema: str, table: str) -> str:

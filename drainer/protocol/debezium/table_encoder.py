@@ -9,13 +9,13 @@ import numpy as np
 
 from drainer.batch.work import Kind
 from drainer.protocol.compression import compress
-from drainer.protocol.debezium.schema import compact, envelope_schema, key_schema
+from drainer.protocol.debezium.schema import envelope_schema, key_schema
 from drainer.protocol.debezium.source import source_parts
 from drainer.protocol.debezium.values import value_of
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, constant, fragments_of, joined, numbers
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_text import json_document, json_string
 from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -70,7 +70,7 @@ class DebeziumTable:
         tail = ""
         if not self._options.debezium_disable_schema:
             schema = key_schema(self._options.namespace, self._table, extended=self._options.enable_tidb_extension)
-            tail = f',"schema":{compact(schema)}'
+            tail = f',"schema":{json_document(schema)}'
         return ['{"payload":{', *joined(members), Slot(0), tail + "}"]
 
     def _member(self, place: int, at: int) -> Parts:
@@ -81,7 +81,7 @@ class DebeziumTable:
         tail = "}"
         if not options.debezium_disable_schema:
             schema = envelope_schema(options.namespace, table, extended=options.enable_tidb_extension)
-            tail = f',"schema":{compact(schema)}}}'
+            tail = f',"schema":{json_document(schema)}}}'
         return [
             '{"payload":{"source":',
             *source_parts(options.namespace, table.schema, table.name, _TIME, _COMMIT),

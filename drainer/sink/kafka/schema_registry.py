@@ -10,8 +10,7 @@ from urllib.parse import quote
 from binlog.errors import ConfigError
 from binlog.runtime.log import get_logger
 
-from drainer.protocol.avro.envelope import SchemaId
-from drainer.protocol.avro.schema_ids import RequiredSchema, SchemaIds, fingerprint, merged
+from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, fingerprint, merged
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
 

@@ -17,10 +17,10 @@ from structlog.testing import capture_logs
 from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.avro.encoder import make_encoder
-from drainer.protocol.avro.schema_ids import KnownSchemas
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, NAMES, TEXT, ready

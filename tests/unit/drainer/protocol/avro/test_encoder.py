@@ -15,14 +15,14 @@ from drainer.batch.work import Kind
 from drainer.protocol import registry
 from drainer.protocol.avro.decoder import make_decoder
 from drainer.protocol.avro.encoder import make_encoder
-from drainer.protocol.avro.schema_ids import KnownSchemas, merged
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, RegisteringEncoder, table_encoder
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, merged
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, ready
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, one_by_one, ready, with_arrays
 
 INT = FieldType(Tp.LONG)
 OPTIONS = ProtocolOptions("avro")
@@ -69,7 +69,9 @@ def test_many_rows_each_with_its_own_commit_ts() -> None:
     encoder, schemas = ready(TABLE, EXTENDED)
     stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
     rows: list[list[Carrier]] = [[n, b"x" * n] for n in range(4)]
-    encoded = encoder.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps))
+    changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps)
+    encoded = with_arrays(encoder, TABLE).encode(changes)
+    assert one_by_one(encoder, TABLE).encode(changes) == encoded
     decoder = make_decoder(EXTENDED, schemas)
     events = [event for row in encoded for event in decoder.decode(row.key, row.value)]
     assert [event.commit_ts for event in events if isinstance(event, RowEvent)] == stamps
@@ -97,7 +99,7 @@ def test_the_old_row(table: Any, extension: bool) -> None:
     """As newer versions of TiCDC have it: inserts without one, updates with both, deletes with the old row twice."""
     options = replace(OPTIONS, avro_output_old_row=True, enable_tidb_extension=extension)
     encoder, schemas = ready(table, options)
-    ours, decoder = encoder.table(table), make_decoder(options, schemas)
+    ours, decoder = (with_arrays if extension else one_by_one)(encoder, table), make_decoder(options, schemas)
     old, new = [[1, b"a"], [2, None]], [[1, None], [2, b"b"]]
     as_values = [[{"id": id_, "v": v and v.decode()} for id_, v in rows] for rows in (old, new)]
     cases: list[tuple[Kind, Change, dict[str, Any], list[Any], list[Any]]] = [
@@ -175,8 +177,10 @@ def test_what_cannot_be_written_is_named(kind: FieldType, bad: Carrier, words: s
     fine = good.get(kind.tp, 0)
     rows = [[n, value] for n, value in enumerate([fine, bad, fine, bad])]
     encoder, _ = ready(table, OPTIONS)
-    with pytest.raises(EncodeError, match=f"`s`.`t`.`c` at commit_ts 101: .*{words}"):
-        encoder.table(table).encode(make_changes(table, Kind.INSERT, new=rows, commit_ts=[100, 101, 102, 103]))
+    changes = make_changes(table, Kind.INSERT, new=rows, commit_ts=[100, 101, 102, 103])
+    for ours in (with_arrays(encoder, table), one_by_one(encoder, table)):
+        with pytest.raises(EncodeError, match=f"`s`.`t`.`c` at commit_ts 101: .*{words}"):
+            ours.encode(changes)
 
 
 def test_an_enum_without_a_name_is_empty_text() -> None:
@@ -184,7 +188,8 @@ def test_an_enum_without_a_name_is_empty_text() -> None:
     table = make_table("s", "t", [("e", FieldType(Tp.ENUM, elems=NAMES))])
     encoder, schemas = ready(table, OPTIONS)
     decoder = make_decoder(OPTIONS, schemas)
-    for row in encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[0], [5]])):
+    changes = make_changes(table, Kind.INSERT, new=[[0], [5]])
+    for row in [*with_arrays(encoder, table).encode(changes), *one_by_one(encoder, table).encode(changes)]:
         (event,) = decoder.decode(row.key, row.value)
         assert isinstance(event, RowEvent)
         assert values(event.new) == {"e": ""}
@@ -259,3 +264,15 @@ def test_both_of_its_names() -> None:
     for name in ("avro", "flat-avro", "Avro"):
         assert registry.make_encoder(ProtocolOptions(name)).name == "avro"
         registry.make_decoder(ProtocolOptions(name))
+
+
+def test_the_driver_asks_any_encoder_whether_it_registers() -> None:
+    """`table_encoder` gives one for the topic; other protocols' encoders have no topic."""
+    encoder, _ = ready(TABLE, OPTIONS)
+    assert isinstance(encoder, RegisteringEncoder)
+    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
+    assert table_encoder(encoder.in_topic("other"), TOPIC, TABLE).encode(changes) == encoder.table(TABLE).encode(
+        changes
+    )
+    with pytest.raises(SchemaIdMissing):
+        table_encoder(encoder, "other", TABLE).encode(changes)

@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -17,7 +17,7 @@ from drainer.protocol.event import Change, RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
-from tests.unit.drainer.protocol.avro.cases import CASES, Case, ready, rows_of
+from tests.unit.drainer.protocol.avro.cases import CASES, Case, one_by_one, ready, rows_of, with_arrays
 
 OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True)
 COMMIT_TS = 415508878783938562
@@ -29,7 +29,9 @@ def check(cases: list[Case], rows: list[list[Carrier]], *, chosen: dict[str, str
     table = make_table("shop", "t", columns, primary=["id"])
     encoder, schemas = ready(table, OPTIONS, avro_defaults=defaults, **chosen)
     full = [[n - 1, *row] for n, row in enumerate(rows)]
-    encoded = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=full, commit_ts=COMMIT_TS))
+    changes = make_changes(table, Kind.INSERT, new=full, commit_ts=COMMIT_TS)
+    encoded = with_arrays(encoder, table).encode(changes)
+    assert one_by_one(encoder, table).encode(changes) == encoded
     assert [row.commit_ts for row in encoded] == [COMMIT_TS] * len(rows)
     decoder = make_decoder(encoder.options, schemas)
     parsed = fastavro.parse_schema(json.loads(schemas.schema(2)))
@@ -65,6 +67,7 @@ def _differs_in_fastavro(case: Case, value: Carrier) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_each_type(name: str, data: st.DataObject) -> None:
     cases = [CASES[name], CASES[name].not_null()]

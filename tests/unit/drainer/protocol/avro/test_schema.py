@@ -15,10 +15,10 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.encoder import make_encoder
 from drainer.protocol.avro.names import avro_name, key_subject, value_subject
 from drainer.protocol.avro.schema import compact_json, table_schemas
-from drainer.protocol.avro.schema_ids import RequiredSchema
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import RequiredSchema
 from drainer.protocol.table import Column, ColumnFlag, Table
 from drainer.row.form import Form
 from tests.support.row_changes import make_changes, make_table

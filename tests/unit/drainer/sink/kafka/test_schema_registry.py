@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from binlog.errors import ConfigError
 
-from drainer.protocol.avro.schema_ids import RequiredSchema, fingerprint
+from drainer.protocol.schema_ids import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.registry_http import RegistryAccess, RegistryAnswer, access_of
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry, glue_registry

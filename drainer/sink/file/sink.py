@@ -22,7 +22,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.base import NO_QUESTION, Applied, FirstStart, Identity, Position, Wants
+from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, FirstStart, Identity, Position, Wants
 from drainer.sink.disk import make_directory
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DestinationDown
@@ -92,6 +92,10 @@ class FileSink:
     @property
     def stored_generated(self) -> bool:
         return self._format.stored_generated
+
+    @property
+    def advance_s(self) -> float:
+        return ADVANCE_EVERY_S
 
     @property
     def parallel(self) -> None:

@@ -22,7 +22,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, FirstStart, Identity, Position, Wants
+from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, ChangeSink, FirstStart, Identity, Position, Wants
 from drainer.sink.disk import make_directory
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DestinationDown
@@ -37,7 +37,7 @@ from drainer.sink.position import DONE, JobMark, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 
 
-def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
+def make(to: FileSection, syncer: SyncerSettings) -> ChangeSink:
     """Not opened yet."""
     zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
     format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()

@@ -8,8 +8,8 @@ one writer writes them all: the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -51,8 +51,8 @@ class OneSlot:
     version = 1
     count = 1
 
-    def slots_of(self, changes: Changes, slots: int) -> Ints:
-        return np.zeros(len(changes), np.int64)
+    def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
+        return (np.zeros(len(changes), np.int64),)
 
 
 class FileSink:
@@ -191,10 +191,7 @@ class FileSink:
             self._housekeeping.settle()
 
     def _appender(self) -> Appender:
-        def now() -> datetime:
-            return datetime.fromtimestamp(self._clock_s()).astimezone()
-
-        return Appender(self._records, Current.of(self._opened().notes), self._rotation, now)
+        return Appender(self._records, Current.of(self._opened().notes), self._rotation, self._clock_s)
 
     def _noted(self, current: Current) -> dict[str, object]:
         return {"current": current.value()}

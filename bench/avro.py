@@ -4,8 +4,8 @@
 
 Both write a key and a value with their headers, and the bytes are compared before anything is measured. fastavro is
 given dictionaries that are ready, texts of dates and JSON among them; ours begins with the columns that a drainer has.
-`wide` has ten columns of ten types, and most of ours is the text of its JSON; `no JSON` is the same without that column,
-`sbtest` has four. Then batches of few rows, which tell what a call costs. Least of several runs.
+`wide` has ten columns of ten types, and most of ours is the text of its JSON; `no JSON` is the same without that
+column, `sbtest` has four. Then batches of few rows, which tell what a call costs. Least of several runs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python -m bench.protocol [--rows 20000] [--protocol open-protocol] [--profile]
 
-`sbtest` is pumpload's table (4 columns), `wide` has ten columns of ten types; `inserts` have one image, `updates` two.
+`sbtest` is pumpload's table (4 columns), `wide` has ten columns of ten types, `plain` the
+same without the JSON, whose binary form json.dumps is spared; `inserts` have one image, `updates` two.
 Both sides begin with ready values, ours with columns of carriers, json.dumps with a dict of Python values a row: it
 writes the plain row (names and values), and beside it the very documents of Open Protocol. Avro has fastavro beside it,
 too, with the same schema and the same values. Encoding alone, and with framing into messages. Least of several runs.
@@ -39,10 +40,19 @@ from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.form import Form
+from tests.support.row_case import table
 from tests.support.row_changes import make_changes
+
+PLAIN = table([(column.name, column.type) for column in WIDE.columns if column.name != "doc"], handle="id")
+
+
+def plain_row(number: int, dice: random.Random) -> dict[int, Datum]:
+    return {id_: value for id_, value in wide_row(number, dice).items() if id_ != 9}
+
 
 CASES: dict[str, tuple[TableInfo, Callable[[int, random.Random], dict[int, Datum]]]] = {
     "sbtest": (SBTEST, sbtest_row),
+    "plain": (PLAIN, plain_row),
     "wide": (WIDE, wide_row),
 }
 TOPIC = "bench"
@@ -52,17 +62,17 @@ OPEN = ProtocolOptions("open-protocol")
 def changes_of(
     info: TableInfo, row: Callable[[int, random.Random], dict[int, Datum]], count: int, kind: Kind
 ) -> RowChanges:
-    table = table_of("shop", info, [(column.id, Form.of(column.type)) for column in info.columns], 1, 1)
+    shown = table_of("shop", info, [(column.id, Form.of(column.type)) for column in info.columns], 1, 1)
     dice = random.Random(1)
     images = [
         [
-            [column.form.carrier(value) for column, value in zip(table.columns, row(n, dice).values(), strict=True)]
+            [column.form.carrier(value) for column, value in zip(shown.columns, row(n, dice).values(), strict=True)]
             for n in range(1, count + 1)
         ]
         for _ in range(2)
     ]
     stamps = range(449012345678901234, 449012345678901234 + count)
-    return make_changes(table, kind, old=images[0] if kind is Kind.UPDATE else None, new=images[1], commit_ts=stamps)
+    return make_changes(shown, kind, old=images[0] if kind is Kind.UPDATE else None, new=images[1], commit_ts=stamps)
 
 
 def documents(changes: RowChanges) -> tuple[list[dict[str, Any]], list[tuple[Any, Any]]]:
@@ -127,10 +137,10 @@ def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[
     report.add(documents_name, least_us(lambda: dumps_documents(pairs), count), "µs/row")
     for protocol in protocols:
         encoder = encoder_of(protocol, changes.table)
-        table = encoder.table(changes.table)
-        rows = table.encode(changes)
+        compiled = encoder.table(changes.table)
+        rows = compiled.encode(changes)
         name = f"{case}, {protocol}"
-        report.add(name, least_us(lambda t=table: t.encode(changes), count), "µs/row")  # type: ignore[misc]
+        report.add(name, least_us(lambda t=compiled: t.encode(changes), count), "µs/row")  # type: ignore[misc]
         framing = least_us(lambda e=encoder, r=rows: [*e.frame(r)], count)  # type: ignore[misc]
         report.add(f"{name}, framing", framing, "µs/row")
         report.ratio(rows_name, name)
@@ -143,10 +153,10 @@ def measure(report: Report, case: str, changes: RowChanges, protocols: Sequence[
 
 def profile(changes: RowChanges, protocol: str) -> None:
     encoder = encoder_of(protocol, changes.table)
-    table = encoder.table(changes.table)
+    compiled = encoder.table(changes.table)
     with cProfile.Profile() as found:
         for _ in range(5):
-            list(encoder.frame(table.encode(changes)))
+            list(encoder.frame(compiled.encode(changes)))
     pstats.Stats(found).sort_stats("tottime").print_stats(18)
 
 

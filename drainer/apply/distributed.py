@@ -148,6 +148,8 @@ class Spreading:
 
     def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
+        if plan.intent is None and order.cut_version != self._segments.cut_version:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
         examination = self._examined.get(order.view.token)  # rows were cut by what it says of them
         if order.examined and examination is None:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")

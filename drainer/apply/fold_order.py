@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 from drainer.order.probes import Questions
+from drainer.order.slot import HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Segment, Slotting
@@ -68,6 +69,11 @@ class ReadOrder(Protocol):
         these are examined before anything is applied (rule 21)."""
         ...
 
+    @property
+    def cut_version(self) -> int:
+        """Of how changes are cut into slots (rule 16)."""
+        ...
+
     def decoder(self) -> Any: ...
 
     def builder(self, decoder: Any) -> PartBuilder: ...
@@ -103,6 +109,10 @@ class FoldOrder:
     @property
     def blobs(self) -> int:
         return 2 * self.slots + 1 if self.examined else self.slots
+
+    @property
+    def cut_version(self) -> int:
+        return HASH_VERSION
 
     def decoder(self) -> SegmentDecoder:
         from drainer.changes.segment import SegmentDecoder
@@ -153,6 +163,10 @@ class ChangesOrder:
     @property
     def blobs(self) -> int:
         return self.slots
+
+    @property
+    def cut_version(self) -> int:
+        return self.slotting.version
 
     def decoder(self) -> StreamDecoder:
         from drainer.changes.stream import StreamDecoder

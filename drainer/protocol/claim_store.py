@@ -105,13 +105,16 @@ class ArrowStore:
         return data
 
 
+_LOCAL_SCHEMES: Final = frozenset({"", "file"})
+
+
 def open_store(uri: str) -> ClaimStore:
     """`file:///dir`, a path, or `s3://bucket/prefix?region=…&endpoint=…&access-key=…&secret-access-key=…`: TiCDC's
     parameters, or Arrow's. Without a region Arrow asks Amazon for the bucket's; else nothing is connected to yet.
 
     Raises ProtocolConfigError; what is secret is not in its text."""
     parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
+    if parts.scheme in _LOCAL_SCHEMES:
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/"):
             raise ProtocolConfigError(f"claim-check-storage-uri {uri!r} is no absolute path")

@@ -56,6 +56,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
     ),
     "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
+    "kafka": Kind(
+        "drainer.sink.kafka.section:KafkaSection",
+        "drainer.sink.kafka.sink:make",
+        ("drainer.sink.kafka.slot_writer",),
+    ),
 }
 
 

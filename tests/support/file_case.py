@@ -29,7 +29,7 @@ from drainer.sink.file.parquet import ParquetFormat
 from drainer.sink.file.pb import PbFormat
 from drainer.sink.file.sink import FileSink
 from tests.support.capture import CaptureSet
-from tests.support.jsonl_case import WHO, run_into
+from tests.support.change_replay import WHO, replay_changes
 
 FORMATS = {
     "pb": PbFormat(UTC, held_bytes_max=300),
@@ -43,8 +43,8 @@ def sink(directory: Path, form: str, *, rotate_bytes: int = 4000, interval_ms: i
 
 
 def run(directory: Path, edges: Sequence[int], form: str) -> None:
-    """See jsonl_case.run_into."""
-    run_into(sink(directory, form), edges)
+    """See change_replay.replay_changes."""
+    replay_changes(sink(directory, form), edges)
 
 
 def finish(directory: Path, form: str) -> None:

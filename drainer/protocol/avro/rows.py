@@ -17,7 +17,7 @@ from drainer.row.form import Form
 
 # Fewer rows than this are written one by one: arrays cost some 80 µs a column and call, however few rows there are, and
 # a value a microsecond (python -m bench.avro).
-VECTOR_ROWS_MIN: Final = 64
+VECTOR_ROWS_MIN: Final = 100
 Pieces = list[Any]
 
 

@@ -19,6 +19,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
+    ADVANCE_EVERY_S,
     NO_QUESTION,
     Applied,
     Examination,
@@ -87,6 +88,10 @@ class JsonlSink:
     @property
     def stored_generated(self) -> bool:
         return False
+
+    @property
+    def advance_s(self) -> float:
+        return ADVANCE_EVERY_S
 
     @property
     def parallel(self) -> JsonlSink | None:

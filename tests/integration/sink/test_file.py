@@ -16,8 +16,8 @@ from drainer.sink.file.appender import Current, repair
 from drainer.sink.file.fenced_directory import POSITION
 from tests.integration.sink.forks import children
 from tests.support import file_case
+from tests.support.change_replay import WHO, commits
 from tests.support.file_case import binlogs, finish, parquet_rows, payloads, sink
-from tests.support.jsonl_case import WHO, commits
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

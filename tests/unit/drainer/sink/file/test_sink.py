@@ -25,8 +25,8 @@ from drainer.sink.file.sink import FileSink, make
 from drainer.sink.registry import section
 from drainer.sink.registry import sink as made_sink
 from drainer.sink.settings import SyncerSettings
+from tests.support.change_replay import WHO
 from tests.support.file_case import binlogs, parquet_rows, sink
-from tests.support.jsonl_case import WHO
 from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
 from tests.unit.drainer.sink.jsonl.test_sink import full_disk
 

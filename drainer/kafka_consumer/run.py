@@ -11,10 +11,10 @@ from binlog.runtime.log import get_logger
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import Place, Record, TopicReader
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.registry import make_decoder
 
 __all__ = ["Stop", "consume"]
 
@@ -33,7 +33,7 @@ def consume(
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
         begins = {place: read.offset for place, read in resume.reads.items()}
         reader.begin({place: begins.get(place, 0) for place in reader.places()})
-        feed = _Feed(address, core, destination)
+        feed = _Feed(decoders(address.options), core, destination)
         while not stop.is_set() and not (once and reader.at_end):
             for record in reader.poll(_POLL_S):
                 feed.add(record)
@@ -50,8 +50,8 @@ def consume(
 class _Feed:
     """Each partition has a decoder of its own."""
 
-    def __init__(self, address: KafkaAddress, core: ConsumerCore, destination: Destination) -> None:
-        self._address = address
+    def __init__(self, make: MakeDecoder, core: ConsumerCore, destination: Destination) -> None:
+        self._make = make
         self._core = core
         self._destination = destination
         self._decoders: dict[Place, Decoder] = {}
@@ -59,7 +59,7 @@ class _Feed:
     def add(self, record: Record) -> None:
         decoder = self._decoders.get(record.place)
         if decoder is None:
-            decoder = self._decoders[record.place] = make_decoder(self._address.options)
+            decoder = self._decoders[record.place] = self._make()
         try:
             events = decoder.decode(record.key, record.value)
         except MessageError as error:

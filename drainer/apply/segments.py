@@ -1,4 +1,4 @@
-"""Binlogs between two DDLs to what a sink wants of them: the one place that knows both kinds of segment."""
+"""Converts the binlogs between two DDLs to the segment that a sink needs: net rows or all changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_
 
 
 class Builder(Protocol):
-    """Collects binlogs, then gives their segment, once."""
+    """Collects binlogs, then returns their segment, once."""
 
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 
@@ -31,7 +31,7 @@ class Builder(Protocol):
 
 
 class RowDecoder(Protocol):
-    """Decodes under one view. Keeps what it has made; not for several threads."""
+    """Decodes with one view. Not thread-safe."""
 
     @property
     def view(self) -> SchemaView: ...
@@ -44,14 +44,14 @@ class RowDecoder(Protocol):
 
 
 class Segments(Protocol):
-    """How rows become what a sink wants. `cut_version`: of how a spread batch is cut into slots (rule 16)."""
+    """How rows are converted for a sink. `cut_version`: version of the cut of a spread batch into slots (rule 16)."""
 
     @property
     def cut_version(self) -> int: ...
 
     @property
     def slots(self) -> int | None:
-        """How many slots a batch is cut into; None: as many as suit the executors."""
+        """The number of slots of a batch; None: it is derived from the executors."""
         ...
 
     def decoder(self, view: SchemaView) -> RowDecoder: ...

@@ -174,7 +174,7 @@ def events_of_changes(changes: list[RowChanges]) -> list[str]:
     return [name for _, name in sorted(places)]
 
 
-CHECKS: Final[Mapping[tuple[str, str], Callable[[Input, Input], None]]] = {
+_CHECKS: Final[Mapping[tuple[str, str], Callable[[Input, Input], None]]] = {
     ("dispatch", "column_value_string"): column_value_string,
     ("dispatch", "hash"): hash_,
     ("dispatch", "partition"): partition,
@@ -185,4 +185,10 @@ CHECKS: Final[Mapping[tuple[str, str], Callable[[Input, Input], None]]] = {
     ("dispatch", "ddl_topic"): ddl_topic,
     ("split", "split_update"): split_update,
     ("split", "sort_txn"): sort_txn,
+}
+
+CHECKS: Final[Mapping[str, Callable[[Mapping[str, Input]], None]]] = {
+    kind: lambda vector, check=check: check(vector["input"], vector["expected"])  # type: ignore[misc]
+    for (protocol, kind), check in _CHECKS.items()
+    if protocol == "dispatch"
 }

@@ -94,7 +94,8 @@ def replay_changes(destination: ChangeSink, edges: Sequence[int], *, parts: int 
             of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
             newest = max((one.schema_version for one in of_batch), default=0)
             plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            batch(edge, (Mode.INLINE, Mode.SPREAD if plain else Mode.INLINE, Mode.LARGE)[number % 3])
+            spread = Mode.SPREAD if plain and destination.parallel is not None else Mode.INLINE
+            batch(edge, (Mode.INLINE, spread, Mode.LARGE)[number % 3])
     destination.close(clean=True)
 
 

@@ -93,7 +93,7 @@ def test_no_module_imports_a_destination_s_package() -> None:
 
 @pytest.mark.parametrize("db_type", registry.KINDS)
 def test_every_kind_is_made_without_touching_anything(db_type: str, tmp_path: Path) -> None:
-    path = {"path": str(tmp_path / "x")} if "path" in keys(db_type) else {}
+    path = {key: str(tmp_path / "x") for key in ("path", "dir") if key in keys(db_type)}
     to = registry.section(db_type).model_validate({**MINIMAL.get(db_type, {}), **path})
     to.check()
     made = registry.sink(db_type, to, SyncerSettings())

@@ -104,11 +104,15 @@ class KafkaSection(KafkaConnectionSection):
         "ticdc", description="of avro: defaults of fields as TiCDC writes them, or as Avro's specification has them"
     )
     schema_registry: str = Field(
-        "", repr=False, description="of avro: http:// or https:// URL of the schema registry, with user:password@"
+        "", repr=False, description="of avro: http(s)://user:password@host:port of a registry with Confluent's API"
     )
-    large_message_handle_option: Literal["none", "handle-key-only"] = Field(
-        "none", description="what becomes of a row that no message can hold: an error, or its handle key alone"
+    large_message_handle_option: Literal["none", "handle-key-only", "claim-check"] = Field(
+        "none", description="what becomes of a row that no message can hold: an error, its handle key alone, or a claim"
     )
+    claim_check_storage_uri: str = Field(
+        "", repr=False, description="of claim-check: where whole rows are put, an absolute path or s3://bucket/prefix"
+    )
+    claim_check_raw_value: Yes = Field(False, description="of claim-check: values as they are, without the key")
     large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(
         "none", description="of open-protocol and canal-json: how each value is compressed"
     )
@@ -123,6 +127,8 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
         if isinstance(make_encoder(self.options()), RegisteringEncoder):
             access_of(self.schema_registry)
+        if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
+            raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         self.router()
 
     def router(self) -> Router:
@@ -154,6 +160,8 @@ class KafkaSection(KafkaConnectionSection):
             send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,
             send_bootstrap_to_all_partition=self.send_bootstrap_to_all_partition,
             large_message_handle_option=self.large_message_handle_option,
+            claim_check_storage_uri=self.claim_check_storage_uri,
+            claim_check_raw_value=self.claim_check_raw_value,
             large_message_handle_compression=self.large_message_handle_compression,
         )
 
@@ -177,4 +185,5 @@ class KafkaSection(KafkaConnectionSection):
             partition_change=self.partition_change,
             look_s=self.partition_look / _S,
             spread=spread,
+            registry=access_of(self.schema_registry) if self.schema_registry else None,
         )

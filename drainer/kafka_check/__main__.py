@@ -20,10 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
 from drainer.kafka_reading.address import KafkaAddress, kafka_address
-from drainer.kafka_reading.records import Place, Record, TopicReader, partitions_in, records_in
-from drainer.protocol.encoder import DdlScope, Decoder
+from drainer.kafka_reading.decoders import Decoders
+from drainer.kafka_reading.records import Record, TopicReader, partitions_in, records_in
+from drainer.protocol.encoder import DdlScope
 from drainer.protocol.errors import MessageError
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import make_encoder
 
 _SHOWN_AT_MOST = 20
 
@@ -103,14 +104,10 @@ def _checked(arguments: argparse.Namespace) -> Report:
 
 
 def check(records: Iterable[Record], checker: Checker, address: KafkaAddress) -> Report:
-    """Each partition has a decoder of its own."""
-    decoders: dict[Place, Decoder] = {}
+    decoders = Decoders(address.options)
     for record in records:
-        decoder = decoders.get(record.place)
-        if decoder is None:
-            decoder = decoders[record.place] = make_decoder(address.options)
         try:
-            events = decoder.decode(record.key, record.value)
+            events = decoders.decode(record)
         except MessageError as error:
             checker.add_unreadable(record.place, record.offset, str(error))
         else:

@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
 
 from scripts.maven_files import entries, folder_of
 from tests.support.servers import ROOT, Server, answers, free_port, missing, wait_until
@@ -87,8 +95,12 @@ class Broker:
 
     def set_topic(self, topic: str, **config: str) -> None:
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
-        resource = ConfigResource(ResourceType.TOPIC, topic, set_config=settings)
-        for done in self.admin.alter_configs([resource]).values():
+        entries = [
+            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+            for setting, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for done in self.admin.incremental_alter_configs([resource]).values():
             done.result(60)
 
     def topics(self) -> dict[str, int]:

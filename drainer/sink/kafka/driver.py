@@ -154,7 +154,7 @@ class Driver:
             while True:
                 producer = self.new_producer(self._config.slot_id(slot))
                 try:
-                    producer.init(patience)
+                    producer.init(self._config.control_topic, patience)
                     patience.over()
                     return
                 except ProducerLost as error:
@@ -174,7 +174,7 @@ class Driver:
             producer = self.new_producer(self._config.driver_id)
             try:
                 if self._config.exactly_once:
-                    producer.init(patience)
+                    producer.init(self._config.control_topic, patience)
                 crash_point("kafka.initialised")
                 records = self._reader.committed(POSITION_PARTITION, patience)
                 self._check_newest(records)
@@ -197,6 +197,13 @@ class Driver:
         check_claims(records, self.epoch, self.label)
         if newest_claim(records, self.label) is None:
             raise Fenced(f"{self.label}: the claim of this drainer is gone, and the control topic was made anew")
+
+    def ends(self) -> tuple[int, ...]:
+        """Where each partition of the control topic ends: as long as that stays, nothing was written there."""
+        patience = self.patience("asking where the control topic ends")
+        found = tuple(self._reader.settled_end(partition, patience) for partition in range(1 + self.slots))
+        patience.over()
+        return found
 
     def transact(self, what: str, body: Body, done: Done) -> bool:
         """Run `body` in one transaction until it is committed. True when it turned out to be committed already, which
@@ -278,6 +285,7 @@ class Driver:
 
     def close(self) -> None:
         self.lose()
+        self._reader.close()
 
 
 def new_producer(config: KafkaConfig, transactional_id: str) -> Producer:

@@ -7,9 +7,10 @@ whether it is of this process or of another one. ProducerLost and ProducerFenced
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ _CHUNK_MESSAGES: Final = 1000
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 << 20
 _BATCH_BYTES_MAX: Final = 1_000_000
+# The library writes fatal errors to stderr by itself; here they are raised.
+_SILENT: Final = logging.Logger("librdkafka")
+_SILENT.addHandler(logging.NullHandler())
 _UNACKNOWLEDGED: Final = "messages are not acknowledged"
 
 _FENCED: Final = frozenset(
@@ -117,6 +121,8 @@ class Producer:
             "enable.idempotence": True,
             "log_level": 0,
             "linger.ms": 5,
+            "retry.backoff.ms": 20,
+            "reconnect.backoff.ms": 20,
             "batch.size": _BATCH_BYTES_MAX,
             # Bounded here, by bytes: `send` must not meet a full queue in the middle of a chunk.
             "queue.buffering.max.messages": 0,
@@ -130,7 +136,7 @@ class Producer:
             conf["transactional.id"] = transactional_id
             conf["transaction.timeout.ms"] = str(int(transaction_timeout_s * 1000))
         try:
-            self._client = Client(conf)
+            self._client = Client(conf, logger=_SILENT)
         except KafkaException as error:
             raise DestinationRefused(f"the client library refuses its settings: {error.args[0].str()}") from error
 
@@ -141,8 +147,12 @@ class Producer:
         if error is not None and self._failed is None:
             self._failed = error
 
-    def init(self, patience: Patience) -> None:
-        """Fence off whoever had this transactional id, and have its transaction aborted or finished."""
+    def init(self, topic: str, patience: Patience) -> None:
+        """Fence off whoever had this transactional id, and have its transaction aborted or finished. `topic`: one that
+        is there."""
+        with contextlib.suppress(KafkaException):
+            # Where the library is not connected yet, it tries to find the coordinator again only half a second later.
+            self._client.list_topics(topic, timeout=_STEP_S)
         self._until_done("init_transactions", self._client.init_transactions, patience)
 
     def begin(self) -> None:
@@ -167,16 +177,16 @@ class Producer:
                 refused = next(one["_error"] for one in given if "_error" in one)
                 raise meaning(refused, f"{self.name}: topic {topic}")
             self._unacknowledged.add(len(chunk), sum(message.length for message in chunk))
-            self._client.poll(0)
+            self._poll(0)
             self._wait_for_room(patience)
         return count
 
     def _wait_for_room(self, patience: Patience) -> None:
         while self._unacknowledged.bytes(len(self._client)) > UNACKNOWLEDGED_BYTES_MAX:
             before = len(self._client)
-            self._client.poll(0.05)
+            self._poll(0.05)
             if len(self._client) == before:
-                left = self._client.flush(_STEP_S)
+                left = self._flush()
                 if left >= before:
                     self._waited(_UNACKNOWLEDGED, patience)
             self._check_failed()
@@ -185,7 +195,7 @@ class Producer:
         """Until all that was sent is acknowledged. Raises what became of the first message that was not."""
         while True:
             before = len(self._client)
-            left = self._client.flush(_STEP_S)
+            left = self._flush()
             self._check_failed()
             if not left:
                 return
@@ -214,7 +224,7 @@ class Producer:
             on_delivery=lambda error, sent: found.append((error, sent.offset())),
         )
         while not found:
-            self._client.poll(_STEP_S)
+            self._poll(_STEP_S)
             if not found:
                 self._waited(_UNACKNOWLEDGED, patience)
         error, offset = found[0]
@@ -224,11 +234,13 @@ class Producer:
 
     def drop(self) -> None:
         """What is on its way is given up."""
-        with contextlib.suppress(KafkaException):  # it is of no use any more in any case
+        with contextlib.suppress(KafkaException, ProducerLost):  # it is of no use any more in any case
             self._client.purge()
-            self._client.poll(0)
-        threading.Thread(target=_close, args=(self._client,), name="kafka-close", daemon=True).start()
+            self._poll(0)
+        last = [self._client]
         del self._client
+        # Ends the library's threads, which may wait for a broker that is away.
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
 
     def _until_done(self, what: str, call: Any, patience: Patience) -> None:
         while True:
@@ -242,6 +254,25 @@ class Producer:
             else:
                 return
 
+    def _poll(self, timeout_s: float) -> None:
+        self._served(lambda: self._client.poll(timeout_s))
+
+    def _flush(self) -> int:
+        """How many messages are not acknowledged after a while."""
+        return self._served(lambda: self._client.flush(_STEP_S))
+
+    def _served(self, call: Callable[[], int]) -> int:
+        """What serves callbacks raises fatal errors; where it meant to call one of ours behind that, a SystemError."""
+        try:
+            return call()
+        except KafkaException as error:
+            raise meaning(error.args[0], self.name) from error
+        except SystemError as error:
+            cause = error.__cause__
+            if not isinstance(cause, KafkaException):
+                raise
+            raise meaning(cause.args[0], self.name) from error
+
     def _check_failed(self) -> None:
         if self._failed is not None:
             raise meaning(self._failed, self.name)
@@ -249,9 +280,3 @@ class Producer:
     def _waited(self, what: str, patience: Patience) -> None:
         why = f": {self._last_error}" if self._last_error else ""
         patience.failed(DestinationDown(f"{self.name}: {what}{why}"))
-
-
-def _close(client: Client) -> None:
-    """Ends its threads; may wait for a broker that is away."""
-    with contextlib.suppress(KafkaException):
-        client.close()

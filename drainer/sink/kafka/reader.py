@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from drainer.sink.errors import DestinationDown
 from drainer.sink.kafka.producer import meaning
@@ -34,48 +33,57 @@ class Reader:
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         self._topic = topic
         self._reason = ""
-        common: dict[str, Any] = {**settings, "log_level": 0, "error_cb": self._note_error}
-        self._admin = AdminClient(common)
-        self._conf = {
-            **common,
+        self._conf: dict[str, Any] = {
+            **settings,
+            "log_level": 0,
+            "error_cb": self._note_error,
             "group.id": f"drainer-{uuid.uuid4().hex}",  # of no use: nothing is committed
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,  # for the end of a partition, which is told only then
         }
+        # For ends alone: one that has read a partition takes up to a second until it reads another.
+        self._of_ends = {committed: self._made(committed=committed) for committed in (False, True)}
+
+    def _made(self, *, committed: bool) -> Consumer:
+        return Consumer({**self._conf, "isolation.level": "read_committed" if committed else "read_uncommitted"})
 
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
 
     def committed(self, partition: int, patience: Patience) -> list[Record]:
-        """All that is committed, when no transaction is open there: who asks has settled those there may be. An end
-        that readers of committed messages do not reach yet is waited for."""
+        """All that is committed. A transaction that is open there is waited for: who asks has settled those there may
+        be."""
+        end = self.settled_end(partition, patience)
+        return self._read(partition, 0, end, committed=True, patience=patience)
+
+    def settled_end(self, partition: int, patience: Patience) -> int:
+        """The end of a partition, once no transaction is open there."""
         while True:
-            end, stable = self._end(partition, committed=False, patience=patience), -1
+            end = self.end(partition, patience)
             stable = self._end(partition, committed=True, patience=patience)
             if stable >= end:
-                return self._read(partition, 0, end, committed=True, patience=patience)
+                return end
             patience.failed(DestinationDown(f"{self._topic}-{partition}: a transaction is open at offset {stable}"))
+
+    def end(self, partition: int, patience: Patience) -> int:
+        """Behind everything that was ever written."""
+        return self._end(partition, committed=False, patience=patience)
 
     def everything(self, partition: int, patience: Patience, *, begin: int = 0) -> list[Record]:
         """What was ever written from offset `begin` on, aborted transactions too."""
-        end = self._end(partition, committed=False, patience=patience)
+        end = self.end(partition, patience)
         return self._read(partition, begin, end, committed=False, patience=patience)
 
     def _end(self, partition: int, *, committed: bool, patience: Patience) -> int:
-        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         of = TopicPartition(self._topic, partition)
         while True:
-            asked = self._admin.list_offsets(
-                {of: OffsetSpec.latest()}, isolation_level=level, request_timeout=_ANSWER_S
-            )
             try:
-                return int(asked[of].result(_ANSWER_S + 5).offset)
+                _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
+                return int(end)
             except KafkaException as error:
                 self._waited(error.args[0], patience)
-            except TimeoutError:
-                patience.failed(DestinationDown(f"{self._topic}-{partition}: its end is not told: {self._reason}"))
 
     def _waited(self, error: KafkaError, patience: Patience) -> None:
         found = meaning(error, f"topic {self._topic}")
@@ -91,24 +99,27 @@ class Reader:
             consumer.assign([TopicPartition(self._topic, partition, begin or _BEGINNING)])
             found: list[Record] = []
             while True:
-                messages = consumer.consume(1000, _STEP_S)
-                for message in messages:
-                    error = message.error()
-                    if error is None:
-                        found.append(Record(message.offset(), message.key() or b"", message.value()))
-                        if message.offset() + 1 >= end:
-                            return found
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        if message.offset() >= end:
-                            return found
-                    else:
-                        self._waited(error, patience)
-                if not messages:
+                message = consumer.poll(_STEP_S)
+                error = message.error() if message is not None else None
+                if message is None:
                     patience.failed(DestinationDown(f"{self._topic}-{partition} is not read: {self._reason}"))
+                elif error is None:
+                    found.append(Record(message.offset(), message.key() or b"", message.value()))
+                    if message.offset() + 1 >= end:
+                        return found
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    if message.offset() >= end:
+                        return found
+                else:
+                    self._waited(error, patience)
+
+    def close(self) -> None:
+        for consumer in self._of_ends.values():
+            consumer.close()
 
     @contextlib.contextmanager
     def _consumer(self, *, committed: bool) -> Iterator[Consumer]:
-        consumer = Consumer({**self._conf, "isolation.level": "read_committed" if committed else "read_uncommitted"})
+        consumer = self._made(committed=committed)
         try:
             yield consumer
         finally:

@@ -193,15 +193,17 @@ class KafkaSink:
             raise PositionMoved(
                 f"{driver.label}: {stored} has a range that must be finished as it was cut, not {intent}"
             )
+        ends: tuple[int, ...] = ()
         if stored.intent is None:
             self._check(intent.after_ts, intent.until_ts)
             if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
                 topics.look()
-            self._record(intent)
+            ends = self._record(intent)
         publication = self._known(())
-        return KafkaSlotWriter(self._config, publication, driver.epoch, intent, driver.label)
+        return KafkaSlotWriter(self._config, publication, driver.epoch, intent, driver.label, ends)
 
-    def _record(self, intent: Intent) -> None:
+    def _record(self, intent: Intent) -> tuple[int, ...]:
+        """Where the control topic's partitions end then."""
         driver, topics = self._opened()
 
         def body(transaction: Transaction) -> None:
@@ -210,6 +212,7 @@ class KafkaSink:
             transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
 
         driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
+        return driver.ends()
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         driver, topics = self._opened()

@@ -43,18 +43,21 @@ class _Kept:
 
 _Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
 _kept: OrderedDict[_Key, _Kept] = OrderedDict()
+_readers: dict[tuple[str, str], Reader] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSlotWriter:
-    """See base.SlotWriter. `label`: the changefeed and its place, for errors."""
+    """See base.SlotWriter. `label`: the changefeed and its place, for errors; `ends`: where the partitions of the
+    control topic ended when the driver had recorded the intent, () for one that was open before."""
 
     config: KafkaConfig
     publication: Publication
     epoch: int
     intent: Intent
     label: str
+    ends: tuple[int, ...] = ()
 
     def write(self, slot: int, segment: ChangeSegment) -> Receipt:
         patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
@@ -94,15 +97,32 @@ class KafkaSlotWriter:
         producer = new_producer(self.config, self.config.slot_id(slot))
         try:
             if self.config.exactly_once:
-                producer.init(patience)
+                producer.init(self.config.control_topic, patience)
             crash_point("kafka.slot_initialised")
-            reader = Reader(self.config.client, self.config.control_topic)
+            reader = self._reader()
+            if self._unchanged(reader, slot, patience):
+                return _Kept(producer, None)
             check_claims(reader.everything(POSITION_PARTITION, patience, begin=self.epoch), self.epoch, self.label)
             marks = reader.committed(1 + slot, patience)
             return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
         except BaseException:
             producer.drop()
             raise
+
+    def _unchanged(self, reader: Reader, slot: int, patience: Patience) -> bool:
+        """Whether nothing was written since the driver began the range: neither a claim nor a mark."""
+        if not self.ends:
+            return False
+        places = (POSITION_PARTITION, 1 + slot)
+        return all(reader.end(place, patience) == self.ends[place] for place in places)
+
+    def _reader(self) -> Reader:
+        """One for each control topic that this process has met."""
+        key = self.config.address, self.config.control_topic
+        with _lock:
+            if key not in _readers:
+                _readers[key] = Reader(self.config.client, self.config.control_topic)
+            return _readers[key]
 
     def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
         topic, once = self.config.control_topic, self.config.exactly_once
@@ -145,7 +165,10 @@ class KafkaSlotWriter:
 def forget_producers() -> None:
     """Drop all that this process keeps."""
     with _lock:
-        dropped = list(_kept.values())
+        dropped, readers = list(_kept.values()), list(_readers.values())
         _kept.clear()
+        _readers.clear()
     for one in dropped:
         one.producer.drop()
+    for reader in readers:
+        reader.close()

@@ -1,0 +1,91 @@
+"""Rows into a real broker, exactly once: a driver and its writers that die by SIGKILL at any of their crash points,
+drivers that wake after another one has taken over, and brokers that go away."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.sink.forks import children
+from tests.support import kafka_case
+from tests.support.change_replay import commits
+from tests.support.kafka import Broker
+from tests.support.kafka_case import ROWS, Partition, same, seen
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+EDGES = commits()[20:100:6]
+PARTITIONS = 4
+# Of the driver, of writers of slots, which these tests run in the driver's process, and of both in a takeover.
+POINTS = [
+    "kafka.claimed",
+    "kafka.initialised",
+    "kafka.rows_sent:3",
+    "sink.before_commit:6",
+    "sink.after_commit:6",
+    "kafka.ddl_sent:2",
+    "drainer.after_intent",
+    "kafka.slot_initialised",
+    "kafka.slot_sent:2",
+    "kafka.slot_flushed:2",
+    "kafka.slot_committed",
+    "kafka.slot_committed:2",
+    "drainer.before_commit",
+    "kafka.committed",
+    "drainer.mid_large:3",
+]
+
+
+def settings(broker: Broker, topic: str, **more: Any) -> dict[str, Any]:
+    return {
+        "addresses": [broker.address],
+        "topic": topic,
+        "control-topic": f"{topic}-control",
+        "dispatchers": ROWS,
+        **{name.replace("_", "-"): value for name, value in more.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(kafka_server: Broker) -> list[Partition]:
+    """All of it in one batch of one life."""
+    topic = kafka_server.topic(PARTITIONS, name="whole")
+    kafka_case.run(settings(kafka_server, topic), EDGES[-1:])
+    found = seen(kafka_server, topic)
+    assert sum(len(partition.rows) for partition in found) > 100
+    assert all(partition.ddls for partition in found)
+    return found
+
+
+def life(settings_: dict[str, Any], scratch: Path, crash: str = "") -> int:
+    return children().start(kafka_case.run, (settings_, EDGES, str(scratch / "log")), scratch, crash).wait()
+
+
+def arrived(kafka: Broker, topic: str, whole: list[Partition]) -> None:
+    """A read-committed consumer sees everything once, in order, and that nothing is missing."""
+    found = seen(kafka, topic)
+    same(found, whole)
+    assert {partition.resolved for partition in found} == {EDGES[-1]}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_who_dies_anywhere_leaves_nothing_twice_and_nothing_out(
+    kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
+) -> None:
+    topic = kafka.topic(PARTITIONS)
+    given = settings(kafka, topic)
+    assert life(given, tmp_path, point) == -signal.SIGKILL
+    assert life(given, tmp_path) == 0, (tmp_path / "log").read_text()[-4000:]
+    arrived(kafka, topic, whole)
+
+
+def test_who_dies_again_and_again(kafka: Broker, whole: list[Partition], tmp_path: Path) -> None:
+    topic = kafka.topic(PARTITIONS)
+    given = settings(kafka, topic)
+    again = ["kafka.claimed", "kafka.slot_committed", "kafka.slot_flushed", "sink.before_commit:2", "kafka.initialised"]
+    assert [life(given, tmp_path, point) for point in again] == [-signal.SIGKILL] * len(again)
+    assert life(given, tmp_path) == 0
+    arrived(kafka, topic, whole)

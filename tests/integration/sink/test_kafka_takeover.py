@@ -1,0 +1,464 @@
+"""Drivers and writers that wake after another driver has taken over, brokers that go away in the middle, and what the
+driver says of topics: on a real broker, with a few rows."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from binlog.tidb.job import ActionType, Job
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.stream import StreamDecoder
+from drainer.protocol.errors import MessageTooLarge
+from drainer.protocol.event import RowEvent
+from drainer.schema.steps import Ddl
+from drainer.sink.base import FirstStart, Identity, Intent
+from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, PositionMoved
+from drainer.sink.kafka import driver as driver_module
+from drainer.sink.kafka import sink as sink_module
+from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.sink import KafkaSink
+from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
+from tests.support import kafka_case
+from tests.support.kafka import Broker
+from tests.support.kafka_case import ROWS, Partition, seen
+from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+WHO = Identity(7, "main", "d1")
+OTHER = Identity(7, "main", "d2")
+INFO = table([("id", INT), ("text", TEXT)], handle="id")
+KEYS = tuple(range(1, 13))
+
+
+class World:
+    """One topic, its control topic, and sinks on them."""
+
+    def __init__(self, broker: Broker, **more: Any) -> None:
+        self.broker = broker
+        self.topic = broker.topic(3)
+        self._more = {name.replace("_", "-"): value for name, value in more.items()}
+        self._sinks: list[KafkaSink] = []
+
+    def sink(self, **more: Any) -> KafkaSink:
+        """Not opened."""
+        given = {
+            "addresses": [self.broker.address],
+            "topic": self.topic,
+            "control-topic": f"{self.topic}-control",
+            "dispatchers": ROWS,
+            "resolved-interval": "100ms",
+            **self._more,
+            **{name.replace("_", "-"): value for name, value in more.items()},
+        }
+        made = kafka_case.sink(given)
+        self._sinks.append(made)
+        return made
+
+    def opened(self, who: Identity = WHO, **more: Any) -> KafkaSink:
+        made = self.sink(**more)
+        made.open(who, BEGIN_TS)
+        return made
+
+    def seen(self, **how: Any) -> list[Partition]:
+        return seen(self.broker, self.topic, **how)
+
+    def keys(self, **how: Any) -> list[int]:
+        return sorted(key(row) for partition in self.seen(**how) for row in partition.rows)
+
+    def resolved(self) -> set[int]:
+        return {partition.resolved - BEGIN_TS for partition in self.seen()}
+
+    def close(self) -> None:
+        for one in self._sinks:
+            one.interrupt()
+            one.close(clean=False)
+        forget_producers()
+
+
+@pytest.fixture
+def world(kafka: Broker) -> Iterator[World]:
+    made = World(kafka)
+    yield made
+    made.close()
+
+
+def key(row: RowEvent) -> int:
+    image = row.new or row.old
+    assert image is not None
+    value = image["id"].value
+    assert isinstance(value, int)
+    return value
+
+
+def segment(after: int, until: int, *keys: int, text: bytes = b"x") -> ChangeSegment:
+    builder = StreamDecoder(view_of(INFO), stored_generated=True).builder()
+    for n, one in enumerate(keys):
+        row = ("insert", {}, {1: one, 2: text})
+        builder.add_all([transaction([(INFO, row)], commit_ts=BEGIN_TS + after + 1 + n)])
+    return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
+
+
+def ddl(after: int, job_id: int = 5) -> Ddl:
+    job = Job(job_id, ActionType.CREATE_TABLE, schema_version=9)
+    return Ddl(job, BEGIN_TS + after, False, "d", "d", ("x",), "CREATE TABLE x", BEGIN_TS + after, ())
+
+
+def range_of(destination: KafkaSink, after: int, until: int) -> Intent:
+    slotting = destination.slotting
+    return Intent(BEGIN_TS + after, BEGIN_TS + until, slotting.count, 10, slotting.version, "d")
+
+
+def spread(destination: KafkaSink, after: int, until: int, *keys: int) -> None:
+    """As executors do: every slot gets the whole segment, and writes what is its own."""
+    intent = range_of(destination, after, until)
+    writer = sent(destination.begin(intent))
+    receipts = [writer.write(slot, segment(after, until, *keys)) for slot in range(intent.slots)]
+    assert destination.commit(intent, receipts, 1) is None
+
+
+def sent(writer: KafkaSlotWriter) -> KafkaSlotWriter:
+    """As it comes to an executor."""
+    found: KafkaSlotWriter = pickle.loads(pickle.dumps(writer))
+    return found
+
+
+class Once:
+    """Does something when a crash point is passed for the nth time, in place of dying there."""
+
+    def __init__(self, point: str, action: Callable[[], None], nth: int = 1) -> None:
+        self.point, self.action, self.left = point, action, nth
+
+    def __call__(self, name: str) -> None:
+        if name == self.point:
+            self.left -= 1
+            if self.left == 0:
+                self.action()
+
+
+def at(monkeypatch: pytest.MonkeyPatch, once: Once) -> None:
+    for module in (driver_module, sink_module, slot_writer):
+        monkeypatch.setattr(module, "crash_point", once)
+
+
+def test_rows_inline_and_spread_and_a_ddl(world: World) -> None:
+    destination = world.opened()
+    destination.apply(segment(0, 10, 1, 2, 3), 1)
+    destination.ddl(ddl(15))
+    spread(destination, 15, 40, *range(4, 12))
+    destination.apply_pieces(
+        Pieces(BEGIN_TS + 40, BEGIN_TS + 60, lambda: (segment(40, 50, 12), segment(50, 60, 13))), 1
+    )
+    assert world.keys() == list(range(1, 14))
+    found = world.seen()
+    assert [len(partition.ddls) for partition in found] == [1, 1, 1]
+    assert world.resolved() == {60}
+    assert sum(bool(partition.rows) for partition in found) > 1
+    destination.close(clean=True)
+    again = world.sink()
+    position = again.open(WHO, 1)
+    assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 60, 9, False)
+    assert (again.job_done(5), again.job_done(6)) == (True, False)
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit"])
+def test_a_driver_that_sleeps_in_the_middle_commits_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """It wakes when another one has taken over and gone on."""
+    old = world.opened()
+    old.apply(segment(0, 10, 1), 1)
+
+    def taken_over() -> None:
+        new = world.opened(OTHER)
+        assert new.commit_ts == BEGIN_TS + 10
+        new.apply(segment(10, 20, 2, 3), 1)
+
+    at(monkeypatch, Once(point, taken_over))
+    with pytest.raises(Fenced, match="'d2' has taken over"):
+        old.apply(segment(10, 20, 2, 3), 1)
+    assert world.keys() == [1, 2, 3]
+    assert world.resolved() == {20}
+
+
+def test_an_old_driver_that_wakes_writes_nothing(world: World) -> None:
+    old = world.opened()
+    old.apply(segment(0, 10, 1), 1)
+    intent = range_of(old, 10, 30)
+    writer = old.begin(intent)
+    new = world.opened(OTHER)
+    spread(new, 10, 30, *KEYS)
+    before = world.broker.read(f"{world.topic}-control")
+    for attempt in (
+        lambda: old.commit(intent, [], 1),
+        lambda: old.apply(segment(10, 20, 2), 1),
+        lambda: old.ddl(ddl(15)),
+        lambda: old.begin(replace(intent, after_ts=BEGIN_TS + 10)) and old.apply(segment(10, 20, 2), 1),
+        lambda: writer.write(0, segment(10, 30, *KEYS)),
+    ):
+        with pytest.raises((Fenced, PositionMoved)):
+            attempt()
+    assert world.broker.read(f"{world.topic}-control") == before
+    new.apply(segment(30, 40, 99), 1)  # fenced by those attempts, and still the newest
+    assert world.keys() == sorted([1, *KEYS, 99])
+    assert world.resolved() == {40}
+
+
+@pytest.mark.parametrize("point", ["kafka.slot_initialised", "kafka.slot_sent", "kafka.slot_flushed"])
+def test_a_writer_that_sleeps_in_the_middle_commits_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The new driver finishes the range meanwhile, over the same slots."""
+    old = world.opened()
+    intent = range_of(old, 0, 30)
+    writer = sent(old.begin(intent))
+
+    def taken_over() -> None:
+        new = world.sink()
+        assert new.open(OTHER, 1).intent == intent
+        spread(new, 0, 30, *KEYS)
+
+    at(monkeypatch, Once(point, taken_over))
+    with pytest.raises(Fenced, match="'d2' has taken over"):
+        for slot in range(intent.slots):
+            writer.write(slot, segment(0, 30, *KEYS))
+    assert world.keys() == list(KEYS)
+    assert world.resolved() == {30}
+
+
+def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(world: World) -> None:
+    """It fences off the new driver's kept producers, sees the claim, and writes nothing."""
+    old = world.opened()
+    intent = range_of(old, 0, 30)
+    zombie = sent(old.begin(intent))
+    new = world.opened(OTHER)
+    writer = sent(new.begin(intent))
+    whole = segment(0, 30, *KEYS)
+    receipts = [writer.write(slot, whole) for slot in range(intent.slots)]
+    new.commit(intent, receipts, 1)
+    for slot in range(intent.slots):
+        with pytest.raises(Fenced):
+            zombie.write(slot, whole)
+    spread(new, 30, 60, *range(20, 30))
+    assert world.keys() == sorted([*KEYS, *range(20, 30)])
+
+
+def test_a_slot_that_is_tried_again_counts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the same process, by another one, and by two at a time, each of which fences off the other."""
+    destination = world.opened()
+    intent = range_of(destination, 0, 30)
+    writer = sent(destination.begin(intent))
+    whole = segment(0, 30, *KEYS)
+    first = [writer.write(slot, whole) for slot in range(intent.slots)]
+    assert [receipt.skipped for receipt in first] == [0, 0, 0]
+    again = [writer.write(slot, whole) for slot in range(intent.slots)]
+    forget_producers()
+    elsewhere = [writer.write(slot, whole) for slot in range(intent.slots)]
+    assert [receipt.skipped for receipt in (*again, *elsewhere)] == [1] * 6
+    destination.commit(intent, elsewhere, 1)
+
+    later = range_of(destination, 30, 60)
+    beside = sent(destination.begin(later))
+    more = segment(30, 60, *range(20, 32))
+    taken: list[int] = []
+
+    def other_attempt() -> None:
+        taken.append(beside.write(0, more).skipped)
+
+    at(monkeypatch, Once("kafka.slot_flushed", other_attempt))
+    forget_producers()
+    mine = beside.write(0, more)
+    assert (taken, mine.skipped) == ([0], 1)
+    destination.commit(later, [mine, beside.write(1, more), beside.write(2, more)], 1)
+    assert world.keys() == sorted([*KEYS, *range(20, 32)])
+
+
+@pytest.mark.parametrize(
+    "point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed", "kafka.slot_committed"]
+)
+def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    destination = world.opened()
+    destination.apply(segment(0, 10, 1), 1)
+
+    def dies() -> None:
+        world.broker.kill()
+        world.broker.start()
+
+    at(monkeypatch, Once(point, dies))
+    destination.apply(segment(10, 20, 2, 3), 1)
+    spread(destination, 20, 60, *range(4, 20))
+    destination.advance(BEGIN_TS + 70, 1)
+    destination.apply(segment(70, 80, 20), 1)
+    assert world.keys() == list(range(1, 21))
+    assert world.resolved() == {80}
+
+
+def test_a_broker_that_stays_away_is_told_and_waiting_ends(world: World) -> None:
+    destination = world.opened(retry_for="3s")
+    patient = World(world.broker).opened()
+    world.broker.kill()
+    with pytest.raises(DestinationDown, match="gave up after"):
+        destination.apply(segment(0, 10, 1), 1)
+    failed: list[BaseException] = []
+
+    def applies() -> None:
+        try:
+            patient.apply(segment(0, 10, 1), 1)
+        except DestinationDown as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=applies)
+    waiting.start()
+    patient.interrupt()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    assert "told to stop" in str(failed[0])
+    world.broker.start()
+    again = world.opened()
+    assert again.commit_ts == BEGIN_TS
+    again.apply(segment(0, 10, 1), 1)
+    assert world.keys() == [1]
+
+
+def test_what_raises_in_the_middle_leaves_nothing_and_holds_nobody(world: World) -> None:
+    """A pump that is lost, inline; a row that no message can hold, in a slot: no transaction stays open."""
+    destination = world.opened()
+
+    def torn() -> Iterator[ChangeSegment]:
+        yield segment(0, 10, 77)
+        raise DestinationDown("the pump is gone")
+
+    with pytest.raises(DestinationDown, match="the pump is gone"):
+        destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 20, torn), 1)
+    destination.apply(segment(0, 20, 1), 1)
+    intent = range_of(destination, 20, 40)
+    writer = sent(destination.begin(intent))
+    large = segment(20, 40, 5, 6, 7, 8, text=b"y" * (2 << 20))
+    refused = []
+    for slot in range(intent.slots):
+        try:
+            writer.write(slot, large)
+        except MessageTooLarge as error:
+            refused.append(str(error))
+    assert refused
+    assert all("of `db`.`t` at commit_ts" in text and "has 2,097," in text for text in refused)
+    assert world.keys() == [1]
+    assert world.resolved() == {20}
+
+
+def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> None:
+    """Above what is the default elsewhere, too, where the topic takes it."""
+    world.broker.set_topic(world.topic, max_message_bytes=str(100_000))
+    destination = world.opened()
+    with pytest.raises(MessageTooLarge, match=r"id=1.*99,872 are allowed") as refused:
+        destination.apply(segment(0, 20, 1, 2, 3, text=b"z" * 99_900), 1)
+    assert refused.value.limit == 99_872
+    assert world.keys() == []
+    destination.close(clean=False)
+    world.broker.set_topic(world.topic, max_message_bytes=str(5 << 20))
+    again = world.opened()
+    again.apply(segment(0, 20, 1, 2, 3, text=b"z" * (4 << 20)), 1)
+    assert world.keys() == [1, 2, 3]
+
+
+def test_partitions_that_nobody_announced_stop_it(world: World) -> None:
+    destination = world.opened(partition_look="1s")
+    destination.apply(segment(0, 10, *KEYS), 1)
+    world.broker.grow(world.topic, 5)
+    destination.close(clean=True)
+    wanted = rf"topic {world.topic} has 5 partitions, and 3 when rows were last written.*take-up"
+    with pytest.raises(DestinationRefused, match=wanted):
+        world.opened()
+    taking = world.opened(partition_change="take-up")
+    assert taking.commit_ts == BEGIN_TS + 10
+    taking.apply(segment(10, 30, *range(20, 50)), 1)
+    found = world.seen()
+    assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == [[(5, BEGIN_TS + 10)]] * 5
+    assert world.keys() == sorted([*KEYS, *range(20, 50)])
+    assert all(found[number].rows for number in (3, 4))
+    world.opened().close(clean=True)  # it is recorded
+
+
+def test_partitions_are_taken_up_while_it_runs(world: World) -> None:
+    """At the end of a range; one that was cut by the former numbers is not written by the new ones."""
+    destination = world.opened(partition_change="take-up", partition_look="1s")
+    before = destination.slotting.version
+    spread(destination, 0, 30, *KEYS)
+    world.broker.grow(world.topic, 4)
+    intent = range_of(destination, 30, 60)
+    writer = destination.begin(intent)
+    destination._opened()[1]._looked_s = float("-inf")
+    more = segment(30, 60, *range(20, 40))
+    destination.commit(intent, [writer.write(slot, more) for slot in range(intent.slots)], 1)
+    assert destination.slotting.version != before
+    spread(destination, 60, 90, *range(50, 70))
+    found = world.seen()
+    assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == [[(4, BEGIN_TS + 60)]] * 4
+    assert {key(row) for row in found[3].rows} <= set(range(50, 70))
+    assert found[3].rows
+    assert world.keys() == sorted([*KEYS, *range(20, 40), *range(50, 70)])
+
+
+def test_a_topic_that_is_gone_is_named(world: World) -> None:
+    destination = world.opened()
+    destination.apply(segment(0, 10, 1), 1)
+    world.broker.delete(world.topic)
+    destination._opened()[1]._looked_s = float("-inf")
+    with pytest.raises(DestinationRefused, match=f"topic {world.topic} is gone"):
+        destination.apply(segment(10, 20, 2), 1)
+
+
+def test_topics_by_table_are_made_and_resolved(world: World) -> None:
+    rules = [{"matcher": ["db.*"], "partition": "index-value", "topic": f"{world.topic}_{{schema}}_{{table}}"}]
+    destination = world.opened(dispatchers=rules, partition_num=2)
+    destination.apply(segment(0, 10, *KEYS), 1)
+    made = f"{world.topic}_db_t"
+    assert world.broker.topics()[made] == 2
+    found = seen(world.broker, made)
+    assert sorted(key(row) for of in found for row in of.rows) == list(KEYS)
+    assert {of.resolved - BEGIN_TS for of in (*found, *world.seen()[:2])} == {10}
+    assert world.seen()[2].resolved == 0, "partition-num leaves it out"
+    destination.examination(view_of(INFO))
+    spread(destination, 10, 30, *range(20, 32))
+    assert sorted(key(row) for of in seen(world.broker, made) for row in of.rows) == sorted([*KEYS, *range(20, 32)])
+
+
+def test_resolved_events_go_out_while_nothing_happens(world: World) -> None:
+    """Not more often than it is set, and the position with them; what is left is written at a clean end."""
+    clock = [0.0]
+    destination = world.sink(resolved_interval="1s")
+    destination._monotonic = lambda: clock[0]
+    destination.open(WHO, BEGIN_TS)
+    clock[0] += 1
+    for step in range(1, 7):
+        destination.advance(BEGIN_TS + step, 1)
+        clock[0] += 0.5
+    assert world.resolved() == {5}
+    assert destination.commit_ts == BEGIN_TS + 6
+    with pytest.raises(PositionMoved):
+        destination.apply(segment(5, 10, 1), 1)
+    destination.close(clean=True)
+    assert world.opened().commit_ts == BEGIN_TS + 6
+
+
+def test_a_control_topic_of_another_changefeed_is_refused(world: World) -> None:
+    world.opened()
+    for other in (Identity(8, "main", "d1"), Identity(7, "other", "d1")):
+        with pytest.raises(DestinationRefused, match="is the control topic of changefeed 'main' of cluster 7"):
+            world.opened(other)
+    assert world.broker.topics()[f"{world.topic}-control"] == 4
+
+
+def test_a_first_start(world: World) -> None:
+    destination = world.sink(control_topic="", slots=2)
+    who = Identity(int(world.topic[2:8], 16), "a/b", "n")
+    position = destination.open(who, 7, FirstStart((("d", "t"),), 3))
+    assert (position.commit_ts, position.fresh, position.missing) == (3, True, (("d", "t"),))
+    assert world.broker.topics()[f"tidb-binlog-a_b-{who.cluster_id}"] == 3

@@ -1,8 +1,8 @@
-"""From Kafka to the destination: records in, parts out."""
+"""From Kafka to the destination, records in and parts out; or to lines of text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Event as Stop
 from typing import Final
 
@@ -10,13 +10,14 @@ from binlog.runtime.log import get_logger
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
 from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.printing import line_of
 from drainer.kafka_reading.address import KafkaAddress
-from drainer.kafka_reading.decoding import MakeDecoder, decoders
-from drainer.kafka_reading.records import Place, Record, TopicReader
-from drainer.protocol.encoder import Decoder
+from drainer.kafka_reading.decoders import Decoders
+from drainer.kafka_reading.records import Record, TopicReader
 from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Event
 
-__all__ = ["Stop", "consume"]
+__all__ = ["Stop", "consume", "print_events"]
 
 _log = get_logger(__name__)
 _POLL_S: Final = 0.5
@@ -33,7 +34,7 @@ def consume(
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
         begins = {place: read.offset for place, read in resume.reads.items()}
         reader.begin({place: begins.get(place, 0) for place in reader.places()})
-        feed = _Feed(decoders(address.options), core, destination)
+        feed = _Feed(address, core, destination)
         while not stop.is_set() and not (once and reader.at_end):
             for record in reader.poll(_POLL_S):
                 feed.add(record)
@@ -47,24 +48,38 @@ def consume(
         reader.close()
 
 
-class _Feed:
-    """Each partition has a decoder of its own."""
+def print_events(
+    address: KafkaAddress, topics: Sequence[str], write: Callable[[str], object], stop: Stop, *, once: bool = False
+) -> None:
+    """Every event as a line, each partition from its beginning and in its order; else as `consume`. `write` is given
+    the lines of a poll together. Raises ReadError, ConsumeError, and what `write` raises."""
+    reader = TopicReader(address.client, topics)
+    try:
+        decoders = Decoders(address.options)
+        reader.begin(dict.fromkeys(reader.places(), 0))
+        while not stop.is_set() and not (once and reader.at_end):
+            lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in _events(decoders, record)]
+            if lines:
+                write("".join(f"{line}\n" for line in lines))
+    finally:
+        reader.close()
 
-    def __init__(self, make: MakeDecoder, core: ConsumerCore, destination: Destination) -> None:
-        self._make = make
+
+def _events(decoders: Decoders, record: Record) -> Sequence[Event]:
+    try:
+        return decoders.decode(record)
+    except MessageError as error:
+        raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
+
+
+class _Feed:
+    def __init__(self, address: KafkaAddress, core: ConsumerCore, destination: Destination) -> None:
         self._core = core
         self._destination = destination
-        self._decoders: dict[Place, Decoder] = {}
+        self._decoders = Decoders(address.options)
 
     def add(self, record: Record) -> None:
-        decoder = self._decoders.get(record.place)
-        if decoder is None:
-            decoder = self._decoders[record.place] = self._make()
-        try:
-            events = decoder.decode(record.key, record.value)
-        except MessageError as error:
-            raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
-        self._core.add(record.place, record.offset, events)
+        self._core.add(record.place, record.offset, _events(self._decoders, record))
         while (part := self._core.next()) is not None:
             self._destination.apply(part)
             if part.ddl is not None:

@@ -24,7 +24,7 @@ MARK = "SUPERVISOR_TEST"
 DRAINER = """
 import os, signal, subprocess, sys
 process = subprocess.Popen(
-    [sys.executable, "-I", "-S", sys.argv[1], str(os.getpid()), *sys.argv[2:]],
+    [sys.executable, "-I", "-S", sys.argv[1], str(os.getpid()), "0", *sys.argv[2:]],
     stdin=subprocess.PIPE, start_new_session=True)
 print(process.pid, flush=True)
 signal.pause()
@@ -137,7 +137,7 @@ def pending(pid: int) -> int:
 
 def run(*command: str, drainer: int | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(drainer or os.getpid()), *command],
+        [sys.executable, "-I", "-S", supervisor.__file__, str(drainer or os.getpid()), "0", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -15,6 +15,10 @@ import socket
 import sys
 from struct import Struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not typing's, whose import takes as long as all the rest
+    from collections.abc import Mapping
+
 LENGTHS = Struct("<II")
 SERVER_LOST = 1
 
@@ -34,14 +38,18 @@ def main(argv: list[str]) -> None:
 
 
 def _forked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
-    parts = [b"\0".join(map(os.fsencode, arguments)), b"\0".join(b"=".join(one) for one in os.environb.items())]
+    words, variables = parts(arguments, os.environb)
     try:
         connection.connect(path)
-        socket.send_fds(connection, [LENGTHS.pack(*map(len, parts))], [0, 1, 2])
-        connection.sendall(b"".join(parts))
+        socket.send_fds(connection, [LENGTHS.pack(len(words), len(variables))], [0, 1, 2])
+        connection.sendall(words + variables)
         return bool(connection.recv(1))
     except OSError:
         return False
+
+
+def parts(arguments: list[str], variables: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    return b"\0".join(map(os.fsencode, arguments)), b"\0".join(b"=".join(one) for one in variables.items())
 
 
 if __name__ == "__main__":

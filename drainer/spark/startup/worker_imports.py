@@ -11,12 +11,16 @@ made from a list, for a second of CPU in every worker.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
 import sys
 from importlib.abc import MetaPathFinder
 
+# Of glibc: what is freed is used again. By default each value of some MiB is mapped anew, and the kernel clears its
+# pages, which costs as much as what is done with them.
+_MALLOC_OPTIONS = {-3: 32 << 20, -1: 128 << 20}  # M_MMAP_THRESHOLD, of which this is the most; M_TRIM_THRESHOLD
 # Tasks; what makes the source, plans its tasks and asks its reader; and what these import only at first use: of a
 # channel, or a connection to a named host.
 MODULES = (
@@ -46,11 +50,19 @@ class WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("pandas is hidden from pyarrow in the drainer's workers", name=fullname)
 
 
+def _keep_memory() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # another libc
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in _MALLOC_OPTIONS.items():
+            mallopt(option, value)
+
+
 @functools.cache
 def load() -> None:
     """Once a process; in those that are forked from it, it has been done."""
     from binlog.runtime import grpc_environment as _before_grpc  # noqa: F401
 
+    _keep_memory()
     for name in MODULES:
         importlib.import_module(name)
     sys.meta_path.insert(0, WithoutPandas())

@@ -1,12 +1,13 @@
 """Rows folded by columns beside rows folded one by one, in CPU time of one run: µs a row, and the ratio.
 
-    python -m bench.columns [--rows 50000]
+    python -m bench.columns [--rows 50000] [--typed]
 
 `sbtest` is pumpload's table: 70 % inserts, 20 % updates, 10 % deletes, a row a transaction or 20; `wide` has ten
 columns of ten types. `three keys` has three unique keys beside its primary key, a number, a text and a number with a
 text of a collation that is not computed, whose values are followed (rule 21): inline until it is known that folding
 hides no conflict, spread with the claims of every value, and these brought together. Then batches of few rows, which
-tell from how many on arrays are worth it. Least of several runs.
+tell from how many on arrays are worth it. First the record batches of the typed change stream, `--typed` for these
+alone. Least of several runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from binlog.tidb.types import FieldType, Tp
 from bench.report import Report
 from bench.rowcodec import CHAR, SBTEST, WIDE, binlogs, least_us, sbtest_row, unique_row, wide_row
 from drainer.changes.claim_slots import merge_claims
-from drainer.changes.decode import ColumnDecoder
+from drainer.changes.decode import VECTOR_ROWS_MIN, ColumnDecoder
 from drainer.changes.scan import scan_all
 from drainer.changes.segment import SegmentBuilder, SegmentDecoder
 from drainer.changes.slots import merge_slot
@@ -31,7 +32,12 @@ from drainer.order.fold import FoldBuilder, Parts
 from drainer.order.probes import Questions
 from drainer.order.probes import merge_claims as merge_noted
 from drainer.row.decode import Decoder
+from drainer.row.transaction import scan
+from drainer.schema.table_versions import Watched, Written
 from drainer.sink.mysql.rows.format import SQL_TEXT
+from drainer.spark.typed.fields import fields_of
+from drainer.spark.typed.reading import Reading
+from drainer.spark.typed.rows import Changes
 from tests.support.row_case import BEGIN_TS, INT, Step, not_null, table, transaction, view_of
 
 LOOSE = FieldType(Tp.VARCHAR, 0, 80, 0, "utf8mb4", "utf8mb4_general_ci")
@@ -158,15 +164,46 @@ def small(report: Report, info: TableInfo, payloads: list[bytes]) -> None:
         report.add(f"{name}{count} rows one by one", least_us(theirs, count * repeats) * count, "µs a batch")
 
 
+def typed(report: Report, name: str, info: TableInfo, payloads: list[bytes], count: int) -> None:
+    """Scanned binlogs to record batches of the typed change stream."""
+    table_name = ("db", info.name)
+    watched = Watched({info.id: (Written(1, table_name, info),)}, {table_name: info}, 1, {})
+    reading = Reading(watched, fields_of({table_name: info}), 1)
+    scanned = [scan(payload) for payload in payloads]
+
+    def batches(vector_rows_min: int) -> None:
+        changes = Changes(reading, vector_rows_min=vector_rows_min)
+        for one in scanned:
+            changes.add(one)
+            if changes.is_full:
+                changes.batch()
+        changes.batch()
+
+    report.add(f"{name} typed, by columns", least_us(lambda: batches(VECTOR_ROWS_MIN), count), "µs/row")
+    report.add(f"{name} typed, one by one", least_us(lambda: batches(1 << 40), count), "µs/row")
+    report.ratio(f"{name} typed, one by one", f"{name} typed, by columns")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rows", type=int, default=50_000)
-    count = options.parse_args().rows
-    report = Report(f"folding {count:,} rows")
+    options.add_argument("--typed", action="store_true", help="only the typed change stream")
+    arguments = options.parse_args()
+    count = arguments.rows
     single = binlogs(SBTEST, sbtest_row, count)
-    measure(report, "sbtest", SBTEST, single, count)
-    measure(report, "20 rows each", SBTEST, wide_binlogs(count, 20), count)
-    measure(report, "wide", WIDE, binlogs(WIDE, wide_row, count // 5), count // 5)
+    inputs = [
+        ("sbtest", SBTEST, single, count),
+        ("20 rows each", SBTEST, wide_binlogs(count, 20), count),
+        ("wide", WIDE, binlogs(WIDE, wide_row, count // 5), count // 5),
+    ]
+    report = Report(f"record batches of {count:,} rows")
+    for name, info, payloads, rows in inputs:
+        typed(report, name, info, payloads, rows)
+    if arguments.typed:
+        return
+    report = Report(f"folding {count:,} rows")
+    for name, info, payloads, rows in inputs:
+        measure(report, name, info, payloads, rows)
     three_keys(report, binlogs(KEYED, keyed_row, count), count)
     small(report, SBTEST, single)
     small(report, KEYED, binlogs(KEYED, keyed_row, max(SMALL)))

@@ -138,7 +138,7 @@ async def interrupt(chain: Chain, shop: Shop, options: Options, screen: Screen) 
     await asyncio.sleep(CRASH_DOWN_S)
     pump.start()
     await asyncio.to_thread(pump.wait_ready, lambda: pump.said("pump is serving") > served, "serving again")
-    screen.say(f"{pump.name} is back")
+    screen.say(f"{pump.name} is serving again")
 
 
 async def watch(chain: Chain, shop: Shop, options: Options, screen: Screen, phase: Callable[[], str]) -> None:

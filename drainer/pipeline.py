@@ -113,12 +113,12 @@ class Pipeline:
         with self._lock:
             yield
 
-    def read(self, plan: Plan, feed: MicroBatch) -> None:
+    def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
         """Have a batch read that can be before its turn, while the one before it is applied: one with a `fold`, which
         depends on nothing but the schema. Applies nothing. Raises NotSpread and what reading and decoding raise."""
         if plan.fold is None or self._stop.is_set():
             return
-        self._spreading.read(plan, feed)
+        self._spreading.read(plan, micro_batch)
 
     def read_failed(self, error: BaseException) -> None:
         """Show what `read` raised on the status page. Only when it is known that it was no consequence of another
@@ -126,14 +126,14 @@ class Pipeline:
         if not isinstance(error, Stopped):
             FAILURES.failed("batch", error, tries=TRIES_REPORTED)
 
-    def run(self, plan: Plan, feed: MicroBatch) -> None:
+    def run(self, plan: Plan, micro_batch: MicroBatch) -> None:
         """Apply a whole batch. Raises BatchRefused, Stopped, and what the destination and the schema raise."""
         with self._turn():
             self._check_start(plan)
             begin_s, rows = time.monotonic(), self.progress.rows
             self.progress.last_mode, self.progress.last_bytes = plan.mode, plan.batch_bytes
             with self._reported():
-                mode = self._run(plan, feed)
+                mode = self._run(plan, micro_batch)
             self.progress.batches[mode] += 1
             self.progress.read_bytes += plan.batch_bytes
             _log.debug(
@@ -159,16 +159,16 @@ class Pipeline:
         finally:
             self._lock.release()
 
-    def _run(self, plan: Plan, feed: MicroBatch) -> Mode:
+    def _run(self, plan: Plan, micro_batch: MicroBatch) -> Mode:
         """Apply the batch; returns the mode that was used."""
         if plan.mode is Mode.LARGE:
             assert self._pull_large is not None, "a LARGE plan needs pull_large"
             with self._pull_large(plan, self.progress) as merged:
                 self._inline.run(plan, merged)
             return Mode.LARGE
-        if plan.mode is Mode.SPREAD and self._spreading.run(plan, feed):
+        if plan.mode is Mode.SPREAD and self._spreading.run(plan, micro_batch):
             return Mode.SPREAD
-        self._inline.run(plan, list(binlogs(feed.messages())))
+        self._inline.run(plan, list(binlogs(micro_batch.messages())))
         return Mode.INLINE
 
     @contextlib.contextmanager

@@ -117,7 +117,10 @@ class ValueLog:
         if self._files:
             newest = self._files[max(self._files)]
             if head is not None and head.pointer.fid == newest.fid and head.end > newest.size:
-                _log.error("the index knows more than the newest file holds; a new file begins", file=str(newest.path))
+                _log.error(
+                    "the index has records beyond the end of the newest value log file; starting a new file",
+                    file=str(newest.path),
+                )
                 self._scan_max_ts(newest)
                 newest.closed = True
             else:
@@ -162,7 +165,12 @@ class ValueLog:
             file.closed = False  # those four bytes were the end of a payload, or the file is torn
         end, found_ts, damage = self._records_end(file, begin, whole, floor)
         if end < whole:
-            _log.warning("torn tail cut off", file=str(file.path), offset=end, bytes=whole - end)
+            _log.warning(
+                "incomplete record at the end of the value log removed",
+                file=str(file.path),
+                offset=end,
+                bytes=whole - end,
+            )
             os.ftruncate(file.fd, end)
             os.fsync(file.fd)
         file.size, file.max_ts = end, max(max_ts, found_ts)

@@ -99,7 +99,8 @@ class Store(Serving):
         await self.resolver.refresh()
         if self._horizon.beyond(self.largest_ts):
             _log.error(
-                "the log holds a ts far ahead of the timestamp source; what is there is not served until then",
+                "the value log has a ts far ahead of the timestamp source; its binlogs are not served until the "
+                "source reaches it",
                 largest_ts=self.largest_ts,
                 source_ts=self._horizon.source_ts,
             )
@@ -225,7 +226,7 @@ class Store(Serving):
         now_s = time.monotonic()
         if now_s - self._refused_s >= ALARM_INTERVAL_S:
             self._refused_s = now_s
-            _log.error("a binlog is refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
+            _log.error("binlog refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
         return refusal
 
     def _arrive(self, envelope: Envelope, payload: bytes, now_s: float) -> None:
@@ -297,7 +298,7 @@ class Store(Serving):
             return
         self._alarmed_s = now_s
         _log.error(
-            "a commit arrived at or below a resolved ts already given out",
+            "a commit arrived at or below a resolved ts that drainers may have read already",
             commit_ts=commit_ts,
             resolved_ts=self._resolved.ts,
             so_far=self.counters.late_commits,

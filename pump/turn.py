@@ -72,4 +72,4 @@ def _tell(answered: Answered, error: BaseException | None) -> None:
     try:
         answered(error)
     except Exception:  # noqa: BLE001  the others of the group wait for theirs
-        _log.exception("an answer failed")
+        _log.exception("cannot send the answer to a write")

@@ -207,5 +207,5 @@ class PumpsClient:
 def _selector(strategy: str) -> Selector:
     selector, known = make_selector(strategy)
     if not known:
-        log.warning("unknown strategy, range is used", strategy=strategy)
+        log.warning("unknown strategy; using range", strategy=strategy)
     return selector

@@ -75,10 +75,10 @@ def check_options(options: Mapping[str, object]) -> None:
         kinds = _KINDS.get(name)
         if kinds is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
-            raise TypeError(f"{name}={value!r}: {wanted} is wanted, not {type(value).__name__}")
+            raise TypeError(f"{name}={value!r}: expected {wanted}, got {type(value).__name__}")
     for name in ("on_undelivered", "on_expired"):
         if options.get(name) is not None and not callable(options[name]):
-            raise TypeError(f"{name}={options[name]!r}: a function is wanted, not {type(options[name]).__name__}")
+            raise TypeError(f"{name}={options[name]!r}: expected a function, got {type(options[name]).__name__}")
     seconds = options.get("write_timeout_s")
     if isinstance(seconds, int | float) and not seconds > 0:
         raise ConfigError(f"write_timeout_s={seconds!r}: it must be more than 0")

@@ -245,7 +245,12 @@ class Writer:
         self.tracker.undelivered(error.start_ts)
         self.counts.undelivered += 1
         metrics.UNDELIVERED.inc()
-        log.error("transaction left pending", start_ts=error.start_ts, commit_ts=error.commit_ts, pump=error.pump)
+        log.error(
+            "a transaction's outcome could not be sent to its pump: its prewrite stays pending",
+            start_ts=error.start_ts,
+            commit_ts=error.commit_ts,
+            pump=error.pump,
+        )
         if self._on_undelivered is not None:
             self._on_undelivered(error)
         raise error
@@ -320,7 +325,11 @@ class Writer:
         for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
             self.counts.expired += 1
             metrics.EXPIRED.inc()
-            log.error("transaction has no commit or rollback", start_ts=found.start_ts, pump=found.pump)
+            log.error(
+                "a transaction has been open for too long without commit or rollback",
+                start_ts=found.start_ts,
+                pump=found.pump,
+            )
             if self._on_expired is not None:
                 self._on_expired(found)
 

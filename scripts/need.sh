@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Install what is missing of: uv java mariadb. Says what it does; asks nothing; fails with one clear sentence.
-#   scripts/need.sh uv java mariadb
-# uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password.
+# Install what is missing of: uv java mariadb kafka. Says what it does; asks nothing; fails with one clear sentence.
+#   scripts/need.sh uv java mariadb kafka
+# uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password;
+# jars come from Maven Central into ~/.cache/tidb-binlog.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 say() { printf '%s\n' "$*" >&2; }
@@ -61,12 +62,20 @@ need_mariadb() {
   debian mariadb-server "a real MariaDB for the tests"
 }
 
-[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb ..."
+need_kafka() { # a broker for tests
+  need_python
+  need_java
+  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/kafka-*.txt >/dev/null \
+    || die "Kafka's jars could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+}
+
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka ..."
 for what in "$@"; do
   case $what in
     uv) need_uv ;;
     java) need_java ;;
     mariadb) need_mariadb ;;
-    *) die "unknown: $what (uv, java, mariadb)" ;;
+    kafka) need_kafka ;;
+    *) die "unknown: $what (uv, java, mariadb, kafka)" ;;
   esac
 done

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.cpu_report import Meter
 from tests.support.dealing import dealt
+from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
 
@@ -107,6 +108,19 @@ def mariadb(mariadb_server: MariaDB) -> MariaDB:
     """A real MariaDB without any database of an earlier test."""
     mariadb_server.reset()
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[Broker]:
+    """Started once in each process of tests."""
+    with running_kafka() as server:
+        yield server
+
+
+@pytest.fixture
+def kafka(kafka_server: Broker) -> Broker:
+    """A real Kafka broker that runs; topics of earlier tests are there."""
+    return kafka_server if kafka_server.server.alive else kafka_server.start()
 
 
 @pytest.fixture(scope="session")

@@ -99,13 +99,13 @@ class Spreading:
             return None
         return self._order(self._intent(plan).slots, fresh=plan.intent is None)
 
-    def read(self, plan: Plan, feed: MicroBatch) -> None:
+    def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
         """Have a batch with a `fold` pulled and folded, which changes nothing: the one before it may be applied
         meanwhile. Raises NotSpread where rows need a schema that is not known yet (rule 14), with what is known now
         or, on the next plan, inline."""
         assert plan.fold is not None
         try:
-            feed.read(plan.fold, folded=True)
+            micro_batch.read(plan.fold, folded=True)
         except (TableUnverified, UnknownColumn) as error:
             if plan.intent is not None:
                 raise
@@ -113,18 +113,18 @@ class Spreading:
                 self.inline_until = plan.until_ts
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
-    def run(self, plan: Plan, feed: MicroBatch) -> bool:
+    def run(self, plan: Plan, micro_batch: MicroBatch) -> bool:
         """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
         where it cannot, for it was read folded."""
         if self._leaves_out(plan):
             return False
         intent = self._intent(plan)
         if plan.fold is not None:
-            self.read(plan, feed)
-        elif not self._supply.complete and not self._decodable(plan, feed, intent):
+            self.read(plan, micro_batch)
+        elif not self._supply.complete and not self._decodable(plan, micro_batch, intent):
             return False
         order = plan.fold or self._order(intent.slots, fresh=plan.intent is None)
-        writer = self._begun(plan, feed, intent, order)
+        writer = self._begun(plan, micro_batch, intent, order)
         if writer is None:
             return False
         self.open_intent = intent
@@ -133,9 +133,9 @@ class Spreading:
         while writer is not None:
             job = SpreadJob(order, intent, writer, plan.fold is not None, together(plan.planned.values()))
             try:
-                receipts = feed.spread(job)
+                receipts = micro_batch.spread(job)
             except DataError as error:
-                self._name(error, plan, feed)
+                self._name(error, plan, micro_batch)
                 raise
             rows = max(rows, sum(receipt.rows for receipt in receipts))
             crash_point("drainer.before_commit")
@@ -145,7 +145,7 @@ class Spreading:
         self._progress.rows += rows
         return True
 
-    def _begun(self, plan: Plan, feed: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
+    def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
         """The intent recorded, with what goes ahead; None where nothing was done."""
         examination = self._examined.get(order.view.token)  # rows were cut by what it says of them
         if order.examined and examination is None:
@@ -153,7 +153,7 @@ class Spreading:
         if not order.examined or examination is None:
             return self._parallel().begin(intent)
         planned = together(plan.planned.values())
-        found = feed.examine(ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned))
+        found = micro_batch.examine(ExamineJob(order, intent, examination.examiner, plan.fold is not None, planned))
         why = found.conflict
         crash_point("drainer.before_intent")
         if not why:
@@ -162,13 +162,15 @@ class Spreading:
             except (DataError, CommitRefused) as error:
                 why = str(error)
         place = {"after_ts": plan.after_ts, "until_ts": plan.until_ts}
-        _log.warning("a batch is not spread, for something in it may be refused", why=why, **place)
+        _log.warning(
+            "the batch is applied by the driver alone: the destination may refuse a change in it", why=why, **place
+        )
         self.inline_until = plan.until_ts
         if plan.fold is not None:
-            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] goes inline: {why}")
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] must be applied by the driver alone: {why}")
         return None
 
-    def _name(self, error: DataError, plan: Plan, feed: MicroBatch) -> None:
+    def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
         """What is refused although the batch was examined: a value that the destination cannot store, for one."""
         commit_ts = error.commit_ts
         if not commit_ts:
@@ -176,12 +178,14 @@ class Spreading:
         merged: list[ServedBinlog] = []
         try:
             if plan.fold is None:
-                merged = list(binlogs(feed.messages()))
+                merged = list(binlogs(micro_batch.messages()))
             elif self._pull is not None:
                 with self._pull(only(plan, commit_ts), self._progress) as pulled:
                     merged = pulled
         except BinlogError as failed:
-            _log.warning("the refused transaction could not be asked for", commit_ts=commit_ts, why=str(failed))
+            _log.warning(
+                "cannot determine which transaction the destination refused", commit_ts=commit_ts, why=str(failed)
+            )
         start_ts = next((one.start_ts for one in merged if one.commit_ts == commit_ts), 0)
         error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
@@ -237,24 +241,24 @@ class Spreading:
         assert parallel is not None, f"a batch for {self._sink.name} is spread, and only the driver writes there"
         return parallel
 
-    def _decodable(self, plan: Plan, feed: MicroBatch, intent: Intent) -> bool:
+    def _decodable(self, plan: Plan, micro_batch: MicroBatch, intent: Intent) -> bool:
         """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
         must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
         that is unknown now was left out then, and is again."""
         while True:
             try:
-                feed.check(self._order(intent.slots))
+                micro_batch.check(self._order(intent.slots))
             except TableUnverified as error:
                 if plan.intent is not None:
                     for table_id in error.table_ids:
                         self._supply.schema.verify(table_id, error.schema_version)
                 elif not self._supply.verify(error):
-                    _log.info("a batch is not spread", why=str(error))
+                    _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
             except UnknownColumn as error:
                 if plan.intent is None:
-                    _log.info("a batch is not spread", why=str(error))
+                    _log.info("the batch is applied by the driver alone", why=str(error))
                     return False
-                self._supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+                self._supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
             else:
                 return True

@@ -142,12 +142,14 @@ class FoldOrder:
 
 @dataclass(frozen=True, slots=True)
 class ChangesOrder:
-    """Cut every change into `slots` as `slotting` says, in upstream's order within a slot."""
+    """Cut every change into `slots` as `slotting` says, in upstream's order within a slot. `stored_generated`: images
+    have stored generated columns, too."""
 
     view: PackedView
     slots: int
     slotting: Slotting
     examined: bool = False
+    stored_generated: bool = False
 
     @property
     def blobs(self) -> int:
@@ -156,7 +158,7 @@ class ChangesOrder:
     def decoder(self) -> StreamDecoder:
         from drainer.changes.stream import StreamDecoder
 
-        return StreamDecoder(self.view.opened())
+        return StreamDecoder(self.view.opened(), stored_generated=self.stored_generated)
 
     def builder(self, decoder: StreamDecoder) -> StreamBuilder:
         return decoder.builder()

@@ -42,7 +42,7 @@ class SchemaSupply(Protocol):
 
     def missing(self, error: JobUnknown) -> bool: ...
 
-    def judge(self, error: UnknownColumn) -> bool: ...
+    def resolve_column(self, error: UnknownColumn) -> bool: ...
 
     def verify(self, error: TableUnverified) -> bool: ...
 
@@ -96,11 +96,11 @@ class Inline:
             except JobUnknown as error:
                 wait.unless(self._supply.missing(error), error)
             except UnknownColumn as error:
-                wait.unless(self._supply.judge(error), error)
+                wait.unless(self._supply.resolve_column(error), error)
             except TableUnverified as error:
                 wait.unless(self._supply.verify(error), error)
             except ColumnGoing as error:
-                job = self._supply.schema.dropper(error.table_id, error.column_id)
+                job = self._supply.schema.job_that_drops_column(error.table_id, error.column_id)
                 if job is None:
                     raise
                 self._supply.schema.bring_forward(job, error.schema_version)
@@ -123,7 +123,11 @@ class Inline:
             if not self._supply.complete and rest.greatest_version > schema.view().known_version:
                 return False
             raise error
-        _log.warning("a unique key is dropped before its DDL's place", job_id=job.id, why=str(error))
+        _log.warning(
+            "running the DDL that drops a unique key before the rows that precede it, because they violate the key",
+            job_id=job.id,
+            why=str(error),
+        )
         first = min(item.schema_version for item in rest.items if item.ddl is None)
         schema.bring_forward(job, first)
         return True

@@ -68,7 +68,7 @@ class Segments(Protocol):
 def segments_for(sink: AnySink) -> Segments:
     if sink.wants is Wants.NET:
         return NetSegments(sink.format)
-    return ChangeSegments(sink.slotting)
+    return ChangeSegments(sink.slotting, stored_generated=sink.stored_generated)
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,10 @@ class NetSegments:
 
 @dataclass(frozen=True)
 class ChangeSegments:
-    """Every change."""
+    """Every change. `stored_generated`: with stored generated columns."""
 
     slotting: Slotting
+    stored_generated: bool = False
 
     @property
     def cut_version(self) -> int:
@@ -127,11 +128,11 @@ class ChangeSegments:
         return self.slotting.count
 
     def decoder(self, view: SchemaView) -> RowDecoder:
-        return StreamDecoder(view)
+        return StreamDecoder(view, stored_generated=self.stored_generated)
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
         assert examination is None, "unique values are followed where rows fold"
-        return ChangesOrder(view, slots, self.slotting)
+        return ChangesOrder(view, slots, self.slotting, stored_generated=self.stored_generated)
 
     def shown_keys(self, segment: ChangeSegment, schema: str, table: str) -> str:
         return ""

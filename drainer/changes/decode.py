@@ -108,8 +108,8 @@ class ColumnDecoder:
         return self.decoder.view
 
     def decode(self, rows: Rows, *, whole: bool = True) -> Iterator[Changes]:
-        """Every row but those that are left out (schema.view.Gone). Not `whole`: of old images only what the fold's key
-        needs, where a table has one.
+        """All rows except those that the view skips (schema.view.SkipReason). Without `whole`, old images have only the
+        columns of the fold's key, in tables that have one.
 
         Raises DecodeError, TableUnknown, UnknownColumn or ColumnGoing, naming table and commit_ts, of any bad row, not
         always the first one. `decoder.check_verified` says what must be asked for before the rows are used."""

@@ -23,7 +23,7 @@ from drainer.order.key_states import NetState, in_one_order
 from drainer.row.format import Format
 from drainer.row.key import FoldKey
 
-Gone = dict[int, tuple[bytes, ...]]
+RemovedImages = dict[int, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class States:
     last_sequence: Ints
     row: Any
     image: Any | None
-    gone: Gone
+    gone: RemovedImages
     of_number: bool
 
     def __len__(self) -> int:
@@ -234,12 +234,14 @@ def _rows(changes: Sequence[Changes], events: _Events, block: Ints, index: Ints,
     return rows.take(pa.array(place, mask=place < 0))
 
 
-def _gone(key: FoldKey, events: _Events, groups: _Groups, row: Any, sizes: Sequence[int]) -> tuple[Gone, Any | None]:
+def _gone(
+    key: FoldKey, events: _Events, groups: _Groups, row: Any, sizes: Sequence[int]
+) -> tuple[RemovedImages, Any | None]:
     """(the images to delete, the last image of each key). Not the image that is about to be written."""
     dead = row.is_null().to_numpy(zero_copy_only=False)
     begins = np.cumsum([0, *sizes])
     if not key.imaged:
-        gone: Gone = {}
+        gone: RemovedImages = {}
         for block, image in enumerate(events.image):
             mine = np.flatnonzero(dead & (groups.last >= begins[block]) & (groups.last < begins[block + 1]))
             if image is not None and mine.size:
@@ -252,7 +254,7 @@ def _gone(key: FoldKey, events: _Events, groups: _Groups, row: Any, sizes: Seque
     return _other_images(images, np.concatenate([groups.key_of, *read]), groups.last, dead), last
 
 
-def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> Gone:
+def _other_images(images: Any, key_of: Ints, last: Ints, dead: Mask) -> RemovedImages:
     """By key, the images of it but the last one, and that one too where the key is dead. `last`: the place of each
     key's last image."""
     coded = images.dictionary_encode()
@@ -316,7 +318,7 @@ def merge(parts: Sequence[States]) -> States:
     )
 
 
-def _merged_images(parts: Sequence[States], groups: _Groups, row: Any) -> tuple[Gone, Any | None]:
+def _merged_images(parts: Sequence[States], groups: _Groups, row: Any) -> tuple[RemovedImages, Any | None]:
     every = [(at + begin, gone) for begin, one in _with_begin(parts) for at, gone in one.gone.items()]
     if parts[0].image is None:
         # Every image of such a key is the same, and is to be deleted if the key is dead.

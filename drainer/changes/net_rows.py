@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from drainer.batch.work import Folded, Key, Kind, NetRow, Row
-from drainer.changes.net import Gone, States
+from drainer.changes.net import RemovedImages, States
 from drainer.changes.vector import Ints
 from drainer.order.key_states import in_one_order
 from drainer.row.format import Format
@@ -66,7 +66,7 @@ class NetColumns(Sequence[NetRow]):
         identity: Any,
         first: Ints,
         rows: Any,
-        gone: Gone,
+        gone: RemovedImages,
         begin: int = 0,
         end: int | None = None,
     ) -> None:

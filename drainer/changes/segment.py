@@ -137,7 +137,7 @@ class SegmentBuilder:
             decoder.rows,
             decoder.format,
             follows_values=follows_values,
-            leaves_out=lambda table_id: self._ways.get(table_id, False),
+            is_folded_elsewhere=lambda table_id: self._ways.get(table_id, False),
         )
         self._tables: dict[int, _Table] = {}
         self._change_count = 0

@@ -49,7 +49,8 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
-SlotsOf = Callable[[Changes, int], Ints]  # changes and how many slots there are: the slot of each
+# Changes and how many slots there are: arrays of slots, one element for each change, which belongs to all of them.
+SlotsOf = Callable[[Changes, int], Sequence[Ints]]
 
 
 def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
@@ -65,9 +66,14 @@ def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
 class StreamDecoder:
     """Decodes the rows of one view. Keeps what it has made; not for several threads."""
 
-    def __init__(self, view: SchemaView) -> None:
+    def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
+        """`stored_generated`: images have stored generated columns, too."""
         self.view = view
-        self._columns = ColumnDecoder(view)
+        self._stored_generated = stored_generated
+        self._columns = ColumnDecoder(view, decoder=self._rows())
+
+    def _rows(self) -> Decoder:
+        return Decoder(self.view, stored_generated=self._stored_generated)
 
     def builder(self) -> StreamBuilder:
         return StreamBuilder(self)
@@ -88,14 +94,14 @@ class StreamDecoder:
         return piece
 
     def decode(self, rows: Rows) -> list[Changes]:
-        """All of them but those that are left out (schema.view.Gone). Raises as ColumnDecoder.decode, and
+        """All of them but those that are left out (schema.view.SkipReason). Raises as ColumnDecoder.decode, and
         TableUnverified."""
         found: list[Changes] = []
         for group in self._columns.groups(rows):
             codec = self._columns.codec(group)
             if codec is not None:
                 found += self._columns.decode_group(codec, group)
-            elif self._columns.decoder.has_strays:
+            elif self._columns.decoder.has_relocated_rows:
                 found += self._one_by_one(group)
         self._columns.decoder.check_verified()
         return found
@@ -129,7 +135,7 @@ class StreamDecoder:
 
     def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
         """Raise what stops the first row that is stopped by anything."""
-        decoder = Decoder(self.view)
+        decoder = self._rows()
         try:
             for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
                 pass
@@ -164,18 +170,23 @@ class StreamBuilder:
         return False
 
     def cut(self, slots: int, slots_of: SlotsOf) -> dict[int, bytes]:
-        """Slot → blob for `merge`, none for slots that get nothing. Raises as `finish`."""
+        """Slot → blob for `merge`, none for slots that get nothing. A change that belongs to several slots is in each
+        of them, once. Raises as `finish`."""
         scanned = _scanned(self._payloads)
         rows = scanned.rows
         segment = self._decoder._segment([rows], self._payloads, scanned.source_bytes, 0, 0)
-        slot = np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64)
+        found: list[Ints] = []
         for changes in segment.changes:
-            slot[changes.order] = slots_of(changes, slots)
-        of_rows = slot[rows.order]
+            for number, slot in enumerate(slots_of(changes, slots)):
+                if number == len(found):
+                    found.append(np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64))
+                found[number][changes.order] = slot
+        of_rows = [slot[rows.order] for slot in found]
         blobs: dict[int, bytes] = {}
         size = segment.source_bytes
-        for number in np.unique(of_rows[of_rows >= 0]).tolist():
-            blobs[number] = _packed(rows.take(of_rows == number), size)
+        for number in np.unique(np.concatenate([one[one >= 0] for one in of_rows])).tolist() if of_rows else ():
+            chosen = np.any([one == number for one in of_rows], axis=0)
+            blobs[number] = _packed(rows.take(chosen), size)
             size = 0
         return blobs
 

@@ -46,13 +46,13 @@ class FoldBuilder:
         format_: Format,
         *,
         follows_values: bool = True,
-        leaves_out: Callable[[int], bool] = lambda table_id: False,
+        is_folded_elsewhere: Callable[[int], bool] = lambda table_id: False,
     ) -> None:
         """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21).
-        `leaves_out`: tables, by the id their rows carry, that somebody else folds (drainer.changes.segment)."""
+        `is_folded_elsewhere`: whether drainer.changes.segment folds the rows of a table id."""
         self._decoder = decoder
         self._format = format_
-        self._leaves_out = leaves_out
+        self._is_folded_elsewhere = is_folded_elsewhere
         self._found: list[Scanned] = []
         self._folds: dict[int, TableFold] = {}
         self._lanes: dict[tuple[int, int], Lane | None] = {}
@@ -157,7 +157,7 @@ class FoldBuilder:
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
         """Where rows of a table and schema_version go; None: they are left out."""
-        codec = None if self._leaves_out(table_id) else self._decoder.codec(table_id, version, commit_ts)
+        codec = None if self._is_folded_elsewhere(table_id) else self._decoder.codec(table_id, version, commit_ts)
         lane = self._lane_of(codec)
         self._lanes[table_id, version] = lane
         return lane
@@ -191,7 +191,7 @@ class FoldBuilder:
                 of = (table_id, version)
                 lane = self._lanes.get(of) or self._lane(table_id, version, commit_ts)
             if lane is None:
-                if self._decoder.has_strays:
+                if self._decoder.has_relocated_rows:
                     self._fold_many(place, one)
                 continue
             codec, fold = lane
@@ -224,7 +224,7 @@ class FoldBuilder:
         commit_ts = one[0]
         for sequence, (version, table_id, kind, row) in enumerate(rows(one)):
             lane = self._lanes.get((table_id, version)) or self._lane(table_id, version, commit_ts)
-            if lane is None and self._decoder.has_strays and not self._leaves_out(table_id):
+            if lane is None and self._decoder.has_relocated_rows and not self._is_folded_elsewhere(table_id):
                 lane = self._lane_of(self._decoder.codec_of_row(table_id, version, commit_ts, kind, row))
             if lane is None:
                 continue

@@ -23,15 +23,15 @@ from drainer.schema.view import SchemaView, TableAt
 
 
 @lru_cache(maxsize=2048)
-def _layout(at: TableAt) -> tuple[Layout, GeneralReader]:
-    layout = layout_of(at)
+def _layout(at: TableAt, stored_generated: bool) -> tuple[Layout, GeneralReader]:
+    layout = layout_of(at, stored_generated=stored_generated)
     return layout, GeneralReader(layout)
 
 
 @lru_cache(maxsize=4096)
-def _usual_reader(at: TableAt, needed: frozenset[int]) -> UsualReader | None:
+def _usual_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -> UsualReader | None:
     """None where a column takes the value of another one."""
-    layout = _layout(at)[0]
+    layout = _layout(at, stored_generated)[0]
     return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
 
 
@@ -43,21 +43,34 @@ class Codec:
     """
 
     def __init__(
-        self, at: TableAt, schema_version: int, view: SchemaView, needed: Collection[int] | None = None
+        self,
+        at: TableAt,
+        schema_version: int,
+        view: SchemaView,
+        needed: Collection[int] | None = None,
+        *,
+        stored_generated: bool = False,
     ) -> None:
-        """`needed`: places of old images that are asked for; else those of the key by which the table folds, or all."""
-        self.layout, self._general = _layout(at)
+        """`needed`: places of old images that are asked for; else those of the key by which the table folds, or all.
+        `stored_generated`: images have stored generated columns, too."""
+        self.layout, self._general = _layout(at, stored_generated)
         self.shape = shape_of(at, self.layout)
         self.forms = self.layout.forms
         key = self.layout.key
         self.needed = frozenset(needed or key.columns or range(len(self.forms)))
         self._asking: dict[frozenset[int], Codec] = {}
-        self._usual = _usual_reader(at, self.needed)
+        self._usual = _usual_reader(at, stored_generated, self.needed)
         self.key_of = key_function(key, self.forms)
         self._at = at
+        self._stored_generated = stored_generated
         self._view = view
         self._schema_version = schema_version
         self._lax = schema_version != at.at_version or at.at_version != at.current_version
+
+    @property
+    def at(self) -> TableAt:
+        """The table that its rows belong to."""
+        return self._at
 
     def asking_for(self, needed: Collection[int]) -> Codec:
         """One of the same rows that tells at least these places of old images."""
@@ -66,21 +79,23 @@ class Codec:
         places = frozenset(needed)
         found = self._asking.get(places)
         if found is None:
-            found = self._asking[places] = Codec(self._at, self._schema_version, self._view, places)
+            found = self._asking[places] = Codec(
+                self._at, self._schema_version, self._view, places, stored_generated=self._stored_generated
+            )
         return found
 
     def insert(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.insert(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
+        return self._read_general(Kind.INSERT, b[p:end], commit_ts)[0] if found is None else found
 
     def update(self, b: bytes, p: int, end: int, commit_ts: int) -> tuple[list[Carrier], list[Carrier]]:
         """(old, new)."""
         found = self._usual.update(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
+        return self._read_general(Kind.UPDATE, b[p:end], commit_ts) if found is None else found  # type: ignore[return-value]
 
     def delete(self, b: bytes, p: int, end: int, commit_ts: int) -> list[Carrier]:
         found = self._usual.delete(b, p, end) if self._usual is not None else None
-        return self._judged(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
+        return self._read_general(Kind.DELETE, b[p:end], commit_ts)[0] if found is None else found
 
     def images(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Cells | None, Cells | None]:
         """(old, new) of a row of any kind."""
@@ -97,7 +112,7 @@ class Codec:
         except DecodeError as error:
             self.fail(error, commit_ts)
 
-    def _judged(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
+    def _read_general(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[list[Carrier], ...]:
         reader = self._general
 
         def check(column_id: int, values: Mapping[int, Datum]) -> None:
@@ -112,7 +127,7 @@ class Codec:
                         schema_version=self._schema_version,
                         commit_ts=commit_ts,
                     )
-            elif not self._view.leaves_out(self._at.table_id, column_id, self._schema_version):
+            elif not self._view.skips_column(self._at.table_id, column_id, self._schema_version):
                 raise UnknownColumn(
                     table_id=self._at.table_id,
                     column_id=column_id,

@@ -1,4 +1,4 @@
-"""Binlogs to rows, one by one, under one view of the schema: which codec reads a row, and in which order rows come."""
+"""Decodes the rows of binlogs one by one, in commit order, with one view of the schema."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from drainer.batch.work import Kind
 from drainer.row.codec import Codec
-from drainer.row.partition.relocated_rows import StrayRows
+from drainer.row.partition.relocated_rows import RelocatedRows
 from drainer.row.transaction import Scanned, rows, scan, start_ts_of
 from drainer.row.usual import Cells
 from drainer.schema.errors import TableUnverified
-from drainer.schema.view import Gone, SchemaView
+from drainer.schema.view import SchemaView, SkipReason
 
 
 class DecodedRow(NamedTuple):
-    """`old`: carriers of what the codec was asked for, None of an insert; `new`: of every column, None of a delete."""
+    """`old`: carriers of the columns that the codec was asked for, None for an insert; `new`: of all columns, None for
+    a delete."""
 
     codec: Codec
     kind: Kind
@@ -26,21 +27,24 @@ class DecodedRow(NamedTuple):
     sequence: int
 
     def image(self, number: int) -> Cells:
-        """Of 0 the old one, of 1 the new one; empty where there is none."""
+        """The old image for 0, the new one for 1; empty if the row has none."""
         return (self.new if number else self.old) or ()
 
 
 class Decoder:
-    """Keeps the codecs it has made; not for several threads."""
+    """Caches the codecs it makes. Not thread-safe."""
 
-    def __init__(self, view: SchemaView) -> None:
+    def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
+        """`stored_generated`: rows are given with their stored generated columns."""
         self.view = view
+        self._stored_generated = stored_generated
         self._codecs: dict[tuple[int, int], Codec | None] = {}
-        self._strays: dict[tuple[int, int], StrayRows] = {}
+        self._relocated_rows: dict[tuple[int, int], RelocatedRows] = {}
         self._unverified: dict[int, tuple[int, int]] = {}
 
     def codec(self, table_id: int, schema_version: int, commit_ts: int) -> Codec | None:
-        """For rows of one table and schema_version; None when they are left out (Gone), or must be asked one by one.
+        """The codec of a table's rows at a schema version; None if they are skipped (SkipReason), or if only
+        `codec_of_row` can say.
 
         Raises TableUnknown naming ids and commit_ts.
         """
@@ -50,40 +54,44 @@ class Decoder:
         if self.view.must_verify(table_id, schema_version):
             self._unverified.setdefault(table_id, (schema_version, commit_ts))
         made = None
-        stray = self.view.relocation(table_id, schema_version)
-        if stray is not None:
-            self._strays[key] = StrayRows(table_id, stray, self.view)
+        relocation = self.view.relocation(table_id, schema_version)
+        if relocation is not None:
+            self._relocated_rows[key] = RelocatedRows(
+                table_id, relocation, self.view, stored_generated=self._stored_generated
+            )
         else:
             at = self.view.lookup(table_id, schema_version, commit_ts)
-            made = None if isinstance(at, Gone) else Codec(at, schema_version, self.view)
+            if not isinstance(at, SkipReason):
+                made = Codec(at, schema_version, self.view, stored_generated=self._stored_generated)
         self._codecs[key] = made
         return made
 
     def check_verified(self) -> None:
-        """Raises TableUnverified for all tables that must be asked for before the rows that were met."""
+        """Raises TableUnverified for the tables that must be verified upstream before the rows decoded so far are
+        used."""
         if self._unverified:
             version, commit_ts = max(self._unverified.values())
             tables = tuple(sorted(self._unverified))
             raise TableUnverified(table_ids=tables, schema_version=version, commit_ts=commit_ts)
 
     @property
-    def has_strays(self) -> bool:
-        """Whether rows were met that must be asked one by one."""
-        return bool(self._strays)
+    def has_relocated_rows(self) -> bool:
+        """Whether rows were decoded whose partition decides if they are skipped (`codec_of_row`)."""
+        return bool(self._relocated_rows)
 
     def codec_of_row(self, table_id: int, schema_version: int, commit_ts: int, kind: Kind, row: bytes) -> Codec | None:
-        """As `codec`, also for rows that say themselves which table they belong to (relocated_rows.py)."""
+        """As `codec`, also for rows whose partition was moved or dropped (relocated_rows.py)."""
         found = self.codec(table_id, schema_version, commit_ts)
-        if found is None and self._strays:
-            stray = self._strays.get((table_id, schema_version))
-            return stray.codec(kind, row, commit_ts) if stray is not None else None
+        if found is None and self._relocated_rows:
+            relocation = self._relocated_rows.get((table_id, schema_version))
+            return relocation.codec(kind, row, commit_ts) if relocation is not None else None
         return found
 
     def rows(
         self, payloads: Iterable[bytes], asking: Callable[[Codec], Codec] = lambda codec: codec
     ) -> Iterator[DecodedRow]:
-        """Every row, one by one, in the order of (commit_ts, sequence), each transaction once (rule 19). `asking`:
-        which codec asks for enough of old images (Codec.asking_for).
+        """All rows ordered by (commit_ts, sequence), each transaction once (rule 19). `asking`: returns a codec that
+        decodes the columns of old images that the caller needs (Codec.asking_for).
 
         Raises DecodeError, TableUnknown or UnknownColumn, which name the table and commit_ts.
         """
@@ -98,7 +106,7 @@ class Decoder:
 
 
 def in_order(found: list[Scanned]) -> list[Scanned]:
-    """Upstream's order, whatever order the pumps were read in, and each transaction once: one that was sent to two
+    """Sorts transactions of several pumps into commit order and removes duplicates: a transaction that was sent to two
     pumps has the same start_ts and commit_ts on both (rule 19)."""
     found.sort()
     repeated = {one[0] for one, other in pairwise(found) if one[0] == other[0]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum
@@ -86,11 +86,18 @@ def replicated(table: TableInfo) -> tuple[ColumnInfo, ...]:
     return tuple(c for c in sorted(table.columns, key=lambda c: c.offset) if c.is_public and not c.is_generated)
 
 
-def layout_of(table: TableAt) -> Layout:
-    """DecodeError for column types that rows cannot carry."""
+def published(table: TableInfo) -> tuple[ColumnInfo, ...]:
+    """Those of a destination that does not compute columns itself: with the stored generated ones, whose values rows
+    have."""
+    return tuple(c for c in sorted(table.columns, key=lambda c: c.offset) if c.is_public and not c.is_virtual)
+
+
+def layout_of(table: TableAt, *, stored_generated: bool = False) -> Layout:
+    """`stored_generated`: the destination takes stored generated columns, too. DecodeError for column types that rows
+    cannot carry."""
     known = table.at.columns_by_id
     targets = []
-    for column in replicated(table.current):
+    for column in published(table.current) if stored_generated else replicated(table.current):
         written = known.get(column.id, column)
         form = Form.of(written.type)
         old_column_id = None if column.id in known else _ancestor(column.id, table)
@@ -115,8 +122,19 @@ def layout_of(table: TableAt) -> Layout:
         stored=stored,
         handle=_handle(at, place),
         has_rowid=not at.pk_is_handle and not at.is_common_handle,
-        key=choose_key(table.current),
+        key=_moved(choose_key(table.current), table.current, place) if stored_generated else choose_key(table.current),
     )
+
+
+def _moved(key: FoldKey, table: TableInfo, place: dict[int, int]) -> FoldKey:
+    """The key with the places of a row that has more columns."""
+    to = [place[column.id] for column in replicated(table)]
+
+    def moved(places: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(to[at] for at in places)
+
+    unique = tuple(map(moved, key.unique))
+    return replace(key, columns=moved(key.columns), row_key=moved(key.row_key), unique=unique)
 
 
 def _ancestor(column_id: int, table: TableAt) -> tuple[int, FieldType] | None:

@@ -1,8 +1,8 @@
 """Rows in the usual encoding (columns in table order, the usual flags), read one by one into carriers.
 
-What rows of a layout look like is worked out once, as a line for each column; reading a row is one loop over them. None
-for every row that looks otherwise, which the judge (general.py) then reads. The loop may read beyond the row's end: a
-row is accepted only if it ends exactly where it should, and the position never goes back.
+The encoding of a layout's rows is compiled once into a `Line` for each column; decoding a row is one loop over them.
+The result is None for a row in any other encoding, which the general decoder (general.py) then decodes. The loop may
+read beyond the row's end: a row is accepted only if it ends exactly where it should, and the position never goes back.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from drainer.row.scalar import PackedTimes
 
 Cells: TypeAlias = "Sequence[Carrier]"
 Read: TypeAlias = "Callable[[bytes, int], tuple[Carrier, int]]"
-# One column: what stands before its payload, and how long that is; how the payload is read; its place among the cells;
-# and of what is rare: `read` of _CALL, what stands there for NULL and its length (0: there may be no NULL), whether a
-# row without the column is left to the judge.
+# One column: the bytes before its payload and their number; how the payload is read (_SIGNED to _CALL); its index in
+# the cells; and what is rarely used: the function for _CALL, the bytes of NULL and their number (0: NOT NULL), whether
+# rows without the column are left to the general decoder.
 Line: TypeAlias = "tuple[bytes, int, int, int, tuple[Read, bytes, int, bool]]"
 
 _SIGNED, _UNSIGNED, _COMPACT, _CALL = range(4)
@@ -39,7 +39,7 @@ _TIMES: Final = PackedTimes()
 
 
 class UsualReader:
-    """Reads rows of one layout. `needed`: the places of which carriers of old images are told."""
+    """Decodes rows of one layout. `needed`: indexes of the columns of old images that are decoded."""
 
     __slots__ = (
         "_blank", "_deleted", "_handle", "_has_rowid", "_inserted", "_needs_columns", "_new", "_old", "_unsigned",
@@ -47,11 +47,11 @@ class UsualReader:
 
     def __init__(self, layout: Layout, needed: Collection[int]) -> None:
         self._has_rowid = layout.has_rowid
-        # One cell more than there are columns, for what nobody asks for.
+        # One cell more than there are columns, for values that are not needed.
         self._blank: list[Carrier] = [*(target.default for target in layout.targets), None]
         spare = len(layout.targets)
         self._handle = tuple([_handle_line(part, spare) for part in layout.handle])
-        # Where a handle goes that is the whole number of an unsigned column, for it is signed itself.
+        # Index of the unsigned column that the handle holds, -1 if none: a handle is a signed integer.
         self._unsigned = next((part.target for part in layout.handle if part.unsigned), -1)
         given = {part.target for part in layout.handle}
         is_number = any(part.kind is None for part in layout.handle)
@@ -59,17 +59,17 @@ class UsualReader:
         nameless = {n for n in key - given if layout.targets[n].default is None}
         carried = [stored for stored in layout.stored if stored.in_insert]
         every = frozenset(range(spare))
-        # The whole number before a row is the column itself, whatever the row says (D-TR-01).
+        # An integer handle has the column's value, whatever the row has in that column (D-TR-01).
         asked = every - given if is_number else every
         self._inserted = tuple([_line(s, spare, s.target in asked, s.target in nameless, key) for s in carried])
         self._needs_columns = any(line[4][3] for line in self._inserted)
         self._new = tuple([_line(s, spare, s.target >= 0, s.target >= 0, key) for s in carried])
-        # Both images of an update have the same columns, so the old one must have those, too, that nobody asks for.
+        # Both images of an update have the same columns, so the old one must have those, too, that are not needed.
         self._old = tuple([_line(s, spare, s.target in needed, s.target >= 0, key) for s in carried])
         self._deleted = tuple([_line(s, spare, s.target in needed, s.target in needed, key) for s in layout.stored])
 
     def insert(self, b: bytes, p: int, end: int) -> list[Carrier] | None:
-        """The carriers of the row b[p:end]; None where the judge must read it."""
+        """The carriers of the row b[p:end]; None if the general decoder must decode it."""
         try:
             cells = self._blank[:]
             p = _image(b, p, self._handle, cells)
@@ -168,11 +168,11 @@ def _image(b: bytes, p: int, lines: Sequence[Line], cells: list[Carrier]) -> int
             else:
                 cells[place] = value if how == _UNSIGNED else (value >> 1) ^ -(value & 1)
             continue
-        _, null, width, is_judged = rest
+        _, null, width, is_required = rest
         if width and b[p : p + width] == null:
             cells[place] = None
             p += width
-        elif is_judged:
+        elif is_required:
             return _REFUSED
     return p
 
@@ -184,8 +184,8 @@ def _behind_rowid(b: bytes, p: int) -> int:
     return decode_uvarint(b, p + 3)[1]
 
 
-def _line(stored: Stored, spare: int, is_asked: bool, is_judged: bool, key: Collection[int]) -> Line:
-    """`is_asked`: whether its carrier is; `is_judged`: whether a row without it is left to the judge."""
+def _line(stored: Stored, spare: int, is_asked: bool, is_required: bool, key: Collection[int]) -> Line:
+    """`is_asked`: whether its carrier is; `is_required`: whether a row without it is left to the general decoder."""
     kind, family = stored.kind, stored.family
     name = b"\x08" + encode_varint(stored.id)
     prefix = name + bytes((flag_of(kind, family),)) + decimal_prefix(kind, family)
@@ -193,7 +193,7 @@ def _line(stored: Stored, spare: int, is_asked: bool, is_judged: bool, key: Coll
     null = b"" if refuses_null else name + b"\0"
     read = _reader(kind, family) if is_asked else _skipper(kind, family)
     place = stored.target if is_asked else spare
-    return prefix, len(prefix), _how(kind, family), place, (read, null, len(null), is_judged)
+    return prefix, len(prefix), _how(kind, family), place, (read, null, len(null), is_required)
 
 
 def _how(kind: FieldType, family: Family) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from binlog.tidb.table import TableInfo
 
 from drainer.schema.steps import Located
-from drainer.schema.view import Gone, Relocation, TableVersions
+from drainer.schema.view import Relocation, SkipReason, TableVersions
 
 # TiDB 6.2 and later create this schema outside SQL, so there is no DDL job for it (D-IN-04).
 MYSQL_SCHEMA_ID = 1
@@ -28,7 +28,7 @@ class Catalog:
     def __init__(self) -> None:
         self.schemas: dict[int, str] = {MYSQL_SCHEMA_ID: MYSQL_SCHEMA}
         self.tables: dict[int, TableVersions] = {}
-        self.gone: dict[int, Gone] = {}
+        self.gone: dict[int, SkipReason] = {}
         # Tables of dropped schemas by schema id: FLASHBACK DATABASE restores them with their ids.
         self.dropped_schemas: dict[int, dict[int, TableVersions]] = {}
         # Old id → new id where a DDL gave a table a new id and kept its rows (ALTER TABLE … PARTITION BY).
@@ -65,7 +65,7 @@ class Catalog:
         self.tables[info.id] = TableVersions(schema, schema_id, (version,), (info,))
         self.gone.pop(info.id, None)
 
-    def drop_table(self, table_id: int, why: Gone) -> TableVersions | None:
+    def drop_table(self, table_id: int, why: SkipReason) -> TableVersions | None:
         """Remove a table; its rows are skipped from now on. Returns what was known of it, None for an unknown id."""
         found = self.tables.pop(table_id, None)
         self.gone.pop(table_id, None)
@@ -78,7 +78,7 @@ class Catalog:
         """Remove a schema with all its tables, which are kept for FLASHBACK DATABASE. Returns the tables by id."""
         tables = {i: t for i, t in self.tables.items() if t.schema_id == schema_id}
         for table_id in tables:
-            self.drop_table(table_id, Gone.DROPPED)
+            self.drop_table(table_id, SkipReason.DROPPED)
         self.schemas.pop(schema_id, None)
         self.dropped_schemas.pop(schema_id, None)
         self.dropped_schemas[schema_id] = tables
@@ -98,7 +98,9 @@ class Catalog:
         """Record a DDL that moved or dropped partitions. `relocated_ids`: physical id → id of the table that holds its
         rows since `before_version`, None where they were dropped; `info`: the table before the DDL."""
         known = (*self.relocations.pop(table_id, ()), Relocation(before_version, info))
-        self.relocations[table_id] = tuple(sorted(known, key=lambda stray: stray.before_version))[-RELOCATIONS_KEPT:]
+        self.relocations[table_id] = tuple(sorted(known, key=lambda relocation: relocation.before_version))[
+            -RELOCATIONS_KEPT:
+        ]
         for physical_id, home in relocated_ids.items():
             self.relocated_ids.pop(physical_id, None)
             self.relocated_ids[physical_id] = home
@@ -106,7 +108,7 @@ class Catalog:
             while len(entries) > limit:
                 del entries[next(iter(entries))]
 
-    def replicated(self, allows: Callable[[str, str], bool]) -> tuple[dict[int, TableVersions], dict[int, Gone]]:
+    def replicated(self, allows: Callable[[str, str], bool]) -> tuple[dict[int, TableVersions], dict[int, SkipReason]]:
         """For a view: the replicated tables by id, and for the other known ids why their rows are skipped."""
         tables: dict[int, TableVersions] = {}
         gone = dict(self.gone)
@@ -116,7 +118,7 @@ class Catalog:
             if allows(table.schema, table.name):
                 tables[table_id] = table
             else:
-                gone[table_id] = Gone.FILTERED
+                gone[table_id] = SkipReason.FILTERED
         for old_id, new_id in self.renumbered.items():
             if new_id in tables:
                 tables.setdefault(old_id, tables[new_id])

@@ -16,7 +16,7 @@ from drainer.ddl.rename_parser import RenamePair, RenameUnreadable, rename_pairs
 from drainer.schema import job_kinds
 from drainer.schema.catalog import Catalog, partition_ids
 from drainer.schema.steps import Located, TableChange
-from drainer.schema.view import Gone
+from drainer.schema.view import SkipReason
 
 Changes = tuple[TableChange, ...]
 _log = get_logger(__name__)
@@ -77,7 +77,7 @@ def _create_one(catalog: Catalog, job: Job, info: TableInfo) -> TableChange:
     existing = catalog.named(job.schema_id, info.name) if job.type == ActionType.CREATE_VIEW else None
     before = catalog.locate(existing) if existing is not None else None
     if existing is not None and existing != info.id:
-        catalog.drop_table(existing, Gone.DROPPED)
+        catalog.drop_table(existing, SkipReason.DROPPED)
     catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, info)
     return TableChange(before, catalog.locate(info.id))
 
@@ -86,7 +86,7 @@ def _drop(catalog: Catalog, job: Job) -> Changes:
     before = catalog.locate(job.table_id)
     if before is None and job.table_info is not None:
         before = Located(job.table_id, _schema_name(catalog, job), job.table_info)
-    catalog.drop_table(job.table_id, Gone.DROPPED)
+    catalog.drop_table(job.table_id, SkipReason.DROPPED)
     return (TableChange(before, None),) if before else ()
 
 
@@ -94,7 +94,7 @@ def _truncate(catalog: Catalog, job: Job) -> Changes:
     if job.table_info is None:
         return _without_info(job)
     before = catalog.locate(job.table_id)
-    catalog.drop_table(job.table_id, Gone.TRUNCATED)
+    catalog.drop_table(job.table_id, SkipReason.TRUNCATED)
     catalog.put(job.schema_id, _schema_name(catalog, job), job.schema_version, job.table_info)
     return (TableChange(before, catalog.locate(job.table_info.id)),)
 

@@ -150,7 +150,7 @@ class SchemaKeeper:
             raise JobMissing(job_id=error.job_id, commit_ts=error.commit_ts, sources=sources)
         return False
 
-    async def judge(self, error: UnknownColumn) -> bool:
+    async def resolve_column(self, error: UnknownColumn) -> bool:
         """Handle an unknown column id found by a decoder. True: decode again with `schema.view()`, the column may be
         skipped or its DDL is known; False: the row must wait, call again after a pause."""
         try:
@@ -161,14 +161,14 @@ class SchemaKeeper:
             self._outage.failed(error=str(unavailable))
             return False
         schema = self.schema
-        job = schema.publisher(error.table_id, error.column_id)
+        job = schema.job_that_publishes(error.table_id, error.column_id)
         verdict = unknown_until(job) if job else unknown_column(fresh, error.column_id)
         if verdict is Verdict.WAIT:
             return False
         if job is not None and verdict is Verdict.RUN_FIRST:
             schema.bring_forward(job, error.schema_version)
             return True
-        schema.leave_out(error.table_id, error.column_id, error.schema_version)
+        schema.skip_column(error.table_id, error.column_id, error.schema_version)
         return True
 
     async def verify(self, error: TableUnverified) -> bool:

@@ -21,7 +21,7 @@ from drainer.schema.create_like import independent
 from drainer.schema.history.base import JobHistory
 from drainer.schema.job_policy import Policy
 from drainer.schema.steps import Ddl
-from drainer.schema.unknown_column import public_version, publisher, upcoming_columns
+from drainer.schema.unknown_column import job_that_publishes, public_version, upcoming_columns
 from drainer.schema.view import SchemaView
 
 # A DDL's binlog commits before its job's FinishedTS , by up to 850 ms in the recordings: a job that finished
@@ -135,11 +135,11 @@ class Schema:
             return None
         return self._history.get(self._pending[0][1])
 
-    def publisher(self, table_id: int, column_id: int) -> Job | None:
+    def job_that_publishes(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that makes this column public."""
-        return publisher(self._pending_jobs(), table_id, column_id)
+        return job_that_publishes(self._pending_jobs(), table_id, column_id)
 
-    def dropper(self, table_id: int, column_id: int) -> Job | None:
+    def job_that_drops_column(self, table_id: int, column_id: int) -> Job | None:
         """The pending job that drops this column."""
         jobs = (job for job in self._pending_jobs() if job.table_id == table_id)
         return next((job for job in jobs if column_id in constraint_drops.lost_columns(job, self._catalog)), None)
@@ -233,7 +233,7 @@ class Schema:
             )
         return self._view
 
-    def leave_out(self, table_id: int, column_id: int, schema_version: int) -> None:
+    def skip_column(self, table_id: int, column_id: int, schema_version: int) -> None:
         """Allow decoders to skip this column in rows up to `schema_version` (see drainer.schema.unknown_column)."""
         key = (table_id, column_id)
         self._verdicts.pop(key, None)

@@ -58,7 +58,7 @@ def unknown_column(fresh: TableInfo | None, column_id: int) -> Verdict:
     return Verdict.WAIT if column is not None and column.is_public else Verdict.LEAVE_OUT
 
 
-def publisher(pending: Iterable[Job], table_id: int, column_id: int) -> Job | None:
+def job_that_publishes(pending: Iterable[Job], table_id: int, column_id: int) -> Job | None:
     """The first of these jobs, in version order, after which the table has the column."""
     for job in pending:
         info = job.table_info

@@ -27,7 +27,7 @@ VERSIONS_KEPT = 4
 INHERITED_KEPT = 16
 
 
-class Gone(Enum):
+class SkipReason(Enum):
     """Why rows of a table id are skipped; skipped rows are counted."""
 
     TRUNCATED = "truncated"
@@ -169,7 +169,7 @@ class SchemaView:
     """
 
     tables: Mapping[int, TableVersions]
-    gone: Mapping[int, Gone]
+    gone: Mapping[int, SkipReason]
     ddl_due_version: int
     settled_version: int
     column_verdicts: Mapping[tuple[int, int], int] | None
@@ -192,20 +192,20 @@ class SchemaView:
 
     def relocated(
         self, table_id: int, relocation: Relocation, physical_id: int | None, commit_ts: int
-    ) -> TableAt | Gone:
+    ) -> TableAt | SkipReason:
         """The table of an older row of this physical id since that DDL, or why the row is skipped. Raises
         TableUnknown."""
         home = self.relocated_ids.get(physical_id, table_id) if physical_id is not None else table_id
         if home is None:
-            return Gone.TRUNCATED
+            return SkipReason.TRUNCATED
         found = self.lookup(home, relocation.before_version - 1, commit_ts)
         return (
             found
-            if isinstance(found, Gone)
+            if isinstance(found, SkipReason)
             else replace(found, at=relocation.info, at_version=relocation.before_version - 1)
         )
 
-    def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | Gone:
+    def lookup(self, table_id: int, schema_version: int, commit_ts: int) -> TableAt | SkipReason:
         """The table of a row, or why the row is skipped. Raises TableUnknown."""
         found = self.tables.get(table_id)
         if found is not None:
@@ -223,10 +223,10 @@ class SchemaView:
         if gone is not None:
             return gone
         if table_id >= SYSTEM_TABLE_ID_MIN:
-            return Gone.SYSTEM
+            return SkipReason.SYSTEM
         raise TableUnknown(table_id=table_id, schema_version=schema_version, commit_ts=commit_ts)
 
-    def leaves_out(self, table_id: int, column_id: int, schema_version: int) -> bool:
+    def skips_column(self, table_id: int, column_id: int, schema_version: int) -> bool:
         """Whether a column id that the current TableInfo lacks may be skipped: a running DDL has not made it public, or
         it was dropped. Where this is False a decoder raises UnknownColumn."""
         if self.column_verdicts is None:

@@ -38,8 +38,8 @@ class Supply:
     def missing(self, error: JobUnknown) -> bool:
         return self._wait(self._keeper.missing(error))
 
-    def judge(self, error: UnknownColumn) -> bool:
-        return self._wait(self._keeper.judge(error))
+    def resolve_column(self, error: UnknownColumn) -> bool:
+        return self._wait(self._keeper.resolve_column(error))
 
     def verify(self, error: TableUnverified) -> bool:
         return self._wait(self._keeper.verify(error))

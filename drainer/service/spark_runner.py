@@ -95,7 +95,7 @@ class SparkRun:
             async with asyncio.timeout(batch_s):
                 await asyncio.to_thread(self._stop_query)
         except TimeoutError:
-            _log.warning("the batch in flight is abandoned", waited_s=batch_s)
+            _log.warning("stopping without waiting longer for the running batch", waited_s=batch_s)
         await asyncio.to_thread(self._stop_rest)
 
     def _start(self) -> None:
@@ -129,17 +129,17 @@ class SparkRun:
         self._query = Query(self._session, options=options, one_machine=one_machine)
         self._query.start(self._batch, self._query_ended)
 
-    def _batch(self, feed: SparkBatch) -> None:
+    def _batch(self, micro_batch: SparkBatch) -> None:
         """What Spark calls with one batch after another. One that was read ahead is applied while Spark goes on to the
         next; every other one waits for it, and is applied when this returns."""
         plan = self._scheduler.current
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
-        feed.covers(plan.after_ts, plan.until_ts)
+        micro_batch.covers(plan.after_ts, plan.until_ts)
         failure: BaseException | None = None
         try:
-            self._pipeline.read(plan, feed)
+            self._pipeline.read(plan, micro_batch)
         except BaseException as error:  # noqa: BLE001  what the batch before it raised comes first
             failure = error
         else:
@@ -152,15 +152,15 @@ class SparkRun:
             self._judge(failure)
             raise failure
         if plan.fold is None:
-            self._apply(plan, feed)
+            self._apply(plan, micro_batch)
             return
         self._scheduler.begun(plan)
         # There may be no next batch that would raise what this one does, and end the query.
-        self._applier.begin(partial(self._apply, plan, feed), self._query.stop if self._query else lambda: None)
+        self._applier.begin(partial(self._apply, plan, micro_batch), self._query.stop if self._query else lambda: None)
 
-    def _apply(self, plan: Plan, feed: SparkBatch) -> None:
+    def _apply(self, plan: Plan, micro_batch: SparkBatch) -> None:
         try:
-            self._pipeline.run(plan, feed)
+            self._pipeline.run(plan, micro_batch)
         except BaseException as error:
             self._judge(error)
             raise

@@ -187,8 +187,9 @@ class Slotting(Protocol):
         """How many slots there are; None: as many as suit the executors."""
         ...
 
-    def slots_of(self, changes: Changes, slots: int) -> Ints:
-        """The slot of each of them, from 0 to below `slots`. Changes that must keep their order share one."""
+    def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
+        """Arrays of slots from 0 to below `slots`, each with one element for each change: a change belongs to all that
+        it has there, once to each. Changes that must keep their order share one."""
         ...
 
 
@@ -296,6 +297,11 @@ class ChangeSink(Sink[ChangeSegment], Protocol):
 
     @property
     def slotting(self) -> Slotting: ...
+
+    @property
+    def stored_generated(self) -> bool:
+        """Whether images have stored generated columns, too; virtual ones are in no row."""
+        ...
 
 
 AnySink = NetSink | ChangeSink

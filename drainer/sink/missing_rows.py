@@ -22,7 +22,8 @@ class MissingRows:
         if rows and place not in self._told:
             self._told.add(place)
             _log.warning(
-                "a deleted or updated row was not there; its table has no key, so other rows may differ as well",
+                "a row to update or delete is missing in the destination; its table has no key, so other rows may "
+                "differ too",
                 table=f"{shape.schema}.{shape.table}",
                 rows=rows,
             )

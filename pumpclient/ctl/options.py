@@ -127,7 +127,7 @@ def _value(field: str, text: str, word: str) -> str | int | bool:
         raise UsageError(f"invalid boolean value {text!r} for {word}")
     if kind is int:
         if not text.isdigit() or int(text) >= 1 << 63:
-            raise UsageError(f"invalid value {text!r} for {flag_name(field)}: a number of at most 63 bits is wanted")
+            raise UsageError(f"invalid value {text!r} for {flag_name(field)}: expected a number below 2^63")
         return int(text)
     return text
 

@@ -145,7 +145,8 @@ class WriterLease:
         held.users -= 1
         if not decided and held is self._held:
             log.warning(
-                "a transaction ended undecided: the pumps settle it once this writer's lease is revoked, after its "
+                "a transaction ended without a known outcome: the pumps settle it once this writer's lease is "
+                "revoked, after its "
                 "other transactions",
                 writer=held.writer.id.hex(),
                 under_way=held.users,

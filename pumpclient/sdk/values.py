@@ -42,8 +42,8 @@ def encoder(kind: FieldType) -> Encoder:
     return maker(kind)
 
 
-def _wanted(what: str, value: object) -> ValueError:
-    return ValueError(f"{what} is wanted, not {type(value).__name__}")
+def _wrong_type(what: str, value: object) -> ValueError:
+    return ValueError(f"expected {what}, got {type(value).__name__}")
 
 
 def _integer(kind: FieldType) -> Encoder:
@@ -53,7 +53,7 @@ def _integer(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if not isinstance(value, int):
-            raise _wanted("an int", value)
+            raise _wrong_type("an int", value)
         if not low <= value <= high:
             raise ValueError(f"out of range {low} to {high}")
         return make(value)
@@ -63,7 +63,7 @@ def _integer(kind: FieldType) -> Encoder:
 
 def _year(value: object) -> Datum:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _wanted("an int", value)
+        raise _wrong_type("an int", value)
     if value != 0 and not 1901 <= value <= 2155:
         raise ValueError("out of range: 0, or 1901 to 2155")
     return int(value)
@@ -74,13 +74,13 @@ def _float(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wanted("a float", value)
+            raise _wrong_type("a float", value)
         try:
             number = float(value)
         except OverflowError:
             raise ValueError("out of range") from None
         if not math.isfinite(number):
-            raise ValueError("NaN and infinity are no values")
+            raise ValueError("NaN and infinity cannot be stored")
         if kind.is_unsigned and number < 0:
             raise ValueError("the column is unsigned")
         if narrow and abs(number) > 3.4028234663852886e38:
@@ -98,13 +98,13 @@ def _decimal(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
-            raise _wanted("a Decimal, int or str (a float is not exact)", value)
+            raise _wrong_type("a Decimal, int or str (a float is not exact)", value)
         try:
             number = Decimal(value)
         except ArithmeticError:
             raise ValueError("not a decimal number") from None
         if not number.is_finite():
-            raise ValueError("NaN and infinity are no values")
+            raise ValueError("NaN and infinity cannot be stored")
         if kind.is_unsigned and number < 0:
             raise ValueError("the column is unsigned")
         if number.copy_abs() >= top:  # abs() would round to the context
@@ -128,7 +128,7 @@ def _bit(kind: FieldType) -> Encoder:
     def encode(value: object) -> Datum:
         number = int.from_bytes(value, "big") if isinstance(value, bytes) else value
         if not isinstance(number, int):
-            raise _wanted("an int or bytes", value)
+            raise _wrong_type("an int or bytes", value)
         if not 0 <= number < 1 << kind.flen:
             raise ValueError(f"does not fit {kind.flen} bits")
         return Uint(number)
@@ -142,10 +142,10 @@ def _date(kind: FieldType) -> Encoder:
             value = _parsed(date.fromisoformat, value)
         if isinstance(value, datetime):
             if value.time() != time(0):
-                raise ValueError("a date with a time of day")
+                raise ValueError("expected a date, got a datetime with a time of day")
             value = value.date()
         if not isinstance(value, date):
-            raise _wanted("a date", value)
+            raise _wrong_type("a date", value)
         return Uint(pack(Civil(value.year, value.month, value.day)))
 
     return encode
@@ -167,10 +167,10 @@ def _datetime(kind: FieldType) -> Encoder:
         elif isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day)
         if not isinstance(value, datetime):
-            raise _wanted("a datetime", value)
+            raise _wrong_type("a datetime", value)
         if value.tzinfo is not None:
             if not instant:
-                raise ValueError("a DATETIME has no time zone; give a naive datetime")
+                raise ValueError("DATETIME has no time zone; use a naive datetime")
             value = value.astimezone(UTC).replace(tzinfo=None)
         if instant and not _TIMESTAMP_MIN <= value <= _TIMESTAMP_MAX:
             raise ValueError(f"out of range {_TIMESTAMP_MIN} to {_TIMESTAMP_MAX} (UTC)")
@@ -199,11 +199,11 @@ def _duration(kind: FieldType) -> Encoder:
             seconds = value.hour * 3600 + value.minute * 60 + value.second
             ns = seconds * 1_000_000_000 + value.microsecond * 1_000
         else:
-            raise _wanted("a timedelta or time", value)
+            raise _wrong_type("a timedelta or time", value)
         if abs(ns) > DURATION_NS_MAX:
             raise ValueError("out of range -838:59:59 to 838:59:59")
         if ns % 1_000:
-            raise ValueError("finer than a microsecond")
+            raise ValueError("more precise than a microsecond")
         _check_fraction(abs(ns) // 1_000 % 1_000_000, kind.fsp)
         return ns
 
@@ -217,7 +217,7 @@ def _text(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if not isinstance(value, str):
-            raise _wanted("a str", value)
+            raise _wrong_type("a str", value)
         if trimmed:
             value = value.rstrip(" ")
         if highest is not None and value and max(value) > highest:
@@ -240,7 +240,7 @@ def _binary(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise _wanted("bytes", value)
+            raise _wrong_type("bytes", value)
         data = bytes(value)
         if len(data) > kind.flen:
             raise ValueError(f"{len(data)} bytes are more than {kind.flen}")
@@ -254,10 +254,10 @@ def _enum(kind: FieldType) -> Encoder:
 
     def encode(value: object) -> Datum:
         if not isinstance(value, str):
-            raise _wanted("a name", value)
+            raise _wrong_type("a str, the name of a member", value)
         found = numbers.get(value)
         if found is None:
-            raise ValueError(f"is none of {', '.join(map(repr, kind.elems[:20]))}")
+            raise ValueError(f"not one of {', '.join(map(repr, kind.elems[:20]))}")
         return found
 
     return encode
@@ -274,11 +274,11 @@ def _set(kind: FieldType) -> Encoder:
         elif isinstance(value, Iterable) and not isinstance(value, bytes):
             names = list(value)
         else:
-            raise _wanted("names", value)
+            raise _wrong_type("a str or an iterable of names", value)
         mask = 0
         for name in names:
             if not isinstance(name, str) or name not in masks:
-                raise ValueError(f"{name!r} is none of {', '.join(map(repr, kind.elems))}")
+                raise ValueError(f"{name!r} is not one of {', '.join(map(repr, kind.elems))}")
             mask |= masks[name]
         return Uint(mask)
 

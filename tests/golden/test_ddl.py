@@ -55,7 +55,7 @@ def replay(capture: CaptureSet, jobs: Path, destination: NetSink) -> Schema:
             for step in walk(batch, schema, job_done=destination.job_done):
                 apply(step, schema, destination)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.judge(error)), error
+            assert asyncio.run(keeper.resolve_column(error)), error
         except UniqueConflict as error:
             job = schema.job_that_drops(schema=error.schema, table=error.table, key=error.key)
             assert job is not None, error

@@ -146,7 +146,7 @@ def replayed(capture: CaptureSet, directory: Path) -> tuple[sqlite3.Connection, 
                     for destination in (lines, tables):
                         destination.advance(step.until_ts, schema.applied_version)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.judge(error)), error
+            assert asyncio.run(keeper.resolve_column(error)), error
         batch = batch.after(lines.commit_ts)
     lines.close(clean=True)
     return connection, replayer

@@ -22,7 +22,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Fence, Rows
-from drainer.schema.view import Gone
+from drainer.schema.view import SkipReason
 from tests.support.capture import GOLDEN, CaptureSet
 
 EVERYTHING = Policy(filter=Filter.create(ignore_schemas=()))
@@ -114,8 +114,8 @@ def test_every_row_finds_its_table(recording: Recording) -> None:
             for mutation in value.mutations:
                 mutations += 1
                 found = view.lookup(mutation.table_id, value.schema_version, binlog.commit_ts)
-                if isinstance(found, Gone):
-                    assert found is Gone.TRUNCATED
+                if isinstance(found, SkipReason):
+                    assert found is SkipReason.TRUNCATED
                     left_out += 1
                 else:
                     assert found.at_version <= value.schema_version

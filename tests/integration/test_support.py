@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from scripts.maven_files import folder_of, install
+from tests.support.kafka import Broker
 from tests.support.servers import ROOT, Etcd, MariaDB, answers, free_port
 
 pytestmark = pytest.mark.integration
@@ -34,3 +38,44 @@ def test_a_port_is_given_once() -> None:
     assert len(ours) == len(theirs) == 300
     assert not ours & theirs
     assert max(ours | theirs) < int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+
+
+def test_kafka_commits_aborts_and_outlives_sigkill(kafka: Broker) -> None:
+    """Both kinds of reader see what they must, before and after."""
+    topic = kafka.topic(2)
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    for value, kept in ((b"1", True), (b"2", False), (b"3", True)):
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.produce(topic, value, partition=partition)
+        producer.flush()
+        (producer.commit_transaction if kept else producer.abort_transaction)(60)
+    for _ in range(2):
+        assert kafka.values(topic) == [[b"1", b"3"]] * 2
+        assert kafka.values(topic, committed=False) == [[b"1", b"2", b"3"]] * 2
+        kafka.kill()
+        kafka.start()
+
+
+def test_files_of_a_repository_are_checked_and_come_all_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    repository = tmp_path / "repository"
+    (repository / "a").mkdir(parents=True)
+    lines = []
+    for name in ("one.jar", "two.jar"):
+        (repository / "a" / name).write_bytes(name.encode())
+        lines.append(f"{hashlib.sha256(name.encode()).hexdigest()}  a/{name}")
+    listed = tmp_path / "list-1.txt"
+    listed.write_text("# comment\n" + "\n".join(lines) + "\n")
+    (repository / "a" / "two.jar").write_bytes(b"something else")
+    with pytest.raises(ValueError, match=r"two\.jar has SHA-256"):
+        install(listed, repository.as_uri())
+    folder = folder_of(listed)
+    assert list(folder.parent.iterdir()) == []
+    (repository / "a" / "two.jar").write_bytes(b"two.jar")
+    assert install(listed, repository.as_uri()) == folder
+    assert sorted(path.name for path in folder.iterdir()) == ["one.jar", "two.jar"]
+    assert install(listed, "file:///nowhere") == folder

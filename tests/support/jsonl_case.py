@@ -43,7 +43,7 @@ class Supply:
     def missing(self, error: JobUnknown) -> bool:
         raise AssertionError(error)
 
-    def judge(self, error: UnknownColumn) -> bool:
+    def resolve_column(self, error: UnknownColumn) -> bool:
         raise AssertionError(error)
 
     def verify(self, error: TableUnverified) -> bool:

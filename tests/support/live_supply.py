@@ -31,8 +31,8 @@ class LiveSupply:
     def missing(self, error: JobUnknown) -> bool:
         return asyncio.run(self.keeper.missing(error))
 
-    def judge(self, error: UnknownColumn) -> bool:
-        return asyncio.run(self.keeper.judge(error))
+    def resolve_column(self, error: UnknownColumn) -> bool:
+        return asyncio.run(self.keeper.resolve_column(error))
 
     def verify(self, error: TableUnverified) -> bool:
         return asyncio.run(self.keeper.verify(error))

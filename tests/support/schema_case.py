@@ -24,7 +24,7 @@ from drainer.schema.job_policy import Policy
 from drainer.schema.segmenter import walk
 from drainer.schema.state import Schema
 from drainer.schema.steps import Ddl, Rows, Step
-from drainer.schema.view import Gone
+from drainer.schema.view import SkipReason
 
 CASES = Path(__file__).resolve().parents[1] / "cases" / "schema"
 
@@ -212,7 +212,7 @@ class Runner:
         except TableUnknown:
             shown = "unknown"
         else:
-            if isinstance(found, Gone):
+            if isinstance(found, SkipReason):
                 shown = found.value
             else:
                 columns = ",".join(c.name for c in found.current.columns)
@@ -244,7 +244,7 @@ def _shown(step: Step) -> Iterator[str]:
 
 def _placed(step: Rows, table_id: int, version: int) -> str:
     found = step.view.lookup(table_id, version, step.until_ts)
-    if isinstance(found, Gone):
+    if isinstance(found, SkipReason):
         return f"{table_id}:{found.value}"
     columns = ",".join(c.name for c in found.at.columns)
     return f"{found.schema}.{found.current.name}({columns})"

@@ -13,18 +13,21 @@ from binlog.tidb.row import decode_delete, decode_insert, decode_update
 from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.partition.locate import PartitionUnknown, Values, locator
-from drainer.schema.view import Gone, Relocation, SchemaView
+from drainer.schema.view import Relocation, SchemaView, SkipReason
 
 _log = get_logger(__name__)
 
 
-class StrayRows:
+class RelocatedRows:
     """Codecs for late rows of one table, of schema versions before one DDL."""
 
-    def __init__(self, table_id: int, relocation: Relocation, view: SchemaView) -> None:
+    def __init__(
+        self, table_id: int, relocation: Relocation, view: SchemaView, *, stored_generated: bool = False
+    ) -> None:
         self._table_id = table_id
         self._relocation = relocation
         self._view = view
+        self._stored_generated = stored_generated
         self._codecs: dict[int | None, Codec | None] = {}
         self._warned = False
         try:
@@ -44,8 +47,9 @@ class StrayRows:
         if place not in self._codecs:
             at = self._view.relocated(self._table_id, self._relocation, place, commit_ts)
             made = None
-            if not isinstance(at, Gone):
-                made = Codec(at, self._relocation.before_version - 1, self._view)
+            if not isinstance(at, SkipReason):
+                version = self._relocation.before_version - 1
+                made = Codec(at, version, self._view, stored_generated=self._stored_generated)
             _log.info(
                 "rows arrived after a DDL on their partition",
                 table_id=self._table_id,

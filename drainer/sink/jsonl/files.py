@@ -196,7 +196,7 @@ def repair(directory: Path, notes: Notes) -> None:
         cut_back(directory, slot, current)
     try:
         for path in _uncommitted(directory, notes):
-            _log.warning("a file that was not committed is removed", file=str(path))
+            _log.warning("removing a file that was not committed", file=str(path))
             path.unlink(missing_ok=True)
     except OSError as error:
         raise DestinationDown(f"{directory}: {error}") from error
@@ -209,7 +209,7 @@ def cut_back(directory: Path, slot: int, current: Current) -> None:
         length = path.stat().st_size if path.exists() else 0
         _check_length(path, length, current)
         if length > current.length:
-            _log.warning("lines that were not committed are cut off", file=str(path), bytes=length - current.length)
+            _log.warning("removing lines that were not committed", file=str(path), bytes=length - current.length)
             with path.open("r+b") as file:
                 file.truncate(current.length)
                 os.fsync(file.fileno())
@@ -236,7 +236,7 @@ def _remove(parts: Iterable[Path]) -> None:
         for path in parts:
             path.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("a part that is not committed is left where it is", error=str(error))
+        _log.warning("cannot remove a file that was not committed; the next start tries again", error=str(error))
 
 
 def slot_files(directory: Path) -> dict[Path, tuple[int, int]]:

@@ -37,9 +37,9 @@ class ByTable:
     count: int
     version: int = SLOTTING_VERSION
 
-    def slots_of(self, changes: Changes, slots: int) -> Ints:
+    def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
         shape = changes.shape
-        return np.full(len(changes), slot_of_table(shape.schema, shape.table, slots), np.int64)
+        return (np.full(len(changes), slot_of_table(shape.schema, shape.table, slots), np.int64),)
 
 
 def slot_of_table(schema: str, table: str, slots: int) -> int:
@@ -49,7 +49,7 @@ def slot_of_table(schema: str, table: str, slots: int) -> int:
 def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
     """The lines of each slot that has some, in upstream's order. Raises DecodeError naming table and commit_ts."""
     made = [_lines(changes) for changes in segment.changes]
-    slots = [slotting.slots_of(changes, slotting.count).tolist() for changes in segment.changes]
+    slots = [slotting.slots_of(changes, slotting.count)[0].tolist() for changes in segment.changes]
     found: dict[int, list[bytes]] = {}
     for of, row in in_order(segment):
         found.setdefault(slots[of][row], []).append(made[of][row])

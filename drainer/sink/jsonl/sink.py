@@ -85,6 +85,10 @@ class JsonlSink:
         return self._slotting
 
     @property
+    def stored_generated(self) -> bool:
+        return False
+
+    @property
     def parallel(self) -> JsonlSink | None:
         return self if self._spread else None
 

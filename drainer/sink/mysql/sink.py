@@ -132,7 +132,9 @@ class MySQLSink:
         checkpoint = position.read_checkpoint(session, changefeed)
         if checkpoint:
             _log.info(
-                "going on where the original's drainer stopped", commit_ts=checkpoint[0], consistent=checkpoint[2]
+                "continuing from the checkpoint of the original drainer",
+                commit_ts=checkpoint[0],
+                consistent=checkpoint[2],
             )
         commit_ts, schema_version = (checkpoint[0], checkpoint[1]) if checkpoint else (initial_ts, 0)
         store = self._open().store(session)
@@ -310,7 +312,7 @@ class MySQLSink:
                 wait_s=_CLOSE_WAIT_S,
             )
         except DestinationDown as error:
-            _log.warning("upstream's checkpoint still says not consistent", error=str(error))
+            _log.warning("cannot mark the checkpoint table as consistent", error=str(error))
 
     def _open(self) -> Driver:
         assert self._driver is not None, "open() comes first"

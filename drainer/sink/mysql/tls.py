@@ -24,7 +24,9 @@ _log = get_logger(__name__)
 # CR_SSL_CONNECTION_ERROR: the server offers no TLS.
 NO_TLS: Final = 2026
 _LOCAL_NAMES: Final = frozenset({"localhost", ""})
-_SKIP: Final = "set [syncer.to.security] skip-verify = true to go without (then anybody may pose as the server)"
+_SKIP: Final = (
+    "set [syncer.to.security] skip-verify = true to connect without (the server's identity is then not verified)"
+)
 
 
 def required(config: ServerConfig) -> bool:

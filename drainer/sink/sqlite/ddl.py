@@ -71,7 +71,7 @@ def _change(
     before = change.before if _is_table(change.before) else None
     after = change.after if _is_table(change.after) else None
     if before is None and after is None:
-        _log.info("DDL shows nothing in SQLite", job=step.job.id, query=step.query)
+        _log.info("DDL has no equivalent in SQLite; nothing to run", job=step.job.id, query=step.query)
     elif before is None and after is not None:
         if step.job.type in _RETURNS:
             _bring_back(connection, step, after, bin_, may_exist=may_exist)

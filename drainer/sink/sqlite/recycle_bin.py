@@ -51,7 +51,7 @@ class RecycleBin:
         for table in self._look(connection):
             if table.is_expired(position_ts, self._keep_ms):
                 connection.execute(f"DROP TABLE {quote(_PREFIX + table.name)}")
-                _log.info("dropped for good from the recycle bin", table=table.name, job_id=table.job_id)
+                _log.info("table deleted from the recycle bin", table=table.name, job_id=table.job_id)
 
     def _look(self, connection: sqlite3.Connection) -> list[Kept]:
         rows = connection.execute(

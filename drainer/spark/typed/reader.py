@@ -32,7 +32,6 @@ from drainer.spark.typed.reading import Reading
 from drainer.spark.typed.rows import Changes
 
 PIECES = 4
-BATCH_ROWS = 10_000
 
 
 class StartedTwice(BinlogError):
@@ -196,12 +195,16 @@ def read_changes(partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for _, group in groupby(merged, key=lambda scanned: scanned[0]):
             for transaction in in_order(list(group)):
                 changes.add(transaction)
-                if len(changes) >= BATCH_ROWS:
-                    yield changes.batch()
-        if len(changes):
-            yield changes.batch()
+                if changes.is_full:
+                    yield from _not_empty(changes.batch())
+        yield from _not_empty(changes.batch())
     except BinlogError as error:
         raise UNSEALED.carry(error) from error
+
+
+def _not_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows:
+        yield batch
 
 
 def _served(part: PumpRange, task: ChangesTask) -> Iterator[Scanned]:

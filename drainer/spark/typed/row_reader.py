@@ -26,19 +26,43 @@ Added = list[tuple[str, str | None]]  # name and text of the columns that the qu
 Values = Mapping[int, Datum]
 
 
+class FieldSource(NamedTuple):
+    """`column`: the column that has the field's values; None: every row has the value `constant`, which is as
+    pyarrow.array takes it."""
+
+    column: ColumnInfo | None
+    constant: object
+
+
 class RowReader:
     """`name`: the table's name at the start of the query; `info`: the TableInfo with which the rows were written."""
 
     def __init__(self, name: Name, table_id: int, version: int, info: TableInfo, reading: Reading) -> None:
         self.name = name
         self._table_id = table_id
-        self._info = info
+        self.info = info
         self._reading = reading
-        columns = reading.fields.columns[name]
+        self._columns = columns = reading.fields.columns[name]
         self._places = _places(columns, info, reading.watched, table_id)
         changed = version > reading.begin_version
         self._differences = _differences(columns, self._places, info) if changed else _NONE
         self._cells = tuple(self._cell(column, changed) for column in columns)
+
+    def field_sources(self) -> tuple[FieldSource, ...] | None:
+        """Where the values of each field of the query are in rows that have only columns of this table version. None
+        if `read` must be asked: a DDL is an error, its added columns are collected, or a value may have to be cast."""
+        if self._differences.added or (self._differences.what and not self._reading.collect):
+            return None
+        sources = [self._field_source(column, cell) for column, cell in zip(self._columns, self._cells, strict=True)]
+        return tuple(s for s in sources if s is not None) if None not in sources else None
+
+    def _field_source(self, column: ColumnInfo | None, cell: _Cell) -> FieldSource | None:
+        at = self._places[column.id] if column is not None else None
+        if column is None or (at is None and column.id not in self.info.columns_by_id):
+            return FieldSource(None, None if cell.default is None else cell.sources[0].convert(cell.default))
+        if at is None or at.id != column.id or spark_type(at.type) != spark_type(column.type):
+            return None
+        return FieldSource(at, None)
 
     def read(self, kind: Kind, row: bytes, commit_ts: int) -> tuple[Image | None, Image | None, Added | None]:
         """(before, after, added). Raises DecodeError or SchemaChanged, naming table and commit_ts."""
@@ -46,11 +70,11 @@ class RowReader:
             raise SchemaChanged(".".join(self.name), self._differences.what, commit_ts)
         try:
             if kind is Kind.INSERT:
-                new = decode_insert(self._info, row)[1]
+                new = decode_insert(self.info, row)[1]
                 after, added = self._image(new, commit_ts)
                 return None, after, added
             if kind is Kind.DELETE:
-                before, added = self._image(decode_delete(self._info, row), commit_ts)
+                before, added = self._image(decode_delete(self.info, row), commit_ts)
                 return before, None, added
             old, new = decode_update(row)
             after, added = self._image(new, commit_ts)

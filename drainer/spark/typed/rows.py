@@ -4,64 +4,87 @@ from __future__ import annotations
 
 import pyarrow as pa
 from binlog.cluster import tso
+from binlog.errors import BinlogError
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from drainer.batch.work import Kind
+from drainer.changes.decode import VECTOR_ROWS_MIN
 from drainer.row.transaction import Scanned, rows, start_ts_of
+from drainer.spark.typed.column_batch import KIND_NAMES, ColumnBatches, struct_of
 from drainer.spark.typed.fields import ADDED, AFTER, BEFORE, change_schema
 from drainer.spark.typed.reading import Reading, SchemaChanged
 from drainer.spark.typed.row_reader import Added, Image, RowReader
 
-_KINDS = {Kind.INSERT: "insert", Kind.UPDATE: "update", Kind.DELETE: "delete"}
+BATCH_TRANSACTIONS = 10_000
+BATCH_BYTES = 2 << 20
 _HEAD_COLUMNS = 7
 
 
 class Changes:
     """Collects the changes of the query's tables into record batches. Not thread-safe."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, *, vector_rows_min: int = VECTOR_ROWS_MIN) -> None:
+        """`vector_rows_min`: rows are decoded one by one if fewer have the same table, schema version and kind."""
         self._reading = reading
         self._names = {(name[0].lower(), name[1].lower()): name for name in reading.fields.columns}
         self._readers: dict[tuple[int, int], RowReader | None] = {}
         self.schema = to_arrow_schema(change_schema(reading.fields, collect=reading.collect), timezone="UTC")
-        self._clear()
+        self._columns = ColumnBatches(
+            self.schema, self._reader, zero_dates_fail=reading.zero_dates_fail, vector_rows_min=vector_rows_min
+        )
+        self._vector_rows_min = vector_rows_min
+        self._transactions: list[Scanned] = []
+        self._bytes = 0
 
-    def _clear(self) -> None:
-        self._head: list[tuple[object, ...]] = []
-        self._before: list[Image | None] = []
-        self._after: list[Image | None] = []
-        self._added: list[Added | None] = []
+    def add(self, transaction: Scanned) -> None:
+        """Add a transaction; transactions must be added in upstream's order."""
+        is_single, table_id = bool(transaction[2]), transaction[4]
+        if is_single and table_id not in self._reading.watched.ids:
+            return
+        self._transactions.append(transaction)
+        self._bytes += len(transaction[1])
 
-    def __len__(self) -> int:
-        return len(self._head)
-
-    def add(self, found: Scanned) -> None:
-        """Add the changes of one transaction in order. DecodeError and SchemaChanged name the table and the
-        commit_ts."""
-        commit_ts, start_ts = found[0], 0
-        for seq, (version, table_id, kind, row) in enumerate(rows(found)):
-            reader = self._reader(table_id, version, commit_ts)
-            if reader is None:
-                continue
-            before, after, added = reader.read(kind, row, commit_ts)
-            start_ts = start_ts or start_ts_of(found[1])
-            micros = tso.physical_ms(commit_ts) * 1000
-            self._head.append((_KINDS[kind], commit_ts, micros, start_ts, seq, *reader.name))
-            self._before.append(before)
-            self._after.append(after)
-            self._added.append(added)
+    @property
+    def is_full(self) -> bool:
+        """Whether the transactions added since the last call of `batch` should become a batch now."""
+        return len(self._transactions) >= BATCH_TRANSACTIONS or self._bytes >= BATCH_BYTES
 
     def batch(self) -> pa.RecordBatch:
-        """The changes added since the last call."""
-        columns = list(zip(*self._head, strict=True)) if self._head else [()] * _HEAD_COLUMNS
+        """The changes added since the last call, which may be none. DecodeError, SchemaChanged and ValueUnfit name the
+        table and the commit_ts of the first change that cannot be read."""
+        transactions, self._transactions, self._bytes = self._transactions, [], 0
+        may_be_many = len(transactions) >= self._vector_rows_min or any(not found[2] for found in transactions)
+        if may_be_many:
+            try:
+                return self._columns.batch([found[1] for found in transactions])
+            except (BinlogError, pa.ArrowInvalid, OverflowError):
+                pass  # decoded again below, in order, for an error that names the first such row
+        return self._one_by_one(transactions)
+
+    def _one_by_one(self, transactions: list[Scanned]) -> pa.RecordBatch:
+        head: list[tuple[object, ...]] = []
+        befores: list[Image | None] = []
+        afters: list[Image | None] = []
+        collected: list[Added | None] = []
+        for transaction in transactions:
+            commit_ts, start_ts = transaction[0], 0
+            for seq, (version, table_id, kind, row) in enumerate(rows(transaction)):
+                reader = self._reader(table_id, version, commit_ts)
+                if reader is None:
+                    continue
+                before, after, added = reader.read(kind, row, commit_ts)
+                start_ts = start_ts or start_ts_of(transaction[1])
+                micros = tso.physical_ms(commit_ts) * 1000
+                head.append((KIND_NAMES[kind], commit_ts, micros, start_ts, seq, *reader.name))
+                befores.append(before)
+                afters.append(after)
+                collected.append(added)
+        columns = list(zip(*head, strict=True)) if head else [()] * _HEAD_COLUMNS
         arrays = [pa.array(values, field.type) for values, field in zip(columns, self.schema, strict=False)]
-        for name, images in ((BEFORE, self._before), (AFTER, self._after)):
-            arrays.append(_struct(self.schema.field(name).type, images))
+        for name, images in ((BEFORE, befores), (AFTER, afters)):
+            arrays.append(struct_of(self.schema.field(name).type, images))
         if self._reading.collect:
-            arrays.append(pa.array(self._added, self.schema.field(ADDED).type))
-        found = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        self._clear()
-        return found
+            arrays.append(pa.array(collected, self.schema.field(ADDED).type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _reader(self, table_id: int, version: int, commit_ts: int) -> RowReader | None:
         key = (table_id, version)
@@ -82,12 +105,3 @@ class Changes:
             return None
         name = self._names.get((written.name[0].lower(), written.name[1].lower()))
         return None if name is None else RowReader(name, table_id, version, written.info, self._reading)
-
-
-def _struct(kind: pa.StructType, images: list[Image | None]) -> pa.StructArray:
-    absent = pa.array([image is None for image in images], pa.bool_())
-    empty = (None,) * kind.num_fields
-    values = list(zip(*[image or empty for image in images], strict=True)) if images else [()] * kind.num_fields
-    fields = [kind.field(n) for n in range(kind.num_fields)]
-    arrays = [pa.array(column, field.type) for column, field in zip(values, fields, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=absent)

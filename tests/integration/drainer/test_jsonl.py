@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from pumpclient.sdk import SyncService
+from tests.integration.drainer.lives import Lives
 from tests.integration.drainer.test_kills import Writer
 from tests.integration.pumpclient.conftest import Cluster
 from tests.support.jsonl_case import Line, in_order, lines_of
-from tests.support.servers import Server, free_port, python_module, require_java, running_etcd
+from tests.support.servers import require_java, running_etcd
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -31,42 +32,24 @@ DDL = ["jsonl.appended:2", "jsonl.synced:2", "sink.after_commit:3", "drainer.aft
 
 
 @dataclass
-class World:
-    url: str
+class World(Lives):
+    cluster: Cluster
     writer: Writer
     directory: Path
     lives: int = 0
+    deadline_s: float = 400
+
+    @property
+    def url(self) -> str:
+        return self.cluster.url
 
     @property
     def lines(self) -> Path:
         return self.directory / "lines"
 
-    def drainer(self, point: str = "") -> Server:
-        self.lives += 1
-        config = self.directory / "drainer.toml"
-        config.write_text(
-            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
-            f'status-addr = ""\ndata-dir = "{self.directory}/drainer"\ninitial-commit-ts = 0\n'
-            "inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n"
-            f'[syncer]\ndb-type = "jsonl"\n[syncer.to]\npath = "{self.lines}"\nfiles = 4\nrotate-bytes = 3000\n'
-        )
-        output = self.directory / f"drainer-{self.lives}.log"
-        env = {"BINLOG_CRASH_POINT": point} if point else {}
-        return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()
-
-    def drain(self) -> None:
-        drainer = self.drainer()
-        assert drainer.wait(deadline_s=400) == 0, drainer.tail()
-
-    def die_at(self, point: str) -> None:
-        """By the point itself, or (2) when a worker dies of it time and again."""
-        spark_log = self.directory / "drainer" / "spark.log"  # what workers say, of all lives
-        before = spark_log.stat().st_size if spark_log.exists() else 0
-        drainer = self.drainer(point)
-        code = drainer.wait(deadline_s=400)
-        said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
-        assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
-        assert code in (-9, 2, 0), drainer.tail()
+    @property
+    def syncer(self) -> str:
+        return f'[syncer]\ndb-type = "jsonl"\n[syncer.to]\npath = "{self.lines}"\nfiles = 4\nrotate-bytes = 3000\n'
 
     def check(self) -> None:
         """The lines replayed make what was written, and say every row that was put and taken once."""
@@ -110,7 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             stack.callback(cluster.add(name).server.kill)
         service = SyncService.connect(cluster.url)
         stack.callback(service.close)
-        made = World(cluster.url, Writer(service), directory)
+        made = World(cluster, Writer(service), directory)
         made.writer.create()
         made.drain()
         yield made

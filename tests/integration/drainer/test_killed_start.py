@@ -86,7 +86,7 @@ class Life:
         wait_until(ended, what="everything ended")
 
 
-# In the command lines of the supervisor, of the server, and of what is forked from it: Spark's daemons and their workers.
+# In the command lines of the supervisor, of the server, and of what is forked from it: Spark's daemons and workers.
 FORK_SERVER = "-m drainer.spark.startup.fork_server"
 MOMENTS: dict[str, Callable[[Life], bool]] = {
     "an interpreter runs": lambda life: life.runs("-m drainer"),

@@ -20,8 +20,9 @@ import pytest
 
 from pumpclient.sdk import BigInt, Column, Int, SyncService, Table, VarChar
 from pumpclient.sdk.sync import SyncTransaction
+from tests.integration.drainer.lives import Lives
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
+from tests.support.servers import MariaDB, require_java, running_etcd, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -125,44 +126,24 @@ class Writer:
 
 
 @dataclass
-class World:
+class World(Lives):
     cluster: Cluster
     mariadb: MariaDB
     writer: Writer
     directory: Path
     lives: int = 0
 
-    def drainer(self, point: str = "") -> Server:
-        self.lives += 1
-        config = self.directory / "drainer.toml"
-        config.write_text(
-            f'pd-urls = "{self.cluster.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
-            f'status-addr = ""\ndata-dir = "{self.directory}/drainer"\ninitial-commit-ts = 0\n'
-            "inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n"
+    @property
+    def url(self) -> str:
+        return self.cluster.url
+
+    @property
+    def syncer(self) -> str:
+        return (
             '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n'
             f'[syncer.to]\nhost = "{self.mariadb.host}"\nport = {self.mariadb.port}\nuser = "{self.mariadb.user}"\n'
             f'password = "{self.mariadb.password}"\nallow-triggers = true\n'
         )
-        output = self.directory / f"drainer-{self.lives}.log"
-        env = {"BINLOG_CRASH_POINT": point} if point else {}
-        return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()
-
-    def drain(self) -> None:
-        drainer = self.drainer()
-        assert drainer.wait(deadline_s=300) == 0, drainer.tail()
-
-    def die_at(self, point: str) -> None:
-        """A drainer dies by the point itself, or gives up (2) when a worker dies of it time and again.
-
-        Enough tries get even a batch through whose workers die at every nth chunk (0): each goes on behind the marks.
-        """
-        spark_log = self.directory / "drainer" / "spark.log"  # what workers say, of all lives
-        before = spark_log.stat().st_size if spark_log.exists() else 0
-        drainer = self.drainer(point)
-        code = drainer.wait(deadline_s=300)
-        said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
-        assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
-        assert code in (-9, 2, 0), drainer.tail()
 
     def moves(self) -> list[tuple[Any, ...]]:
         """The position before and after, each time it moved."""

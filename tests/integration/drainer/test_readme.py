@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     """The code blocks of the section on running it."""
-    section = README.split("\n## For real\n")[1].split("\n## ")[0]
+    section = README.split("\n## Installation\n")[1].split("\n## ")[0]
     found = re.findall(rf"^ *```{language}\n(.*?)^ *```", section, re.MULTILINE | re.DOTALL)
     return [textwrap.dedent(block) for block in found]
 

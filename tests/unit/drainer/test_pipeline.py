@@ -57,7 +57,7 @@ class Supply:
         self.schema.learn(jobs)  # type: ignore[arg-type]
         return bool(jobs)
 
-    def judge(self, error: UnknownColumn) -> bool:
+    def resolve_column(self, error: UnknownColumn) -> bool:
         raise AssertionError(error)
 
     def verify(self, error: TableUnverified) -> bool:

@@ -79,7 +79,7 @@ def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
     for note in _notes(step, made, dialect):
         _log.warning("DDL differs from upstream's in the destination", job=step.job.id, note=note)
     if not made.sql:
-        _log.info("nothing of this DDL is there in the destination", job=step.job.id, query=step.query)
+        _log.info("DDL affects nothing in the destination; nothing to run", job=step.job.id, query=step.query)
     after = tuple(session_context.fills(step, server)) if made.sql else ()
     names = (*step.touched_names, *made.tables)
     return Plan(

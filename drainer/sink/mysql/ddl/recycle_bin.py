@@ -42,7 +42,7 @@ class RecycleBin:
         try:
             session.execute(b"CREATE DATABASE IF NOT EXISTS " + quote(self.schema))
         except ServerError as error:
-            _log.warning("no recycle bin: what is dropped cannot be brought back", error=str(error))
+            _log.warning("cannot create the recycle bin: dropped tables cannot be recovered", error=str(error))
             return False
         return True
 
@@ -72,6 +72,10 @@ class RecycleBin:
     def _drop(self, session: Session, table: Kept) -> None:
         try:
             session.execute(b"DROP TABLE IF EXISTS " + qualified(self.schema, table.name))
-            _log.info("dropped for good from the recycle bin", table=table.name, job_id=table.job_id)
+            _log.info("table deleted from the recycle bin", table=table.name, job_id=table.job_id)
         except (ServerError, Retry) as error:
-            _log.warning("a table stays in the recycle bin", table=table.name, error=str(error))
+            _log.warning(
+                "cannot delete a table from the recycle bin; the next start tries again",
+                table=table.name,
+                error=str(error),
+            )

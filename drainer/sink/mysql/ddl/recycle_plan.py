@@ -58,7 +58,7 @@ def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, serve
             return _truncate(session, bin_, plan, gone[0])
         return _put_away(session, bin_, plan, gone, whole=step.job.type == ActionType.DROP_SCHEMA)
     except ServerError as error:  # the server does not tell enough of its tables
-        _log.warning("not through the recycle bin", job=plan.job_id, error=str(error))
+        _log.warning("the recycle bin is not used for this DDL", job=plan.job_id, error=str(error))
         return plan
 
 
@@ -143,7 +143,11 @@ def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, serve
             f"than syncer.recycle-bin says, or could not be moved there, of which the log of the drop tells"
         )
     if missing:
-        _log.warning("not brought back", job=plan.job_id, tables=[f"{t.schema}.{t.name}" for t in missing])
+        _log.warning(
+            "tables are not in the recycle bin and cannot be recovered",
+            job=plan.job_id,
+            tables=[f"{t.schema}.{t.name}" for t in missing],
+        )
     pairs = [
         f"{quoted(bin_.schema, kept.name)} TO {quoted(table.schema, table.name)}"
         for table, kept in found

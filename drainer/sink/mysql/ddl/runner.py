@@ -100,7 +100,9 @@ class DdlRunner:
             else:
                 self._run_from(replace(plan, statement=plan.statement + 1, before=None))
             settled.append(plan.job_id)
-            _log.warning("DDL interrupted by a crash is done", job=plan.job_id, commit_ts=plan.commit_ts)
+            _log.warning(
+                "the DDL that a crash interrupted has run in the destination", job=plan.job_id, commit_ts=plan.commit_ts
+            )
         return tuple(settled)
 
     def _happened(self, session: Session, plan: Plan) -> bool:
@@ -214,14 +216,16 @@ class DdlRunner:
             session.execute(b"SET time_zone=" + session.literal(plan.zone))
         except ServerError as error:
             offset = session_context.offset(plan.zone, plan.commit_ts)
-            _log.warning("time zone not known in the destination", error=str(error), used=offset)
+            _log.warning(
+                "the destination does not know the time zone; using its offset from UTC", error=str(error), used=offset
+            )
             session.execute(b"SET time_zone=" + session.literal(offset))
 
     def _refused(self, plan: Plan, error: ServerError) -> bool:
         """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
         if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
             _log.warning(
-                "DDL refused by the destination; running it without what no row depends on, or another way",
+                "DDL refused by the destination; running an equivalent, or without clauses that no row depends on",
                 job=plan.job_id,
                 error=str(error),
                 statement=plan.sql[plan.statement],
@@ -232,7 +236,12 @@ class DdlRunner:
             _log.warning("DDL was already done in the destination", job=plan.job_id, error=str(error))
             return True
         if plan.is_optional:
-            _log.warning("left out", job=plan.job_id, statement=plan.sql[plan.statement], error=str(error))
+            _log.warning(
+                "optional statement of a DDL skipped: the destination refused it",
+                job=plan.job_id,
+                statement=plan.sql[plan.statement],
+                error=str(error),
+            )
             return True
         self._forget(plan.job_id)
         raise self._failed(plan, str(error)) from error

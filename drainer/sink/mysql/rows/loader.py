@@ -38,7 +38,7 @@ def leave_to_statements(address: str, why: str) -> None:
         told = address in _until
         _until[address] = time.monotonic() + STATEMENTS_ONLY_S
     if not told:
-        _log.info("LOAD DATA LOCAL does not work: rows are written by statements", address=address, why=why)
+        _log.info("LOAD DATA LOCAL does not work on this server; writing rows by statements", address=address, why=why)
 
 
 def may_load(address: str) -> bool:
@@ -51,7 +51,7 @@ def report(session: Session, *, wanted: bool) -> None:
     if not wanted:
         return
     if session.local_infile:
-        _log.info("many rows of a table are written by LOAD DATA LOCAL", address=session.address)
+        _log.info("large batches of rows are written by LOAD DATA LOCAL", address=session.address)
         return
     why = "it is a TiDB" if session.flavour == "tidb" else "local_infile is off there; large batches are faster with it"
     _log.info("rows are written by REPLACE statements, not by LOAD DATA LOCAL", address=session.address, why=why)
@@ -84,7 +84,9 @@ class Loader:
             raise
         if not why:
             return True
-        _log.info("LOAD DATA taken back: statements follow", table=f"{shape.schema}.{shape.table}", why=why)
+        _log.info(
+            "LOAD DATA rolled back; writing the rows by statements", table=f"{shape.schema}.{shape.table}", why=why
+        )
         self._keys.write_by_statements(shape)
         self._take_back()
         return False

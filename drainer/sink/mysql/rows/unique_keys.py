@@ -96,10 +96,10 @@ class UniqueKeys:
             if there is None:  # no such table: the statement's own error says it
                 return Handling()
             keys, columns = there
-            judged = judge(shape, keys, {name: column.collation for name, column in columns.items()})
+            handling = handling_of(shape, keys, {name: column.collation for name, column in columns.items()})
             narrow = narrower(shape, columns)
             load = b"" if narrow else clause_of(shape, columns)
-            found = self._known[shape] = replace(judged, narrow=narrow, load=load)
+            found = self._known[shape] = replace(handling, narrow=narrow, load=load)
             if self._tell and not found.replaces:
                 _log.warning(
                     "keys of the destination do not tell rows apart as upstream's do: rows are deleted and inserted, "
@@ -144,7 +144,7 @@ def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ..
     return tuple(UniqueKey(name, tuple(of)) for name, of in parts.items()), columns
 
 
-def judge(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapping[str, str]) -> Handling:
+def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapping[str, str]) -> Handling:
     """What the keys here, and the collations of columns, mean for a table's rows. Pure."""
     upstream = upstream_collations(shape)
 

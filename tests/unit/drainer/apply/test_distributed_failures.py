@@ -110,12 +110,12 @@ def test_rows_with_unknown_columns_are_not_spread() -> None:
     now = life(store, complete=False)
     asked: list[UnknownColumn] = []
 
-    def judge(error: UnknownColumn) -> bool:
+    def resolve_column(error: UnknownColumn) -> bool:
         asked.append(error)
-        now.supply.schema.leave_out(error.table_id, error.column_id, error.schema_version)
+        now.supply.schema.skip_column(error.table_id, error.column_id, error.schema_version)
         return True
 
-    now.supply.judge = judge  # type: ignore[method-assign]
+    now.supply.resolve_column = resolve_column  # type: ignore[method-assign]
     now.pipeline.run(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1), feed)
     assert len(asked) == 1 and not feed.spreads
     assert standing(store) == [(1, 1)]

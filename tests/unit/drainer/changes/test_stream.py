@@ -13,6 +13,7 @@ from binlog.tidb.table import TableInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drainer.batch.work import Kind
 from drainer.changes import stream
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
@@ -62,8 +63,14 @@ def whole(view: SchemaView, payloads: Iterable[bytes]) -> ChangeSegment:
     return builder.finish(0, 1)
 
 
-def by_parity(changes: Changes, slots: int) -> Ints:
-    return (changes.commit_ts.astype(np.int64) + changes.sequence) % slots
+def by_parity(changes: Changes, slots: int) -> tuple[Ints]:
+    return ((changes.commit_ts.astype(np.int64) + changes.sequence) % slots,)
+
+
+def by_both_images(changes: Changes, slots: int) -> list[Ints]:
+    """Updates belong to two slots, perhaps the same one; inserts and deletes to one."""
+    (first,) = by_parity(changes, slots)
+    return [first, (first * 7 + 1) % slots] if changes.kind is Kind.UPDATE else [first]
 
 
 def put(key: int, value: int = 0) -> Step:
@@ -109,6 +116,55 @@ def test_slots_hold_every_change_once_and_in_order(
         found[slot] = listed(merge(StreamDecoder(view), mine, 0, 1))
     of = {slot: [one for one in wanted if (one[2] + one[3]) % slots == slot] for slot in range(slots)}  # type: ignore[operator]
     assert found == {slot: some for slot, some in of.items() if some}
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), info=tables(), slots=st.integers(1, 4))
+def test_a_change_is_in_each_of_its_slots_once(data: st.DataObject, info: TableInfo, slots: int) -> None:
+    payloads = data.draw(histories(info))
+    view = view_of(info)
+    wanted: dict[int, list[Change]] = {}
+    for one in expected(view, payloads):
+        first = (one[2] + one[3]) % slots  # type: ignore[operator]
+        for slot in {first, (first * 7 + 1) % slots} if one[1] is Kind.UPDATE else {first}:
+            wanted.setdefault(slot, []).append(one)
+    builder = StreamDecoder(view).builder()
+    builder.add_all(payloads)
+    blobs = builder.cut(slots, by_both_images)
+    assert {slot: listed(merge(StreamDecoder(view), [blob], 0, 1)) for slot, blob in blobs.items()} == wanted
+
+
+@pytest.mark.parametrize("rows_min", [1, 1 << 30], ids=["in step", "one by one"])
+def test_stored_generated_columns_come_where_they_are_wanted(rows_min: int) -> None:
+    plain = table([("a", INT), ("virtual", INT), ("stored", INT), ("b", INT)], handle="b")
+    columns = list(plain.columns)
+    columns[1] = replace(columns[1], generated_expr="a + 1", generated_stored=False)
+    columns[2] = replace(columns[2], generated_expr="a + 2", generated_stored=True)
+    view = view_of(replace(plain, columns=tuple(columns)))
+    info = view.tables[plain.id].current
+    values, others = {1: 10, 3: 12, 4: 7}, {1: 20, 3: 22, 4: 7}
+    steps: list[Step] = [
+        ("insert", {}, values),
+        ("update", {**values, 2: 11}, {**others, 2: 21}),
+        ("delete", {**others, 2: 21}, {}),
+    ]
+    payload = transaction([(info, step) for step in steps], commit_ts=BEGIN_TS)
+    found = {}
+    for wanted in (False, True):
+        decoder = StreamDecoder(view, stored_generated=wanted)
+        decoder._columns._vector_rows_min = rows_min
+        builder = decoder.builder()
+        builder.add_all([payload])
+        segment = builder.finish(0, 1)
+        assert [one[4:] for one in listed(segment)] == (
+            [(None, (10, 12, 7)), ((10, 12, 7), (20, 22, 7)), ((20, 22, 7), None)]
+            if wanted
+            else [(None, (10, 7)), ((10, 7), (20, 7)), ((20, 7), None)]
+        )
+        found[wanted] = segment.changes[0].shape
+    assert found[True].columns == ("a", "stored", "b")
+    assert found[True].key == (2,)
+    assert found[False].key == (1,)
 
 
 def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Values of secondary unique keys, of every type: of rows that the usual way read, and that the judge read."""
+"""Values of secondary unique keys, of every type, from rows read by the usual and by the general decoder."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_both_ways_give_the_values(case: tuple[TableInfo, dict[int, Datum], dict
     ids = [c.id for c in info.columns]
     for kind, row in _encoded(info, old, new).items():
         told = asking.images(kind, row, 9)
-        found = asking._judged(kind, row, 9)
-        judge = (None if kind is Kind.INSERT else found[0]), (None if kind is Kind.DELETE else found[-1])
-        for cells, other, of in zip(told, judge, (old, new), strict=True):
+        found = asking._read_general(kind, row, 9)
+        general = (None if kind is Kind.INSERT else found[0]), (None if kind is Kind.DELETE else found[-1])
+        for cells, other, of in zip(told, general, (old, new), strict=True):
             if cells is None or other is None:
                 assert cells is other
                 continue

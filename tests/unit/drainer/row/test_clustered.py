@@ -97,9 +97,9 @@ def test_every_clustered_key(case: tuple[TableInfo, dict[int, Datum], dict[int, 
     assert [t.name for t in codec.layout.targets] == [c.name for c in info.columns if not c.is_generated]
     insert = encode_insert(info, new, new_collation=new_collation)
     update, delete = encode_update(info, old, new), encode_delete(info, old)
-    assert codec._judged(Kind.INSERT, insert, 9) == (expected["new"],)
-    assert codec._judged(Kind.UPDATE, update, 9) == (expected["old"], expected["new"])
-    assert codec._judged(Kind.DELETE, delete, 9) == (expected["old"],)
+    assert codec._read_general(Kind.INSERT, insert, 9) == (expected["new"],)
+    assert codec._read_general(Kind.UPDATE, update, 9) == (expected["old"], expected["new"])
+    assert codec._read_general(Kind.DELETE, delete, 9) == (expected["old"],)
     for kind, row in ((Kind.INSERT, insert), (Kind.UPDATE, update), (Kind.DELETE, delete)):
         fast, slow = both(codec, kind, row)
         assert fast is None or fast == slow

@@ -17,7 +17,7 @@ from drainer.order.fold import FoldBuilder
 from drainer.row.decode import Decoder
 from drainer.row.transaction import scan
 from drainer.schema.errors import ColumnGoing, TableUnknown, UnknownColumn
-from drainer.schema.view import Gone, SchemaView, TableVersions
+from drainer.schema.view import SchemaView, SkipReason, TableVersions
 from drainer.sink.mysql.rows.format import SQL_TEXT
 from tests.support.row_case import (
     BEGIN_TS,
@@ -33,7 +33,7 @@ from tests.support.row_case import (
     transaction,
     view_of,
 )
-from tests.unit.drainer.row.test_usual import judged, usual
+from tests.unit.drainer.row.test_usual import by_general, usual
 
 OLD = table([("id", INT), ("dropped", TEXT), ("kept", TEXT)], handle="id")
 ADDED = ColumnInfo(id=4, name="added", offset=2, type=not_null(INT), origin_default="7")
@@ -112,7 +112,7 @@ def test_an_unknown_column_is_left_out_only_where_the_history_says_so() -> None:
 
 def test_tables_that_are_gone_or_unknown() -> None:
     payload = transaction([(OLD, ("insert", {}, ROW))], commit_ts=BEGIN_TS)
-    gone = SchemaView({}, {OLD.id: Gone.TRUNCATED}, 0, 9, None)
+    gone = SchemaView({}, {OLD.id: SkipReason.TRUNCATED}, 0, 9, None)
     assert rows_of(gone, payload) == []
     assert list(Decoder(gone).rows([payload])) == []
     with pytest.raises(TableUnknown, match=f"table id 100 .*{BEGIN_TS}"):
@@ -178,7 +178,7 @@ def test_pumpload_repeats_the_key_in_the_row() -> None:
     for told in (5, 6):
         row = encode_value(5) + encode_row({1: told, 2: b"a", 3: b"b"})
         assert list(codec.insert(row, 0, len(row), 1)) == [5, b"a", b"b"]
-        assert judged(codec, Kind.INSERT, row) == [5, b"a", b"b"]
+        assert by_general(codec, Kind.INSERT, row) == [5, b"a", b"b"]
 
 
 def test_what_a_destination_learns_of_a_table() -> None:

@@ -1,4 +1,4 @@
-"""The usual way and the judge read the same carriers, whatever the table; what they tell is what the row says."""
+"""The usual and the general decoder read the same carriers from rows of any table."""
 
 from __future__ import annotations
 
@@ -117,15 +117,15 @@ def rows(draw: st.DrawFn) -> tuple[TableInfo, dict[int, Datum], dict[int, Datum]
 
 
 def usual(codec: Codec, kind: Kind, row: bytes) -> object:
-    """The carriers, of an update (old, new); None where the judge must read the row."""
+    """The carriers, of an update (old, new); None where the general decoder must read the row."""
     reader = codec._usual
     assert reader is not None
     return getattr(reader, kind.name.lower())(row, 0, len(row))
 
 
-def judged(codec: Codec, kind: Kind, row: bytes) -> object:
-    """As `usual`, by the judge: of old images what the codec was asked for."""
-    found = codec._judged(kind, row, 9)
+def by_general(codec: Codec, kind: Kind, row: bytes) -> object:
+    """As `usual`, by the general decoder: of old images what the codec was asked for."""
+    found = codec._read_general(kind, row, 9)
     old, new = (None if kind is Kind.INSERT else found[0]), (None if kind is Kind.DELETE else found[-1])
     shown = [None if old is None else asked(codec, old), None if new is None else list(new)]
     return (shown[0], shown[1]) if kind is Kind.UPDATE else shown[0] or shown[1]
@@ -137,13 +137,13 @@ def asked(codec: Codec, old: Cells) -> list[object]:
 
 
 def both(codec: Codec, kind: Kind, row: bytes) -> tuple[object, object]:
-    """(usual, judged), None where the row is refused; old images as far as they are asked for."""
+    """(usual, by_general), None where the row is refused; old images as far as they are asked for."""
     found = usual(codec, kind, row)
     if found is not None and kind is not Kind.INSERT:
         old, new = found if kind is Kind.UPDATE else (found, None)  # type: ignore[misc]
         found = (asked(codec, old), new) if kind is Kind.UPDATE else asked(codec, old)
     try:
-        return found, judged(codec, kind, row)
+        return found, by_general(codec, kind, row)
     except DecodeError as error:
         assert "`db`.`t`" in str(error)
         assert "commit_ts 9" in str(error)
@@ -183,8 +183,8 @@ def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
 def test_damage_never_passes_the_usual_way_alone(
     case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]], data: st.DataObject
 ) -> None:
-    """Cut at every byte, and with one byte changed: the usual way gives what the judge gives, or nothing. Only damage
-    within an old value that nobody asks for may pass, and then the result is the undamaged row's."""
+    """Cut at every byte, and with one byte changed: the usual decoder gives what the general decoder gives, or nothing.
+    Only damage within an old value that nobody asks for may pass, and then the result is the undamaged row's."""
     info, old, new = case
     codec = codec_of(info)
     for kind, row in _encoded(info, old, new).items():
@@ -210,7 +210,7 @@ def test_what_is_not_told_of_a_row_is_its_default() -> None:
 
 
 def test_both_images_of_an_update_have_the_same_columns() -> None:
-    """Also those that nobody asks for: what stands in one image alone is damage, and the judge says so."""
+    """Also those that nobody asks for: what stands in one image alone is damage, and the general decoder says so."""
     info = table([("id", INT), ("a", INT)], handle="id")
     codec = codec_of(info)
     for old, new in (({1: 5}, {1: 5, 2: 7}), ({1: 5, 2: 7}, {1: 5})):

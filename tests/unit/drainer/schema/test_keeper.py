@@ -140,17 +140,17 @@ async def test_an_unknown_column(shown: TableInfo | None, decided: bool) -> None
     source = StubSource(CREATED, complete=False)
     source.shown = shown
     keeper = await keeper_of(source)
-    assert not keeper.schema.view().leaves_out(10, 2, 8)
-    assert await keeper.judge(UNKNOWN_B) is decided
-    assert keeper.schema.view().leaves_out(10, 2, 8) is decided
-    assert not keeper.schema.view().leaves_out(10, 2, 9)
+    assert not keeper.schema.view().skips_column(10, 2, 8)
+    assert await keeper.resolve_column(UNKNOWN_B) is decided
+    assert keeper.schema.view().skips_column(10, 2, 8) is decided
+    assert not keeper.schema.view().skips_column(10, 2, 9)
 
 
 async def test_an_unknown_column_whose_job_has_come() -> None:
     source = StubSource(CREATED, [ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     keeper = await keeper_of(source)
-    assert await keeper.judge(UNKNOWN_B)
+    assert await keeper.resolve_column(UNKNOWN_B)
     assert keeper.schema.job(9) is ADD_B
 
 
@@ -174,7 +174,7 @@ async def test_a_source_that_is_away_makes_the_batch_wait() -> None:
     with pytest.raises(JobUnknown) as caught:
         list(walk(batch, keeper.schema))
     assert not await keeper.missing(caught.value)
-    assert not await keeper.judge(UNKNOWN_B)
+    assert not await keeper.resolve_column(UNKNOWN_B)
     source.back = True
     assert await keeper.missing(caught.value)
     assert [type(step) for step in walk(batch, keeper.schema)] == [Ddl, Rows]
@@ -214,9 +214,9 @@ async def test_a_column_of_a_job_that_is_known_and_still_to_run() -> None:
     source = StubSource([*CREATED, ADD_B], complete=False)
     source.shown = table(10, "t", ["a", "b"])
     keeper = await keeper_of(source)
-    assert await keeper.judge(UNKNOWN_B)
-    assert keeper.schema.view().leaves_out(10, 2, 8)
-    assert not keeper.schema.view().leaves_out(10, 2, 9)
+    assert await keeper.resolve_column(UNKNOWN_B)
+    assert keeper.schema.view().skips_column(10, 2, 8)
+    assert not keeper.schema.view().skips_column(10, 2, 9)
 
 
 def several(*parts: tuple[ActionType, int]) -> Job:
@@ -261,7 +261,7 @@ async def test_new_columns_whose_version_is_not_noted(
     source.shown = table(10, "t", ["a", "b"])
     keeper = await keeper_of(source)
     assert [keeper.schema.view().belongs(version) for version in (5, 6)] == [True, False]
-    assert await keeper.judge(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
+    assert await keeper.resolve_column(UnknownColumn(table_id=10, column_id=2, schema_version=5, commit_ts=ts(1)))
     batch = read_batch([row(ts(1), 5, 10), ddl(ts(2), 9, "x")], after_ts=BEGIN_TS, until_ts=ts(2))
     assert [type(step) for step in walk(batch, keeper.schema)] == steps
 

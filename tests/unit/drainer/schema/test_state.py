@@ -83,9 +83,9 @@ def test_a_view_never_changes() -> None:
 def test_learned_verdicts_are_bounded(count: int) -> None:
     schema = Schema.open(JobHistory(), position_ts=0, complete=False)
     for column_id in range(count):
-        schema.leave_out(10, column_id, 7)
+        schema.skip_column(10, column_id, 7)
     verdicts = schema.view().column_verdicts
     assert verdicts is not None
     assert len(verdicts) < count
-    assert schema.view().leaves_out(10, count - 1, 7)
-    assert not schema.view().leaves_out(10, 0, 7)
+    assert schema.view().skips_column(10, count - 1, 7)
+    assert not schema.view().skips_column(10, 0, 7)

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from drainer.schema.errors import JobUnknown, TableUnknown, UnknownColumn
-from drainer.schema.view import SYSTEM_TABLE_ID_MIN, VERSIONS_KEPT, Gone, SchemaView, TableAt, TableVersions
+from drainer.schema.view import SYSTEM_TABLE_ID_MIN, VERSIONS_KEPT, SchemaView, SkipReason, TableAt, TableVersions
 from tests.support.schema_case import table
 
 
@@ -17,7 +17,7 @@ def versions(*numbers: int) -> TableVersions:
 
 
 def view_of(tables: TableVersions, verdicts: dict[tuple[int, int], int] | None = None) -> SchemaView:
-    return SchemaView({10: tables}, {11: Gone.TRUNCATED}, 0, 99, verdicts)
+    return SchemaView({10: tables}, {11: SkipReason.TRUNCATED}, 0, 99, verdicts)
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_an_older_job_met_late_takes_its_place_by_version() -> None:
 
 def test_rows_without_a_table() -> None:
     view = view_of(versions(5))
-    assert view.lookup(11, 7, 1) is Gone.TRUNCATED
-    assert view.lookup(SYSTEM_TABLE_ID_MIN + 3, 7, 1) is Gone.SYSTEM
+    assert view.lookup(11, 7, 1) is SkipReason.TRUNCATED
+    assert view.lookup(SYSTEM_TABLE_ID_MIN + 3, 7, 1) is SkipReason.SYSTEM
     with pytest.raises(TableUnknown, match=r"table id 12 \(row of commit_ts 4711, schema version 7\)") as caught:
         view.lookup(12, 7, 4711)
     assert (caught.value.table_id, caught.value.commit_ts) == (12, 4711)
@@ -59,11 +59,11 @@ def test_pickles_small_and_whole() -> None:
 
 
 def test_unknown_columns_wait_only_for_incomplete_sources() -> None:
-    assert view_of(versions(5)).leaves_out(10, 3, 8)
-    judged = view_of(versions(5), {(10, 3): 7})
-    assert judged.leaves_out(10, 3, 7)
-    assert not judged.leaves_out(10, 3, 8)
-    assert not judged.leaves_out(10, 4, 7)
+    assert view_of(versions(5)).skips_column(10, 3, 8)
+    view = view_of(versions(5), {(10, 3): 7})
+    assert view.skips_column(10, 3, 7)
+    assert not view.skips_column(10, 3, 8)
+    assert not view.skips_column(10, 4, 7)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_defaults() -> None:
         (["-node_id", "x"], "not defined: -node_id"),
         (["-node-id"], "flag needs an argument: -node-id"),
         (["-start-ts", "x"], "invalid value 'x' for -start-ts"),
-        (["-start-ts", str(1 << 63)], "63 bits"),
+        (["-start-ts", str(1 << 63)], "below 2^63"),
         (["-rollback=maybe"], "invalid boolean value 'maybe'"),
         (["-o", "yaml"], "invalid value 'yaml' for -output: one of auto, table, json, log"),
         (["pumps", "drainers"], "'drainers' is not a valid flag"),

@@ -121,10 +121,10 @@ async def test_tables_and_names(shop: Shop) -> None:
         ("h:1", {"tso_source": "mine"}, ConfigError, "tso_source='mine': Input should be 'auto', 'pd' or 'own'"),
         ("h:1", {"pd_addr": "h"}, ConfigError, "pd_addr='h': 'h' does not have the form host:port"),
         ("h:1", {"write_timeout": 5}, TypeError, "connect has no option write_timeout=5; there are limits, "),
-        ("h:1", {"write_timeout_s": "5"}, TypeError, "write_timeout_s='5': int or float is wanted, not str"),
+        ("h:1", {"write_timeout_s": "5"}, TypeError, "write_timeout_s='5': expected int or float, got str"),
         ("h:1", {"write_timeout_s": 0}, ConfigError, "write_timeout_s=0: it must be more than 0"),
-        ("h:1", {"security": {"ca": "x"}}, TypeError, "security={'ca': 'x'}: Security is wanted, not dict"),
-        ("h:1", {"on_expired": 5}, TypeError, "on_expired=5: a function is wanted, not int"),
+        ("h:1", {"security": {"ca": "x"}}, TypeError, "security={'ca': 'x'}: expected Security, got dict"),
+        ("h:1", {"on_expired": 5}, TypeError, "on_expired=5: expected a function, got int"),
     ],
 )
 async def test_connect(url: Any, options: dict[str, Any], kind: type[Exception], text: str) -> None:

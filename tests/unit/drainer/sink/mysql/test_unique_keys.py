@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from drainer.batch.work import Match, TableShape
-from drainer.sink.mysql.rows.unique_keys import Column, Part, UniqueKey, is_coarser, judge, narrower, with_collation
+from drainer.sink.mysql.rows.unique_keys import (
+    Column,
+    Part,
+    UniqueKey,
+    handling_of,
+    is_coarser,
+    narrower,
+    with_collation,
+)
 
 BIN, CI, EXACT = "utf8mb4_bin", "utf8mb4_general_ci", "utf8mb4_0900_bin"
 
@@ -64,15 +72,15 @@ def key(*parts: tuple[str, str], name: str = "PRIMARY", whole: bool = True) -> U
 def test_when_replace_takes_the_right_row_and_no_other(
     shape: TableShape, keys: list[UniqueKey], replaces: bool, coarse: tuple[str, ...], exact: bool
 ) -> None:
-    found = judge(shape, tuple(keys), {part.column.lower(): part.collation for key in keys for part in key.parts})
+    found = handling_of(shape, tuple(keys), {part.column.lower(): part.collation for key in keys for part in key.parts})
     assert (found.replaces, found.coarse, found.exact) == (replaces, coarse, exact)
 
 
 def test_a_key_that_is_none_here_is_deleted_by_its_bytes() -> None:
     """DELETE compares the column, which needs no key for it."""
-    found = judge(shape(BIN, ""), (key(("b", "")),), {"a": CI, "b": ""})
+    found = handling_of(shape(BIN, ""), (key(("b", "")),), {"a": CI, "b": ""})
     assert (found.replaces, found.coarse, found.exact) == (False, ("a",), True)
-    found = judge(shape(BIN, ""), (), {"a": BIN, "b": CI})
+    found = handling_of(shape(BIN, ""), (), {"a": BIN, "b": CI})
     assert (found.replaces, found.coarse, found.exact) == (False, (), False)
 
 

@@ -1,0 +1,193 @@
+"""Changes to the events that messages are made of: one for each row and transaction, in the order of their messages.
+
+Within a transaction the events of a table with a handle key come deletes first, then updates, then inserts, so that a
+unique value is free before another row takes it. Those of a table without one stay in the order of its statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes, Columns
+from drainer.changes.vector import Ints, Words
+from drainer.dispatch.merge import Events, TableChanges, differ, merged, unmerged
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import ColumnFlag, Table, table_of
+from drainer.row.codec import Codec
+from drainer.row.layout import Layout
+
+_TABLES_MAX: Final = 4096
+
+# Bits of RowChanges.order from below: the change and which half of it (delete, insert), the class in the transaction,
+# the transaction.
+_HALF_BITS: Final = 33
+_CLASS_BITS: Final = 2
+_CLASSES: Final = {Kind.DELETE: 0, Kind.UPDATE: 1, Kind.INSERT: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamps:
+    """Of one table's changes, parallel to TableChanges."""
+
+    commit_ts: Words
+    start_ts: Words
+
+
+class RowEvents:
+    """Makes events. Keeps the tables it has met; not for several threads.
+
+    `raw`: updates of unique keys, and of handle keys that are not clustered, stay updates (TiCDC's
+    output-raw-change-event); else they are deletes and inserts."""
+
+    def __init__(self, *, raw: bool = False) -> None:
+        self._raw = raw
+        self._tables: dict[int, tuple[Layout, Table]] = {}
+
+    def of(self, segment: ChangeSegment) -> list[RowChanges]:
+        return self.of_changes(segment.changes)
+
+    def of_changes(self, changes: Sequence[Changes]) -> list[RowChanges]:
+        """`order` of what comes out tells the place of each event among all of them; it ascends in each RowChanges, and
+        events of one transaction and table have one `start_ts` and `commit_ts`."""
+        transactions = _transactions(changes)
+        groups: dict[int, list[tuple[Changes, Ints]]] = {}
+        for one, numbers in zip(changes, transactions, strict=True):
+            groups.setdefault(id(one.codec.layout), []).append((one, numbers))
+        return [events for group in groups.values() for events in self._table_events(group)]
+
+    def table(self, codec: Codec) -> Table:
+        """What messages say of the table that a codec's rows belong to."""
+        layout, at = codec.layout, codec.at
+        found = self._tables.get(id(layout))
+        if found is None:
+            if len(self._tables) >= _TABLES_MAX:
+                self._tables.clear()
+            forms = [(target.id, target.form) for target in layout.targets]
+            made = table_of(at.schema, at.current, forms, at.current_version, at.at_version)
+            found = self._tables[id(layout)] = layout, made  # the layout, so that its id stays its
+        return found[1]
+
+    def _table_events(self, group: Sequence[tuple[Changes, Ints]]) -> Iterable[RowChanges]:
+        table = self.table(group[0][0].codec)
+        changes, stamps = _gathered(group)
+        if not table.handle:
+            events = unmerged(changes)
+        else:
+            is_clustered = table.info.pk_is_handle or table.info.is_common_handle
+            events = merged(changes, table.handle, rejoin=self._raw and not is_clustered)
+        if not self._raw:
+            events = _split(events, changes, _unique(table))
+        yield from _made(table, events, changes, stamps)
+
+
+def _unique(table: Table) -> list[int]:
+    """Places of the columns whose update is a delete and an insert, beside the handle key's."""
+    return [place for place, column in enumerate(table.columns) if column.flags & ColumnFlag.UNIQUE_KEY]
+
+
+def _transactions(changes: Sequence[Changes]) -> list[Ints]:
+    """The number of each change's transaction, ascending in upstream's order."""
+    if not changes:
+        return []
+    size = max(int(one.order.max(initial=-1)) for one in changes) + 1
+    commits, starts = np.zeros(size, np.uint64), np.zeros(size, np.uint64)
+    there = np.zeros(size, np.bool_)
+    for one in changes:
+        commits[one.order], starts[one.order], there[one.order] = one.commit_ts, one.start_ts, True
+    places = np.flatnonzero(there)
+    begins = np.zeros(len(places), np.int64)
+    begins[1:] = (np.diff(commits[places]) != 0) | (np.diff(starts[places]) != 0)
+    numbers = np.zeros(size, np.int64)
+    numbers[places] = np.cumsum(begins)
+    return [numbers[one.order] for one in changes]
+
+
+def _gathered(group: Sequence[tuple[Changes, Ints]]) -> tuple[TableChanges, _Stamps]:
+    ordered = sorted(group, key=lambda pair: pair[0].kind)  # INSERT, UPDATE, DELETE
+    counts = {kind: sum(len(one) for one, _ in ordered if one.kind is kind) for kind in Kind}
+    forms = ordered[0][0].forms
+
+    def columns(images: Iterable[Columns | None]) -> Columns:
+        there = [one for one in images if one is not None]
+        return tuple(
+            _joined([one[at] for one in there]) if there else pa.array([], form.carrier_type)
+            for at, form in enumerate(forms)
+        )
+
+    changes = TableChanges(
+        counts[Kind.INSERT],
+        counts[Kind.UPDATE],
+        counts[Kind.DELETE],
+        np.concatenate([numbers for _, numbers in ordered]),
+        np.concatenate([one.order for one, _ in ordered]),
+        columns(one.old for one, _ in ordered),
+        columns(one.new for one, _ in ordered),
+    )
+    stamps = _Stamps(
+        np.concatenate([one.commit_ts for one, _ in ordered]), np.concatenate([one.start_ts for one, _ in ordered])
+    )
+    return changes, stamps
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _split(events: Events, changes: TableChanges, unique: Sequence[int]) -> Events:
+    """Updates of a unique key become a delete and an insert."""
+    updates = np.flatnonzero(events.are_updates)
+    old_at, new_at = changes.old_at[events.removing[updates]], changes.new_at[events.adding[updates]]
+    split = updates[differ(changes.old, changes.new, unique, old_at, new_at)]
+    if not len(split):
+        return events
+    removing, adding = events.removing.copy(), events.adding.copy()
+    adding[split] = -1
+    return Events(np.concatenate([removing, np.full(len(split), -1)]), np.concatenate([adding, events.adding[split]]))
+
+
+def _made(table: Table, events: Events, changes: TableChanges, stamps: _Stamps) -> Iterable[RowChanges]:
+    removes, adds = events.removing >= 0, events.adding >= 0
+    for kind, chosen in ((Kind.DELETE, removes & ~adds), (Kind.UPDATE, removes & adds), (Kind.INSERT, adds & ~removes)):
+        removing, adding = events.removing[chosen], events.adding[chosen]
+        if not len(removing):
+            continue
+        last = removing if kind is Kind.DELETE else adding
+        halves = changes.order[last] * 2 + (kind is not Kind.DELETE)
+        class_ = _CLASSES[kind] if table.handle else 0
+        order = changes.transaction[last] << (_HALF_BITS + _CLASS_BITS) | class_ << _HALF_BITS | halves
+        if len(order) > 1 and not bool((np.diff(order) > 0).all()):
+            by_place = np.argsort(order)
+            order, removing, adding, last = order[by_place], removing[by_place], adding[by_place], last[by_place]
+        old = None if kind is Kind.INSERT else _taken(changes.old, changes.old_at[removing])
+        new = None if kind is Kind.DELETE else _taken(changes.new, changes.new_at[adding])
+        yield RowChanges(table, kind, stamps.commit_ts[last], stamps.start_ts[last], order, old, new)
+
+
+def _taken(columns: Columns, places: Ints) -> Columns:
+    """Without a copy where they lie one behind another."""
+    first, count = int(places[0]), len(places)
+    if int(places[-1]) - first == count - 1 and bool((np.diff(places) == 1).all()):
+        return tuple(column.slice(first, count) for column in columns)
+    wanted = pa.array(places)
+    return tuple(column.take(wanted) for column in columns)
+
+
+def halves_of(updates: RowChanges, chosen: Ints) -> tuple[RowChanges, RowChanges]:
+    """Some updates as deletes and as inserts, at the places that such have in their transactions."""
+    some = updates.take(chosen)
+    made = []
+    for kind in (Kind.DELETE, Kind.INSERT):
+        order = some.order
+        if updates.table.handle:
+            order = order & ~(3 << _HALF_BITS) | _CLASSES[kind] << _HALF_BITS
+        order = order & ~1 | int(kind is Kind.INSERT)
+        old, new = (some.old, None) if kind is Kind.DELETE else (None, some.new)
+        made.append(RowChanges(some.table, kind, some.commit_ts, some.start_ts, order, old, new))
+    return made[0], made[1]

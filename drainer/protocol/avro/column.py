@@ -1,0 +1,126 @@
+"""One column's values as Avro's bytes, all rows at once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import tzinfo
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+from binlog.tidb.types import Tp
+
+from drainer.changes import texts
+from drainer.changes.vector import Mask
+from drainer.protocol import column_text
+from drainer.protocol.avro.blocks import Block, Piece, big_endian, fixed, in_union, lengths, varints
+from drainer.protocol.avro.schema import Field
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+_INT_MAX: Final = 0x7FFF_FFFF
+_ROUND: Final = 1 << 31
+# Families whose values repeat, and whose text is made one by one.
+_REPEATING: Final = frozenset({Family.TIME, Family.ENUM, Family.SET})
+
+
+def pieces_of(field: Field, form: Form, column: Any, zone: tzinfo) -> list[Piece]:
+    """Of an Arrow array of carriers. DecodeError, which names no row, for what Avro or the column's type cannot
+    hold."""
+    if field.null_first is None and column.null_count:
+        raise DecodeError("value", offset=0, detail="NULL in a column that is NOT NULL")
+    valid: Mask | None = None
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+    primitive = field.type.primitive
+    rest: list[Piece] = []
+    if field.type.precision is not None:
+        block = _decimal(field, column)
+    elif primitive in ("int", "long"):
+        block = _whole(primitive, column)
+    elif primitive in ("float", "double"):
+        block = _real(primitive, column)
+    elif form.family is Family.BIT:
+        block = _bit(form, column)
+    else:
+        text = texts_of(form, column, zone)
+        block, rest = lengths(text), [text]
+    if field.null_first is None:
+        return [block, *rest]
+    return [in_union(block, valid, field.null_first), *rest]
+
+
+def _filled(column: Any, value: int | float = 0) -> Any:
+    """NumPy's, with a value where NULL is; the mask of the union hides it."""
+    return pc.fill_null(column, value).to_numpy(zero_copy_only=False) if column.null_count else column.to_numpy()
+
+
+def _whole(primitive: str, column: Any) -> Block:
+    values = _filled(column)
+    if primitive == "int" and len(values) and not -_ROUND <= int(values.min()) <= int(values.max()) <= _INT_MAX:
+        raise DecodeError("integer", offset=0, detail="beyond 32 bits")
+    return varints(values.view(np.int64))  # an unsigned number above 2^63-1 becomes negative, as in TiCDC
+
+
+def _real(primitive: str, column: Any) -> Block:
+    values = _filled(column, 0.0)
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(values, "<f4" if primitive == "float" else "<f8")
+    if not np.isfinite(values).all():
+        raise DecodeError(primitive, offset=0, detail="no number, or beyond its range")
+    return fixed(values.view(np.uint8).reshape(len(values), -1))
+
+
+def _bit(form: Form, column: Any) -> Block:
+    values = _filled(texts.numbers_of(form, column))
+    return big_endian(values.astype(">u8").view(np.uint8).reshape(len(values), 8), signed=False)
+
+
+def _decimal(field: Field, column: Any) -> Block:
+    """`column`: texts. Those of up to 18 digits, nearly all, are 8 bytes wide here, else 16 or 32."""
+    precision, scale = field.type.precision, field.type.scale
+    assert precision is not None and scale is not None
+    wide = precision > 38
+    try:
+        made = pc.cast(column, pa.decimal256(precision, scale) if wide else pa.decimal128(precision, scale))
+    except pa.ArrowInvalid as error:
+        raise DecodeError("decimal", offset=0, detail=str(error)) from None
+    width = 32 if wide else 16
+    octets = np.zeros((len(column), width), np.uint8)
+    if len(column):
+        octets = np.frombuffer(made.buffers()[1], np.uint8, len(column) * width, made.offset * width)
+        octets = octets.reshape(len(column), width)
+    if column.null_count:
+        octets = octets * made.is_valid().to_numpy(zero_copy_only=False)[:, None]  # what stands below NULL is anything
+    used = 8 if precision <= 18 else width
+    return big_endian(octets[:, used - 1 :: -1] if used == width else octets[:, :used][:, ::-1], signed=True)
+
+
+def texts_of(form: Form, column: Any, zone: tzinfo) -> Any:
+    """An Arrow array of what stands behind the length."""
+    family = form.family
+    if family is Family.BYTES:
+        return column
+    if family is Family.TEXT:
+        return _utf8(column)
+    if family is Family.DECIMAL:
+        return texts.as_binary(column)
+    if family in _REPEATING or form.kind.tp is Tp.TIMESTAMP:
+        return _of_distinct(column, column_text.text_of(form, zone))
+    return texts.text_of(form, column)
+
+
+def _utf8(column: Any) -> Any:
+    try:
+        pc.cast(column, pa.string())
+    except pa.ArrowInvalid:
+        raise DecodeError("text", offset=0, detail="not UTF-8") from None
+    return column
+
+
+def _of_distinct(column: Any, text: Callable[[Any], str]) -> Any:
+    encoded = column.dictionary_encode()
+    shown = [None if value is None else text(value).encode() for value in encoded.dictionary.to_pylist()]
+    return pa.array(shown, pa.binary()).take(encoded.indices)

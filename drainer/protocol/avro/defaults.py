@@ -1,0 +1,140 @@
+"""Defaults of columns, as the fields of a schema have them.
+
+`avro_defaults` = "ticdc" writes what TiCDC writes, which readers that fill fields by their default do not all read as
+the column's default: bytes are base64 text there, CURRENT_TIMESTAMP is a text like any other, a TIMESTAMP's default
+stands in UTC, and no DECIMAL in its precise form has one. "avro" writes what Avro's specification asks for, and nothing
+where the default is no constant.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Callable
+from datetime import UTC
+from decimal import Decimal, InvalidOperation
+from math import isfinite
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from binlog.tidb.column import ColumnInfo
+from binlog.tidb.time import from_zone, parse_datetime, timestamp_text
+from binlog.tidb.types import Tp
+
+from drainer.protocol.avro.types import AvroType
+from drainer.protocol.options import ProtocolOptions
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+Json = int | float | str | None
+_WRAP: Final = 1 << 64
+_TIMES: Final = (Family.DATE, Family.DATETIME, Family.TIME)
+
+
+def default_of(info: ColumnInfo, form: Form, made: AvroType, options: ProtocolOptions) -> Json:
+    """None: the field has none. `made`: of `form`."""
+    strict = options.avro_defaults == "avro"
+    raw = _raw(info)
+    if raw is None or (strict and info.default_is_expr):
+        return None
+    try:
+        if isinstance(raw, bytes):
+            return _bytes(raw, form, strict=strict)
+        if isinstance(raw, bool):
+            raw = int(raw)
+        if made.precision is not None:
+            return _unscaled(str(raw), made) if strict else None
+        return _OF[made.primitive](raw, form, options, strict)
+    except (ValueError, InvalidOperation, OverflowError):
+        return None
+
+
+def _raw(info: ColumnInfo) -> Any:
+    """The current default; where there is none, what rows older than the column hold."""
+    is_bytes = info.type.tp is Tp.BIT or info.type.is_binary
+    for value, octets in ((info.default, info.default_bit), (info.origin_default, info.origin_default_bit)):
+        if octets is not None and is_bytes:
+            return octets
+        if value is not None:
+            return value.encode("utf-8", "surrogateescape") if is_bytes and isinstance(value, str) else value
+    return None
+
+
+def _bytes(raw: bytes, form: Form, *, strict: bool) -> str:
+    if not strict:
+        return base64.b64encode(raw).decode()
+    if form.family is Family.BIT:
+        raw = raw.lstrip(b"\0") or b"\0"
+    return raw.decode("latin-1")  # a code point for each byte
+
+
+def _unscaled(text: str, made: AvroType) -> str:
+    assert made.scale is not None
+    scaled = Decimal(text).scaleb(made.scale)
+    number = int(scaled)
+    if number != scaled:
+        raise ValueError(f"{text} has more digits than the column")
+    return twos_complement(number).decode("latin-1")
+
+
+def twos_complement(number: int) -> bytes:
+    """Big-endian, as few bytes as there may be: as Java and goavro write decimals."""
+    return number.to_bytes(((number if number >= 0 else ~number).bit_length() >> 3) + 1, "big", signed=True)
+
+
+def _int(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    number = int(raw)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{number} is no int")
+    return number
+
+
+def _long(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    number = int(raw)
+    if form.kind.is_unsigned and number >= 1 << 63:
+        number -= _WRAP  # as values do
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{number} is no long")
+    return number
+
+
+def _double(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    number = float(raw)
+    if not isfinite(number):
+        raise ValueError(f"{raw} is no number")
+    return number
+
+
+def _float(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    (single,) = struct.unpack("<f", struct.pack("<f", float(raw)))
+    return _double(single, form, options, strict)
+
+
+def _text(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    text = str(raw)
+    if not strict:
+        return text
+    if form.family is Family.ENUM and text not in form.kind.elems:
+        raise ValueError(f"{text!r} is none of the names")
+    if form.family in (Family.DATE, Family.DATETIME):
+        packed = parse_datetime(text, form.kind.fsp)  # refuses CURRENT_TIMESTAMP
+        if form.kind.tp is Tp.TIMESTAMP:
+            zone = ZoneInfo(options.time_zone)
+            return timestamp_text(from_zone(packed, UTC), form.kind.fsp, zone)
+    return text
+
+
+def _as_bytes(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
+    if form.family is Family.BIT and isinstance(raw, int):
+        return _bytes(raw.to_bytes(8, "big").lstrip(b"\0") or b"\0", form, strict=strict)
+    return _bytes(str(raw).encode("utf-8", "surrogateescape"), form, strict=strict)
+
+
+_OF: Final[dict[str, Callable[[Any, Form, ProtocolOptions, bool], Json]]] = {
+    "int": _int,
+    "long": _long,
+    "float": _float,
+    "double": _double,
+    "string": _text,
+    "bytes": _as_bytes,
+}

@@ -1,0 +1,233 @@
+"""TiCDC's Avro, written. It has no batches, no old rows (but see `avro_output_old_row`), and no handle-only messages.
+
+Fields of a row's checksum are written empty: TiDB puts checksums into rows of its storage, and binlogs carry none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+from binlog.errors import DecodeError
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Columns
+from drainer.protocol.avro.blocks import Piece, beside, constant, joined, varints
+from drainer.protocol.avro.column import pieces_of
+from drainer.protocol.avro.envelope import header_of
+from drainer.protocol.avro.names import SUBJECT_NAMES, key_subject, value_subject
+from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
+from drainer.protocol.avro.schema_ids import RequiredSchema, SchemaIds
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Table
+
+_OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
+_PHYSICAL_SHIFT: Final = np.uint64(18)
+_NO_CHECKSUM: Final = b"\0\0\0"  # an empty text, false, version 0
+DDL_LEAD: Final = b"\x01"
+RESOLVED_LEAD: Final = b"\x02"
+
+
+@dataclass(frozen=True)
+class AvroEncoder:
+    """`ids`: of schemas that are registered. `topic`: to which the tables it is asked for go; subjects may have its
+    name, and None is only right where the caller gives ids under subjects that do not."""
+
+    options: ProtocolOptions
+    ids: SchemaIds = field(default_factory=dict)
+    topic: str = ""
+
+    @property
+    def name(self) -> str:
+        return "avro"
+
+    @property
+    def ddl_scope(self) -> DdlScope:
+        return DdlScope.ALL_PARTITIONS if self._watermark else DdlScope.NONE
+
+    @property
+    def _watermark(self) -> bool:
+        return self.options.enable_tidb_extension and self.options.avro_enable_watermark
+
+    def with_ids(self, ids: SchemaIds) -> AvroEncoder:
+        """With these instead of those it has."""
+        return replace(self, ids=ids)
+
+    def in_topic(self, topic: str) -> AvroEncoder:
+        return replace(self, topic=topic)
+
+    def required_schemas(self, topic: str, table: Table) -> list[RequiredSchema]:
+        """What must be registered before rows of this table can be encoded for this topic: the key's schema, where the
+        table has a handle key, and the value's. Raises EncodeError where the table's names cannot be told apart."""
+        return required_of(table_schemas(table, self.options), self.options, topic)
+
+    def table(self, table: Table) -> AvroTableEncoder:
+        """Raises EncodeError as `required_schemas`."""
+        return AvroTableEncoder(table, self.options, self.ids, self.topic)
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        """Every row is a message."""
+        return (Message(row.key, row.value, 1, row.commit_ts) for row in rows)
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        """Only with `avro_enable_watermark`; no deserialiser of Confluent's reads it."""
+        if not self._watermark:
+            return []
+        document = {
+            "query": ddl.query,
+            "type": ddl.type_code,
+            "schema": ddl.schema,
+            "table": ddl.table,
+            "commitTs": ddl.commit_ts,
+        }
+        return [Message(None, DDL_LEAD + compact_json(document).encode(), 0, ddl.commit_ts)]
+
+    def resolved(self, commit_ts: int) -> list[Message]:
+        """As `ddl`."""
+        if not self._watermark:
+            return []
+        return [Message(None, RESOLVED_LEAD + commit_ts.to_bytes(8, "big"), 0, commit_ts)]
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
+
+
+def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> list[RequiredSchema]:
+    names = options.avro_subject_names
+    value = RequiredSchema(value_subject(names, topic, schemas.record), schemas.value)
+    if schemas.key is None:
+        return [value]
+    return [RequiredSchema(key_subject(names, topic), schemas.key), value]
+
+
+class AvroTableEncoder:
+    """Rows of one version of a table, a column at a time."""
+
+    def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:
+        self._table = table
+        self._options = options
+        self._zone = ZoneInfo(options.time_zone)
+        self._schemas = table_schemas(table, options)
+        required = required_of(self._schemas, options, topic)
+        found = [ids.get(one.subject, {}).get(one.fingerprint) for one in required]
+        self._missing = [one.subject for one, id_ in zip(required, found, strict=True) if id_ is None]
+        headers = [b"" if id_ is None else header_of(id_) for id_ in found]
+        self._value_header = headers[-1]
+        self._key_header = headers[0] if len(headers) > 1 else None
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        """Raises SchemaIdMissing, and EncodeError for a delete in a table without a handle key: nothing of it would be
+        left (`avro_output_old_row` has a value for deletes, too)."""
+        if self._missing:
+            raise SchemaIdMissing(self._table.schema, self._table.name, self._missing)
+        rows = len(changes)
+        if not rows:
+            return []
+        commits = changes.commit_ts.tolist()
+        has_value = changes.kind is not Kind.DELETE or self._options.avro_output_old_row
+        if not has_value and self._key_header is None:
+            raise self._error("", commits[0], "a delete in a table without a handle key has neither key nor value")
+        image = self._image(changes, changes.image, self._schemas.order if has_value else self._table.handle)
+        keys: Sequence[bytes | None] = [None] * rows
+        if self._key_header is not None:
+            pieces = [piece for place in self._table.handle for piece in image[place]]
+            keys = joined([constant(self._key_header, rows), *pieces], rows)
+        values: Sequence[bytes | None] = [None] * rows
+        if has_value:
+            values = joined(self._value(changes, image), rows)
+        return list(map(EncodedRow, keys, values, commits))
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        """Raises EncodeError: Avro has no such messages."""
+        raise self._error("", int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
+
+    def _image(self, changes: RowChanges, columns: Columns, places: Sequence[int]) -> dict[int, list[Piece]]:
+        """By their places, columns of the table."""
+        return {place: self._column(changes, place, columns[place]) for place in places}
+
+    def _column(self, changes: RowChanges, place: int, column: Any) -> list[Piece]:
+        of, form = self._schemas.fields[place], self._table.columns[place].form
+        try:
+            return pieces_of(of, form, column, self._zone)
+        except DecodeError as error:
+            first = next((n for n in range(len(column)) if self._fails(place, column.slice(n, 1))), 0)
+            name = self._table.columns[place].name
+            raise self._error(name, int(changes.commit_ts[first]), str(error.detail)) from error
+
+    def _fails(self, place: int, column: Any) -> bool:
+        try:
+            pieces_of(self._schemas.fields[place], self._table.columns[place].form, column, self._zone)
+        except DecodeError:
+            return True
+        return False
+
+    def _value(self, changes: RowChanges, image: Mapping[int, Sequence[Piece]]) -> list[Piece]:
+        rows, options = len(changes), self._options
+        found: list[Piece] = [constant(self._value_header, rows)]
+        found += [piece for place in self._schemas.order for piece in image[place]]
+        if options.enable_tidb_extension or options.avro_output_old_row:
+            found.append(constant(_OPS[changes.kind], rows))
+        if options.enable_tidb_extension:
+            stamps = changes.commit_ts
+            found.append(beside(varints(stamps.view(np.int64)), varints((stamps >> _PHYSICAL_SHIFT).view(np.int64))))
+            if options.enable_row_checksum:
+                found.append(constant(_NO_CHECKSUM, rows))
+        if options.avro_output_old_row:
+            found += self._before(changes, image)
+        return found
+
+    def _before(self, changes: RowChanges, image: Mapping[int, Sequence[Piece]]) -> list[Piece]:
+        """The record of the old row, in a union with null."""
+        rows = len(changes)
+        if changes.old is None:
+            return [constant(b"\0", rows)]
+        old = image if changes.new is None else self._image(changes, changes.old, self._schemas.order)
+        return [constant(b"\x02", rows), *(piece for place in self._schemas.order for piece in old[place])]
+
+    def _error(self, column: str, commit_ts: int, detail: str) -> EncodeError:
+        where = f"`{self._table.schema}`.`{self._table.name}`" + (f".`{column}`" if column else "")
+        return EncodeError(f"Avro: {where} at commit_ts {commit_ts}: {detail}")
+
+
+def make_encoder(options: ProtocolOptions, ids: SchemaIds | None = None) -> AvroEncoder:
+    """Raises ProtocolConfigError for options that TiCDC refuses, in its words where it has some."""
+    _check(options)
+    return AvroEncoder(options, ids or {})
+
+
+def _check(options: ProtocolOptions) -> None:
+    if options.avro_decimal_handling_mode not in ("precise", "string"):
+        raise ProtocolConfigError('avro-decimal-handling-mode value could only be "string" or "precise"')
+    if options.avro_bigint_unsigned_handling_mode not in ("long", "string"):
+        raise ProtocolConfigError('avro-bigint-unsigned-handling-mode value could only be "long" or "string"')
+    if options.avro_defaults not in ("ticdc", "avro"):
+        raise ProtocolConfigError('avro-defaults value could only be "ticdc" or "avro"')
+    if options.avro_subject_names not in SUBJECT_NAMES:
+        names = ", ".join(SUBJECT_NAMES)
+        raise ProtocolConfigError(f"avro-subject-names is {options.avro_subject_names!r}: there are {names}")
+    if options.large_message_handle_option != "none":
+        raise ProtocolConfigError(
+            f'large-message-handle-option is "{options.large_message_handle_option}": Avro has no such messages'
+        )
+    if options.enable_row_checksum and not (
+        options.enable_tidb_extension
+        and options.avro_decimal_handling_mode == "string"
+        and options.avro_bigint_unsigned_handling_mode == "string"
+    ):
+        raise ProtocolConfigError(
+            "a row checksum in Avro needs enable-tidb-extension, and avro-decimal-handling-mode and "
+            'avro-bigint-unsigned-handling-mode "string"'
+        )
+    try:
+        ZoneInfo(options.time_zone)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ProtocolConfigError(f"time-zone {options.time_zone!r}: {error}") from None

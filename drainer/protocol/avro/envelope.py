@@ -1,0 +1,51 @@
+"""What stands before a record: which schema it was written under."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from drainer.protocol.errors import MessageError
+
+# Confluent's registry numbers schemas; AWS Glue's versions have UUIDs.
+SchemaId = int | UUID
+
+CONFLUENT_HEADER: Final = 5
+GLUE_HEADER: Final = 18
+_ID_MAX: Final = 0x7FFF_FFFF
+_GLUE_LEAD: Final = 3
+_GLUE_COMPRESSIONS: Final = {0: "none", 5: "zlib"}
+
+
+class Envelope(NamedTuple):
+    """`begin`: where the record begins."""
+
+    schema_id: SchemaId
+    begin: int
+
+
+def header_of(schema_id: SchemaId) -> bytes:
+    """5 bytes of Confluent's, 18 of Glue's (not compressed). Raises ValueError for what no registry gives as an id."""
+    if isinstance(schema_id, UUID):
+        return bytes((_GLUE_LEAD, 0)) + schema_id.bytes
+    if not 0 < schema_id <= _ID_MAX:
+        raise ValueError(f"{schema_id} is no id of a schema")
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def read_header(data: bytes) -> Envelope:
+    """Raises MessageError."""
+    if not data:
+        raise MessageError("Avro: no header, the message is empty")
+    if data[0] == 0:
+        if len(data) < CONFLUENT_HEADER:
+            raise MessageError(f"Avro: a header has {CONFLUENT_HEADER} bytes, and the message {len(data)}")
+        return Envelope(int.from_bytes(data[1:CONFLUENT_HEADER], "big"), CONFLUENT_HEADER)
+    if data[0] == _GLUE_LEAD:
+        if len(data) < GLUE_HEADER:
+            raise MessageError(f"Avro: a header of Glue's has {GLUE_HEADER} bytes, and the message {len(data)}")
+        if data[1]:
+            how = _GLUE_COMPRESSIONS.get(data[1], f"code {data[1]}")
+            raise MessageError(f"Avro: compressed by Glue's library ({how}), which is not supported")
+        return Envelope(UUID(bytes=data[2:GLUE_HEADER]), GLUE_HEADER)
+    raise MessageError(f"Avro: no header begins with the byte {data[0]:#04x}")

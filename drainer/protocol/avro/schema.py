@@ -1,0 +1,137 @@
+"""A table's two schemas, as the text that TiCDC registers: members in its order, without spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from drainer.protocol.avro.defaults import default_of
+from drainer.protocol.avro.names import avro_name, record_namespace
+from drainer.protocol.avro.types import AvroType, avro_type
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_text import json_double, json_string
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.table import Column, ColumnFlag, Table
+
+OP = "_tidb_op"
+COMMIT_TS = "_tidb_commit_ts"
+PHYSICAL_TIME = "_tidb_commit_physical_time"
+CHECKSUM = "_tidb_row_level_checksum"
+CORRUPTED = "_tidb_corrupted"
+CHECKSUM_VERSION = "_tidb_checksum_version"
+# The name that newer versions of TiCDC have for it; an extension of ours in every other respect.
+BEFORE = "_ticdc_before"
+
+_OP_FIELD: Final[dict[str, object]] = {"default": "", "name": OP, "type": "string"}
+_TIME_FIELDS: Final[tuple[dict[str, object], ...]] = (
+    {"default": 0, "name": COMMIT_TS, "type": "long"},
+    {"default": 0, "name": PHYSICAL_TIME, "type": "long"},
+)
+_CHECKSUM_FIELDS: Final[tuple[dict[str, object], ...]] = (
+    {"default": "", "name": CHECKSUM, "type": "string"},
+    {"default": False, "name": CORRUPTED, "type": "boolean"},
+    {"default": 0, "name": CHECKSUM_VERSION, "type": "int"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column. `null_first`: of the union of a nullable column; None where it is none."""
+
+    name: str
+    type: AvroType
+    null_first: bool | None
+    document: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchemas:
+    """`order`: places of the value's columns in `table.columns`, in the value's order. `fields`: parallel to
+    `table.columns`. `key`: None, the table has no handle key. `record`: the record's name with its namespace."""
+
+    fields: tuple[Field, ...]
+    order: tuple[int, ...]
+    key: str | None
+    value: str
+    record: str
+
+
+def table_schemas(table: Table, options: ProtocolOptions) -> TableSchemas:
+    """Raises EncodeError where two names are one in Avro, or no name is left."""
+    name, namespace = avro_name(table.name), record_namespace(options.namespace, table.schema)
+    fields = tuple(_field(column, options) for column in table.columns)
+    extra = _extra_fields(options)
+    _check_names(table, [*extra, {"name": BEFORE}] if options.avro_output_old_row else extra)
+    order = tuple(range(len(fields)))
+    if options.enable_row_checksum:
+        order = tuple(sorted(order, key=lambda place: table.columns[place].info.id))
+    documents = [fields[place].document for place in order]
+    value: list[dict[str, object]] = [*documents, *extra]
+    if options.avro_output_old_row:
+        before = {"type": "record", "name": f"{name}_before", "fields": documents}
+        value.append({"default": None, "name": BEFORE, "type": ["null", before]})
+    key = None
+    if table.handle:
+        key = _record(name, namespace, [fields[place].document for place in table.handle])
+    return TableSchemas(fields, order, key, _record(name, namespace, value), f"{namespace}.{name}")
+
+
+def _record(name: str, namespace: str, fields: Sequence[dict[str, object]]) -> str:
+    return compact_json({"type": "record", "name": name, "namespace": namespace, "fields": list(fields)})
+
+
+def _extra_fields(options: ProtocolOptions) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    if options.enable_tidb_extension or options.avro_output_old_row:
+        found.append(_OP_FIELD)
+    if options.enable_tidb_extension:
+        found += _TIME_FIELDS
+        if options.enable_row_checksum:
+            found += _CHECKSUM_FIELDS
+    return found
+
+
+def _field(column: Column, options: ProtocolOptions) -> Field:
+    name, made = avro_name(column.name), avro_type(column.form, options)
+    default = default_of(column.info, column.form, made, options)
+    # Late rows of a column that has become NOT NULL were written when it was not.
+    nullable = bool(column.flags & ColumnFlag.NULLABLE) or not column.form.kind.is_not_null
+    if not nullable:
+        document: dict[str, object] = {"name": name, "type": made.document}
+        if default is not None:
+            document = {"default": default, **document}
+        return Field(name, made, None, document)
+    union = ["null", made.document] if default is None else [made.document, "null"]
+    return Field(name, made, default is None, {"default": default, "name": name, "type": union})
+
+
+def _check_names(table: Table, extra: Sequence[dict[str, object]]) -> None:
+    taken = {str(field["name"]): "a field that messages have besides columns" for field in extra}
+    for column in table.columns:
+        name = avro_name(column.name)
+        if name in taken:
+            raise EncodeError(
+                f"`{table.schema}`.`{table.name}`: the column `{column.name}` is called {name} in Avro, which has only "
+                f"letters, digits and _, and so is {taken[name]}: rename one of them, or use another protocol"
+            )
+        taken[name] = f"the column `{column.name}`"
+
+
+def compact_json(value: object) -> str:
+    """As Go's encoding/json writes it; members in the order they have here."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json_string(name)}:{compact_json(of)}" for name, of in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(compact_json, value)) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return json_double(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return json_string(value)
+    raise AssertionError(f"no JSON: {value!r}")

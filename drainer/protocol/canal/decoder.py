@@ -1,0 +1,106 @@
+"""Canal-JSON to events: TiCDC's, with and without its extension, and Canal's own, which may have several rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from drainer.protocol.canal.encoder import WATERMARK
+from drainer.protocol.compression import decompress
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
+from drainer.protocol.json_read import Reader, double, parse, whole_number
+from drainer.protocol.options import ProtocolOptions
+
+_CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
+
+
+@dataclass(frozen=True, slots=True)
+class CanalDecoder:
+    """Keeps nothing between messages."""
+
+    options: ProtocolOptions
+
+    def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
+        """Without the extension every commit_ts is 0, as the message does not say it."""
+        if value is not None:
+            value = decompress(value, self.options.large_message_handle_compression)
+        message = parse(value, "Canal-JSON message")
+        extension = message.child("_tidb")
+        kind = message.text("type")
+        if message.boolean("isDdl"):
+            return [_ddl(message, extension, kind)]
+        if kind == WATERMARK:
+            return [ResolvedEvent(message.needed("_tidb").integer("watermarkTs"))]
+        if kind not in _CHANGES:
+            raise MessageError(f"{message.where}: type {kind!r} is none of {', '.join(_CHANGES)}, {WATERMARK}")
+        return [*_rows(message, extension, _CHANGES[kind])]
+
+
+def make_decoder(options: ProtocolOptions) -> CanalDecoder:
+    return CanalDecoder(options)
+
+
+def _ddl(message: Reader, extension: Reader | None, kind: str) -> DdlEvent:
+    commit_ts = 0 if extension is None else extension.integer("commitTs", 0)
+    return DdlEvent(
+        commit_ts, message.text("database"), message.text("table"), message.text("sql"), extra={"type": kind}
+    )
+
+
+def _rows(message: Reader, extension: Reader | None, change: Change) -> list[RowEvent]:
+    data, old = message.objects("data"), message.objects("old")
+    if not data:
+        message.wrong("data", "an array of at least one row")
+    if change is Change.UPDATE and len(old) != len(data):
+        raise MessageError(f"{message.where}: an update with {len(data)} new rows and {len(old)} old ones")
+    types = _types(message)
+    found = []
+    for n, row in enumerate(data):
+        image = _image(row, types)
+        found.append(
+            RowEvent(
+                change,
+                0 if extension is None else extension.integer("commitTs", 0),
+                message.text("database"),
+                message.text("table"),
+                old=image if change is Change.DELETE else _image(old[n], types) if change is Change.UPDATE else None,
+                new=None if change is Change.DELETE else image,
+                handle_only=extension is not None and extension.boolean("onlyHandleKey", False),
+                claim="" if extension is None else extension.text("claimCheckLocation", ""),
+            )
+        )
+    return found
+
+
+def _types(message: Reader) -> Mapping[str, str]:
+    types = message.child("mysqlType")
+    return {} if types is None else {name: types.text(name) for name in types.document}
+
+
+def _image(row: Reader, types: Mapping[str, str]) -> Image:
+    return {name: ColumnValue(_value(row, name, types), type_name=types[name]) for name in row.document}
+
+
+def _value(row: Reader, name: str, types: Mapping[str, str]) -> Value:
+    if name not in types:
+        raise MessageError(f"{row.where}: {name} is not in mysqlType")
+    if row.document[name] is None:
+        return None
+    text = row.text(name)
+    try:
+        return _reader_of(types[name])(text)
+    except ValueError:
+        row.wrong(name, f"a value of type {types[name]}")
+
+
+def _reader_of(mysql_type: str) -> Callable[[str], Value]:
+    """By the first word: `int(10) unsigned`, `varbinary`, `enum('a','b')`."""
+    name = mysql_type.partition("(")[0].partition(" ")[0].lower()
+    if "blob" in name or "binary" in name:
+        return lambda text: text.encode("iso-8859-1")
+    if name in _INTEGERS:
+        return whole_number
+    return double if name in ("float", "double") else str

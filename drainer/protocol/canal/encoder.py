@@ -1,0 +1,112 @@
+"""Canal-JSON: the messages that are not rows, and one encoder for each table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from binlog.tidb.job import ActionType
+
+from drainer.protocol.canal.table_encoder import CanalTable
+from drainer.protocol.compression import compress
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.errors import ProtocolConfigError
+from drainer.protocol.json_text import json_string
+from drainer.protocol.one_row import Tables, frame_rows, physical_ms, zone_of
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.table import Table
+
+WATERMARK: Final = "TIDB_WATERMARK"
+
+_KINDS: Final = {
+    "CREATE": (ActionType.CREATE_TABLE,),
+    "RENAME": (ActionType.RENAME_TABLE, ActionType.RENAME_TABLES),
+    "CINDEX": (ActionType.ADD_INDEX, ActionType.ADD_FOREIGN_KEY, ActionType.ADD_PRIMARY_KEY),
+    "DINDEX": (ActionType.DROP_INDEX, ActionType.DROP_FOREIGN_KEY, ActionType.DROP_PRIMARY_KEY),
+    "ERASE": (ActionType.DROP_TABLE,),
+    "TRUNCATE": (ActionType.TRUNCATE_TABLE,),
+    "ALTER": (
+        ActionType.ADD_COLUMN,
+        ActionType.DROP_COLUMN,
+        ActionType.MODIFY_COLUMN,
+        ActionType.REBASE_AUTO_ID,
+        ActionType.SET_DEFAULT_VALUE,
+        ActionType.MODIFY_TABLE_COMMENT,
+        ActionType.RENAME_INDEX,
+        ActionType.ADD_TABLE_PARTITION,
+        ActionType.DROP_TABLE_PARTITION,
+        ActionType.MODIFY_TABLE_CHARSET_AND_COLLATE,
+        ActionType.TRUNCATE_TABLE_PARTITION,
+        ActionType.ALTER_INDEX_VISIBILITY,
+        ActionType.MULTI_SCHEMA_CHANGE,
+        ActionType.REORGANIZE_PARTITION,
+        ActionType.ALTER_TABLE_PARTITIONING,
+        ActionType.REMOVE_PARTITIONING,
+        ActionType.ADD_COLUMNS,
+        ActionType.DROP_COLUMNS,
+    ),
+}
+_TYPES: Final = {int(action): name for name, actions in _KINDS.items() for action in actions}
+
+
+def ddl_type(type_code: int) -> str:
+    """The event type of a job: `QUERY` for every kind that Canal has no name for."""
+    return _TYPES.get(type_code, "QUERY")
+
+
+@dataclass(frozen=True)
+class CanalEncoder:
+    """DDLs go to the first partition of their topic alone, so that a reader of several partitions applies them once."""
+
+    options: ProtocolOptions
+    name: str = "canal-json"
+    ddl_scope: DdlScope = DdlScope.FIRST_PARTITION
+    _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
+
+    def table(self, table: Table) -> TableEncoder:
+        return self._tables.get(table.key) or self._tables.keep(table, CanalTable(table, self.options))
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame_rows(rows)
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        head = self._head(ddl.schema, ddl.table, "true", ddl_type(ddl.type_code), ddl.commit_ts, ddl.query)
+        return [self._message(head, f'"commitTs":{ddl.commit_ts}', ddl.commit_ts)]
+
+    def resolved(self, commit_ts: int) -> list[Message]:
+        """None without the extension, which alone says which timestamp it is."""
+        if not self.options.enable_tidb_extension:
+            return []
+        head = self._head("", "", "false", WATERMARK, commit_ts, "")
+        return [self._message(head, f'"watermarkTs":{commit_ts}', commit_ts)]
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
+
+    def _head(self, schema: str, table: str, is_ddl: str, kind: str, commit_ts: int, query: str) -> str:
+        at = physical_ms(commit_ts)
+        return (
+            f'{{"id":0,"database":{json_string(schema)},"table":{json_string(table)},"pkNames":null,"isDdl":{is_ddl},'
+            f'"type":"{kind}","es":{at},"ts":{at},"sql":{json_string(query)},"sqlType":null,"mysqlType":null,'
+            f'"data":null,"old":null'
+        )
+
+    def _message(self, head: str, extension: str, commit_ts: int) -> Message:
+        tail = f',"_tidb":{{{extension}}}}}' if self.options.enable_tidb_extension else "}"
+        value = compress((head + tail).encode(), self.options.large_message_handle_compression)
+        return Message(None, value, 0, commit_ts)
+
+
+def make_encoder(options: ProtocolOptions) -> CanalEncoder:
+    """Raises ProtocolConfigError for options that Canal-JSON does not have, or that contradict one another."""
+    if options.large_message_handle_option != "none" and not options.enable_tidb_extension:
+        raise ProtocolConfigError(
+            f"large-message-handle-option = {options.large_message_handle_option!r} needs enable-tidb-extension with "
+            f"canal-json: the extension says that a message holds handle keys alone"
+        )
+    zone_of(options)
+    return CanalEncoder(options)

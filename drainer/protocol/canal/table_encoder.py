@@ -1,0 +1,165 @@
+"""Rows of one version of a table as Canal-JSON. What does not change from row to row is written when it is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.batch.work import Kind
+from drainer.changes.texts import as_string
+from drainer.protocol.canal.java_types import java_type, promotion_of
+from drainer.protocol.canal.values import value_of
+from drainer.protocol.compression import compress
+from drainer.protocol.encoder import EncodedRow
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, or_null
+from drainer.protocol.json_text import json_string
+from drainer.protocol.mysql_type import basic_type, full_type
+from drainer.protocol.one_row import encoded_rows, zone_of
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import ColumnFlag, Table
+
+Parts = list[str | Slot]
+
+# What comes before the values in `Rows.build`.
+_TIME, _COMMIT, _CLAIM, _OLD = Slot(0), Slot(1), Slot(2), Slot(3)
+_FIRST_VALUE: Final = 4
+
+
+class CanalTable:
+    """Documents are compiled once for each kind of change, with all columns or with the handle key's alone."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._extended = options.enable_tidb_extension
+        self._updated_only = options.only_output_updated_columns or options.content_compatible
+        self._short_deletes = options.delete_only_output_handle_key_columns
+        self._compression = options.large_message_handle_compression
+        zone = zone_of(options)
+        columns = table.columns
+        self._values = [value_of(column.form, zone) for column in columns]
+        self._promotions = [promotion_of(column.form.kind) for column in columns]
+        self._names = [json_string(column.name) for column in columns]
+        described = full_type if options.content_compatible else basic_type
+        self._types = [json_string(described(column.form.kind)) for column in columns]
+        self._all = tuple(range(len(columns)))
+        self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        places = self._all
+        if changes.kind is Kind.DELETE and self._short_deletes:
+            places = self._handle(changes)
+        return self._encode(changes, places, "", None)
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        if not self._extended:
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}`: Canal-JSON says that a message has handle keys alone in "
+                f"its extension: set enable-tidb-extension"
+            )
+        mark = "handle" if claims is None else "claim"
+        return self._encode(changes, self._handle(changes), mark, claims)
+
+    def _handle(self, changes: RowChanges) -> tuple[int, ...]:
+        if not self._table.handle:
+            commit = int(changes.commit_ts[0]) if len(changes) else 0
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
+                f"commit_ts {commit} cannot be sent with handle key columns alone"
+            )
+        return self._table.handle
+
+    def _encode(
+        self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
+    ) -> list[EncodedRow]:
+        if not len(changes):
+            return []
+        image = changes.image
+        values = fragments_of(changes, image, self._values, places)
+        types = [promoted(image[place]) for place in places if (promoted := self._promotions[place])]
+        columns = [
+            numbers(changes.commit_ts >> np.uint64(18)),
+            numbers(changes.commit_ts),
+            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
+            self._old(changes, places, values),
+            *values,
+            *types,
+        ]
+        messages = self._document(changes.kind, places, mark).build(columns)
+        if self._compression != "none":
+            messages = [compress(message, self._compression) for message in messages]
+        return encoded_rows(None, messages, changes.commit_ts)
+
+    def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> Any:
+        """What stands between the braces."""
+        if changes.kind is not Kind.UPDATE:
+            return pa.array([], pa.binary())
+        assert changes.old is not None
+        old = fragments_of(changes, changes.old, self._values, places)
+        names = [f"{self._names[place]}:" for place in places]
+        if not self._updated_only:
+            return Rows(joined([[name, Slot(n, quoted=True)] for n, name in enumerate(names)])).join(old)
+        found = [_where_changed(name, *pair) for name, *pair in zip(names, old, values, strict=True)]
+        # Behind the first comma. Arrow's binary_slice fails on arrays with empty values.
+        return pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())
+
+    def _document(self, kind: Kind, places: tuple[int, ...], mark: str) -> Rows:
+        found = self._documents.get((kind, places, mark))
+        if found is None:
+            found = self._documents[kind, places, mark] = Rows(self._parts(kind, places, mark))
+        return found
+
+    def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
+        table, names, columns = self._table, self._names, self._table.columns
+        keys = [name for name, column in zip(names, columns, strict=True) if column.flags & ColumnFlag.PRIMARY_KEY]
+        head = (
+            f'{{"id":0,"database":{json_string(table.schema)},"table":{json_string(table.name)},'
+            f'"pkNames":[{",".join(keys)}],"isDdl":false,"type":"{kind.name}","es":'
+        )
+        promoted = [place for place in places if self._promotions[place]]
+        at_type = {place: Slot(_FIRST_VALUE + len(places) + n) for n, place in enumerate(promoted)}
+        sql_types: list[Parts] = [
+            [f"{names[place]}:", at_type.get(place, str(java_type(columns[place].form.kind)))] for place in places
+        ]
+        mysql_types = ",".join(f"{names[place]}:{self._types[place]}" for place in places)
+        data: list[Parts] = [
+            [f"{names[place]}:", Slot(_FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
+        ]
+        old: Parts = ["[{", _OLD, "}]"] if kind is Kind.UPDATE else ["null"]
+        return [
+            head,
+            _TIME,
+            ',"ts":',
+            _TIME,
+            ',"sql":"","sqlType":{',
+            *joined(sql_types),
+            f'}},"mysqlType":{{{mysql_types}}},"old":',
+            *old,
+            ',"data":[{',
+            *joined(data),
+            "}]",
+            *self._extension(mark),
+            "}",
+        ]
+
+    def _extension(self, mark: str) -> Parts:
+        if not self._extended:
+            return []
+        marks: Parts = []
+        if mark == "handle":
+            marks = [',"onlyHandleKey":true']
+        elif mark == "claim":
+            marks = [',"claimCheckLocation":', _CLAIM]
+        return [',"_tidb":{"commitTs":', _COMMIT, *marks, "}"]
+
+
+def _where_changed(name: str, old: Any, new: Any) -> Any:
+    """A comma, the name and the old value; nothing where it is the new one's text."""
+    same = pc.or_(pc.fill_null(pc.equal(old, new), False), pc.and_(old.is_null(), new.is_null()))
+    member = pc.binary_join_element_wise(f",{name}".encode(), or_null(old, quoted=True), b"")
+    return pc.if_else(same, b"", member)

@@ -1,0 +1,20 @@
+"""Values of Canal-JSON: each a string or null."""
+
+from __future__ import annotations
+
+from datetime import tzinfo
+
+from drainer.protocol.json_fragments import Fragment, latin1_text, plain_double, text, utf8_text
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+
+def value_of(form: Form, zone: tzinfo) -> Fragment:
+    """ENUM, SET and BIT as numbers; the bytes of binary strings as the characters of ISO 8859-1."""
+    if form.family is Family.FLOAT:
+        return plain_double(form)
+    if form.family is Family.TEXT:
+        return utf8_text
+    if form.family is Family.BYTES:
+        return latin1_text
+    return text(form, zone)

@@ -1,0 +1,145 @@
+"""Columns of carriers (row/carrier.py) as columns of JSON: what stands in a document for each value, without quotes.
+
+A fragment is compiled once for a column. It takes an Arrow array of carriers and gives a `binary` array of the same
+length, NULL for NULL. It raises DecodeError for what no column of that type holds; which row it was is found by whoever
+calls it (json_rows.py).
+"""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Callable
+from datetime import UTC, tzinfo
+from math import isfinite
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+from binlog.tidb.json import plain_notation, shortest_digits
+from binlog.tidb.types import Tp
+
+from drainer.changes.texts import as_binary, as_string, data_of
+from drainer.changes.texts import text_of as column_text
+from drainer.protocol.column_text import text_of
+from drainer.protocol.json_text import json_string
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import float_text
+
+Fragment = Callable[[Any], Any]
+
+# What JSON text escapes, of bytes below 128; U+2028 and U+2029 begin with the other.
+_ESCAPED: Final = bytes(range(32)) + b'"\\<>&'
+_SEPARATORS: Final = b"\xe2\x80"
+_ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
+
+
+def each(text: Callable[[Any], bytes]) -> Fragment:
+    """One call for each value."""
+
+    def run(array: Any) -> Any:
+        return pa.array([None if value is None else text(value) for value in array.to_pylist()], pa.binary())
+
+    return run
+
+
+def distinct(text: Callable[[Any], bytes]) -> Fragment:
+    """One call for each different value of a batch."""
+    of_values = each(text)
+
+    def run(array: Any) -> Any:
+        encoded = array.dictionary_encode()
+        return of_values(encoded.dictionary).take(encoded.indices)
+
+    return run
+
+
+def utf8_text(array: Any) -> Any:
+    """Of a TEXT column, whose bytes must be UTF-8."""
+    try:
+        strings = array.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise DecodeError("text", offset=0, detail="not UTF-8") from None
+    return escaped(strings)
+
+
+def escaped(strings: Any) -> Any:
+    """Of strings that are UTF-8. Most have nothing to escape, which one look at all their bytes tells."""
+    data = data_of(strings).tobytes()
+    if len(data.translate(None, _ESCAPED)) == len(data) and _SEPARATORS not in data:
+        return as_binary(strings)
+    marked = pc.fill_null(pc.match_substring_regex(strings, _ESCAPED_REGEX), False)
+    quoted = [json_string(text)[1:-1] for text in strings.filter(marked).to_pylist()]
+    return as_binary(pc.replace_with_mask(strings, marked, pa.array(quoted, pa.string())))
+
+
+def base64(array: Any) -> Any:
+    """Of a BYTES column: the standard alphabet, with padding."""
+    return each(lambda value: b2a_base64(value, newline=False))(array)
+
+
+def latin1_text(array: Any) -> Any:
+    """Of a BYTES column: each byte is the character of ISO 8859-1 with its number."""
+    data = data_of(array).tobytes()
+    if data.isascii():
+        return escaped(as_string(array))
+    return each(lambda value: json_string(value.decode("iso-8859-1"))[1:-1].encode())(array)
+
+
+def plain_double(form: Form) -> Fragment:
+    """Of a FLOAT or DOUBLE: the shortest digits, never with an exponent (Go's format 'f')."""
+    return _double(form, lambda shown, _: _plain(shown))
+
+
+def short_double(form: Form) -> Fragment:
+    """The same with an exponent below 1e-6 and from 1e21, as Go's encoding/json writes it."""
+    return _double(form, _short)
+
+
+def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
+    single = form.kind.tp is Tp.FLOAT
+
+    def slowly(value: float) -> bytes:
+        return shape(float_text(value) if single else repr(_finite(value)), abs(value)).encode()
+
+    def run(array: Any) -> Any:
+        """Arrow writes the shortest digits too; only what it writes with an exponent, or as no number, differs."""
+        shown = (array.cast(pa.float32(), safe=False) if single else array).cast(pa.string())
+        data = data_of(shown).tobytes()
+        if b"e" in data or b"n" in data:
+            return each(slowly)(array)
+        return as_binary(shown)
+
+    return run
+
+
+def _finite(value: float) -> float:
+    if not isfinite(value):
+        raise DecodeError("double", offset=0, detail=f"{value} is no column value")
+    return value
+
+
+def _plain(shown: str) -> str:
+    sign, size = ("-", shown[1:]) if shown[0] == "-" else ("", shown)
+    digits, exponent = shortest_digits(size)
+    return f"{sign}0" if digits == "0" else sign + plain_notation(digits, exponent)
+
+
+def _short(shown: str, size: float) -> str:
+    if size == 0 or 1e-6 <= size < 1e21:
+        return _plain(shown)
+    digits, exponent = shortest_digits(shown.lstrip("-"))
+    tail = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{'-' if shown[0] == '-' else ''}{digits[0]}{tail}e{exponent - 1:+d}"
+
+
+def text(form: Form, zone: tzinfo) -> Fragment:
+    """Dates, times, decimals and whole numbers, ENUMs, SETs and BITs as numbers; a TIMESTAMP in `zone`; JSON's text."""
+    if form.family is Family.JSON:
+        show = text_of(form, zone)
+        return each(lambda value: json_string(show(value))[1:-1].encode())
+    if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
+        shift = text_of(form, zone)
+        return distinct(lambda value: shift(value).encode())
+    return lambda array: column_text(form, array)

@@ -1,0 +1,131 @@
+"""Reading messages that are JSON documents: every error names the member that is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from math import isfinite
+from typing import Final, NoReturn
+
+from drainer.protocol.errors import MessageError
+
+UINT64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+_WHOLE: Final = re.compile(r"-?[0-9]{1,20}")
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+
+
+def whole_number(text: str) -> int:
+    """ValueError for anything but ASCII digits, at most 20, with a sign."""
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(text)
+    return int(text)
+
+
+def double(text: str) -> float:
+    """ValueError for anything but a finite decimal number."""
+    value = float(text) if _NUMBER.fullmatch(text) else float("nan")
+    if not isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def parse(value: bytes | None, what: str) -> Reader:
+    """`what`: the message, for errors. Raises MessageError for anything but one JSON object."""
+    if value is None:
+        raise MessageError(f"{what}: no value")
+    try:
+        document = json.loads(value.decode(), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise MessageError(f"{what}: not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise MessageError(f"{what}: no JSON at character {error.pos}: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"{what}: {error}") from None
+    if not isinstance(document, dict):
+        raise MessageError(f"{what}: a JSON {type(document).__name__} where an object is expected")
+    return Reader(document, what)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON number")
+
+
+class Reader:
+    """One object of a document. All methods raise MessageError naming the member."""
+
+    def __init__(self, document: dict[str, object], where: str) -> None:
+        self.document = document
+        self.where = where
+
+    def wrong(self, name: str, expected: str) -> NoReturn:
+        """A member that is there as something else, or not at all."""
+        if name not in self.document:
+            raise MessageError(f"{self.where}: no member {name!r}, {expected} is expected")
+        found = repr(self.document[name])
+        shown = found if len(found) <= 80 else found[:77] + "..."
+        raise MessageError(f"{self.where}: {name} is {shown}, {expected} is expected")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """`default`: where it is absent or null; None: it must be there."""
+        found = self.document.get(name)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, str):
+            self.wrong(name, "a string")
+        return found
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        """0 to 2^64-1; `default` as in `text`."""
+        found = self.document.get(name)
+        if found is None and default is not None:
+            return default
+        if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= UINT64_MAX:
+            self.wrong(name, "a number from 0 to 2^64-1")
+        return found
+
+    def boolean(self, name: str, default: bool | None = None) -> bool:
+        found = self.document.get(name)
+        if found is None and default is not None:
+            return default
+        if not isinstance(found, bool):
+            self.wrong(name, "true or false")
+        return found
+
+    def child(self, name: str) -> Reader | None:
+        """None: absent or null."""
+        found = self.document.get(name)
+        if found is None:
+            return None
+        if not isinstance(found, dict):
+            self.wrong(name, "an object")
+        return Reader(found, f"{self.where}.{name}")
+
+    def needed(self, name: str) -> Reader:
+        """A child that must be there."""
+        found = self.child(name)
+        if found is None:
+            self.wrong(name, "an object")
+        return found
+
+    def objects(self, name: str) -> list[Reader]:
+        """The objects of an array; empty where it is absent or null."""
+        found = self.document.get(name)
+        if found is None:
+            return []
+        if not isinstance(found, list):
+            self.wrong(name, "an array of objects")
+        readers = []
+        for n, item in enumerate(found):
+            if not isinstance(item, dict):
+                raise MessageError(f"{self.where}.{name}[{n}]: not an object")
+            readers.append(Reader(item, f"{self.where}.{name}[{n}]"))
+        return readers
+
+    def texts(self, name: str) -> list[str]:
+        """The strings of an array; empty where it is absent or null."""
+        found = self.document.get(name)
+        if found is None:
+            return []
+        if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+            self.wrong(name, "an array of strings")
+        return found

@@ -1,0 +1,129 @@
+"""Rows of JSON from constants and columns: what does not change in a table's messages is written once.
+
+rows = Rows(['{"a":', Slot(0), ',"b":', Slot(1, quoted=True), "}"])
+rows.build([numbers, texts])      → [b'{"a":1,"b":"x"}', b'{"a":2,"b":null}']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+
+from drainer.changes.decode import Columns
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_fragments import Fragment
+from drainer.protocol.row_changes import RowChanges
+
+# Rows are joined this many bytes at a time: an Arrow array of bytes ends at 2 GiB.
+JOINED_BYTES_MAX: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of a column among those that `Rows.join` is given. `quoted`: its values stand between quotes."""
+
+    at: int
+    quoted: bool = False
+
+
+Parts = Sequence[str | Slot]
+
+
+class Rows:
+    """One document's constant parts and slots, compiled. There is at least one slot."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = [part if isinstance(part, Slot) else part.encode() for part in parts]
+        self._constant = sum(len(part) for part in self._parts if isinstance(part, bytes))
+
+    def build(self, columns: Sequence[Any]) -> list[bytes]:
+        """One document for each row. `columns`: `binary` arrays of one length; NULL is written as null."""
+        count = max(len(column) for column in columns)
+        size = sum(column.nbytes for column in columns) + count * self._constant
+        if size <= JOINED_BYTES_MAX or count < 2:
+            found: list[bytes] = self.join(columns).to_pylist()
+            return found
+        half = count // 2
+        return [
+            *self.build([column[:half] if len(column) else column for column in columns]),
+            *self.build([column[half:] if len(column) else column for column in columns]),
+        ]
+
+    def join(self, columns: Sequence[Any]) -> Any:
+        """The same as one `binary` array."""
+        pieces: list[Any] = []
+        for part in self._parts:
+            if isinstance(part, bytes):
+                _add(pieces, part)
+            elif columns[part.at].null_count:
+                pieces.append(or_null(columns[part.at], quoted=part.quoted))
+            elif part.quoted:
+                _add(pieces, b'"')
+                pieces.append(columns[part.at])
+                pieces.append(b'"')
+            else:
+                pieces.append(columns[part.at])
+        return pc.binary_join_element_wise(*pieces, b"")
+
+
+def _add(pieces: list[Any], constant: bytes) -> None:
+    if pieces and isinstance(pieces[-1], bytes):
+        pieces[-1] += constant
+    else:
+        pieces.append(constant)
+
+
+def or_null(column: Any, *, quoted: bool) -> Any:
+    """Whole JSON values: without quotes `column`, with them, and `null` for NULL."""
+    whole = pc.binary_join_element_wise(b'"', column, b'"', b"") if quoted else column
+    return pc.fill_null(whole, b"null")
+
+
+def joined(parts: Sequence[Parts]) -> list[str | Slot]:
+    """With commas between."""
+    found: list[str | Slot] = []
+    for part in parts:
+        if found:
+            found.append(",")
+        found.extend(part)
+    return found
+
+
+def numbers(values: Any) -> Any:
+    """Of a numpy array of whole numbers, as text."""
+    return pa.array(values).cast(pa.string()).cast(pa.binary())
+
+
+def constant(text: bytes, count: int) -> Any:
+    """The same text for every row."""
+    return pa.repeat(pa.scalar(text, pa.binary()), count)
+
+
+def fragments_of(
+    changes: RowChanges, image: Columns, fragments: Sequence[Fragment], places: Sequence[int]
+) -> list[Any]:
+    """Of the columns at `places`, in that order. Raises EncodeError naming table, column and commit_ts."""
+    return [_column(changes, image[place], fragments[place], place) for place in places]
+
+
+def _column(changes: RowChanges, array: Any, fragment: Fragment, place: int) -> Any:
+    try:
+        return fragment(array)
+    except DecodeError as error:
+        raise EncodeError(_where(changes, array, fragment, place, error)) from error
+
+
+def _where(changes: RowChanges, array: Any, fragment: Fragment, place: int, error: DecodeError) -> str:
+    table = changes.table
+    name = f"`{table.schema}`.`{table.name}`.`{table.columns[place].name}`"
+    for row in range(len(array)):
+        try:
+            fragment(array.slice(row, 1))
+        except DecodeError as found:
+            return f"column {name} of the change with commit_ts {int(changes.commit_ts[row])}: {found}"
+    return f"column {name}: {error}"

@@ -1,0 +1,112 @@
+"""Reads messages of Open Protocol: of TiCDC's both producers (tiflow, pingcap/ticdc), of older ones, and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from drainer.protocol.compression import decompress
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import (
+    AdminEvent,
+    Change,
+    ColumnValue,
+    DdlEvent,
+    Event,
+    ResolvedEvent,
+    RowEvent,
+)
+from drainer.protocol.open.column_reading import image
+from drainer.protocol.open.encoder import ADMIN, DDL, RESOLVED, ROW
+from drainer.protocol.open.framing import unframe
+from drainer.protocol.open.json_document import Document, boolean, integer, parse, text
+from drainer.protocol.options import ProtocolOptions
+
+_IMAGES: Final = ("u", "p", "d")
+
+
+class OpenDecoder:
+    """See drainer.protocol.encoder.Decoder. Of the options those of compression and old values count: an event with
+    new values alone is an insert, or, where updates may come without old values, an UPSERT."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._options = options
+        whole = options.output_old_value and not options.only_output_updated_columns
+        self._alone = Change.INSERT if whole else Change.UPSERT
+        self._readers: Mapping[int, Callable[[Document, bytes], Event | None]] = {
+            ROW: self._row,
+            DDL: self._ddl,
+            RESOLVED: _resolved,
+            ADMIN: _admin,
+        }
+
+    def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
+        found = []
+        for number, (its_key, its_value) in enumerate(unframe(key, value)):
+            try:
+                event = self._event(its_key, its_value)
+            except MessageError as error:
+                raise MessageError(f"open-protocol, event {number} of the message: {error}") from None
+            if event is not None:
+                found.append(event)
+        return found
+
+    def _event(self, key: bytes, value: bytes) -> Event | None:
+        head = parse(key, "key")
+        kind = integer(head, "t", "key")
+        if kind not in self._readers:
+            raise MessageError(f"key: an event of type {kind} is not known")
+        return self._readers[kind](head, value)
+
+    def _body(self, value: bytes) -> Document:
+        return parse(decompress(value, self._options.large_message_handle_compression), "value")
+
+    def _row(self, key: Document, value: bytes) -> RowEvent | None:
+        """None: everything was filtered out of it."""
+        found: dict[str, dict[str, ColumnValue]] = {}
+        for name, given in self._body(value).items():
+            if name in _IMAGES and given is not None:
+                found[name] = image(given, name, base64_text=self._options.open_varchar_base64)
+        new, old, deleted = found.get("u"), found.get("p"), found.get("d")
+        if not new and not old and not deleted:
+            return None
+        if bool(new) == bool(deleted) or (old and not new):
+            raise MessageError(f"value: a row has {' and '.join(found)}, not u, u and p, or d")
+        change = Change.DELETE if deleted else self._alone if old is None else Change.UPDATE
+        claim = text(key, "ccl", "key", default="")
+        return RowEvent(
+            change=change,
+            commit_ts=integer(key, "ts", "key"),
+            schema=text(key, "scm", "key", default=""),
+            table=text(key, "tbl", "key", default=""),
+            old=deleted if deleted else old,
+            new=new,
+            row_id=integer(key, "rid", "key", signed=True, default=0),
+            partition_id=integer(key, "ptn", "key", signed=True, default=0),
+            handle_only=boolean(key, "ohk", "key") or bool(claim),
+            claim=claim,
+        )
+
+    def _ddl(self, key: Document, value: bytes) -> DdlEvent:
+        body = self._body(value)
+        return DdlEvent(
+            commit_ts=integer(key, "ts", "key"),
+            schema=text(key, "scm", "key", default=""),
+            table=text(key, "tbl", "key", default=""),
+            query=text(body, "q", "value"),
+            type_code=integer(body, "t", "value"),
+        )
+
+
+def _resolved(key: Document, value: bytes) -> ResolvedEvent:
+    if value:
+        raise MessageError(f"value: a resolved event has none, this one has {len(value)} bytes")
+    return ResolvedEvent(integer(key, "ts", "key"))
+
+
+def _admin(key: Document, value: bytes) -> AdminEvent:
+    return AdminEvent(integer(parse(value, "value"), "partition", "value"), integer(key, "ts", "key", default=0))
+
+
+def make_decoder(options: ProtocolOptions) -> OpenDecoder:
+    return OpenDecoder(options)

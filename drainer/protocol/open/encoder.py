@@ -1,0 +1,76 @@
+"""Open Protocol with its options: what is made of rows, DDLs and timestamps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from drainer.protocol.compression import compress
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_text import json_string
+from drainer.protocol.open.framing import frame, single
+from drainer.protocol.open.table_encoder import OpenTableEncoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.table import Table
+
+# Versions of tables that stay compiled.
+TABLES_MAX: Final = 1000
+ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
+
+
+class OpenEncoder:
+    """See drainer.protocol.encoder.Encoder."""
+
+    name: Final = "open-protocol"
+    ddl_scope: Final = DdlScope.ALL_PARTITIONS
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._options = options
+        self._tables: dict[tuple[int, int, int, str], OpenTableEncoder] = {}
+
+    def __reduce__(self) -> tuple[type[OpenEncoder], tuple[ProtocolOptions]]:
+        return OpenEncoder, (self._options,)
+
+    def table(self, table: Table) -> OpenTableEncoder:
+        found = self._tables.get(table.key)
+        if found is None:
+            if len(self._tables) >= TABLES_MAX:
+                self._tables.clear()
+            found = self._tables[table.key] = OpenTableEncoder(table, self._options)
+        return found
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        """Raises EncodeError where the query's text is not Unicode."""
+        names = "".join(
+            f',"{member}":{json_string(name)}' for member, name in (("scm", ddl.schema), ("tbl", ddl.table)) if name
+        )
+        try:
+            key = f'{{"ts":{ddl.commit_ts}{names},"t":{DDL}}}'.encode()
+            value = f'{{"q":{json_string(ddl.query)},"t":{ddl.type_code}}}'.encode()
+        except UnicodeEncodeError as error:
+            raise EncodeError(
+                f"open-protocol: the DDL of `{ddl.schema}`.`{ddl.table}` at commit_ts {ddl.commit_ts} is not UTF-8 at "
+                f"character {error.start}"
+            ) from None
+        return [single(key, compress(value, self._options.large_message_handle_compression), ddl.commit_ts)]
+
+    def resolved(self, commit_ts: int) -> list[Message]:
+        return [single(f'{{"ts":{commit_ts},"t":{RESOLVED}}}'.encode(), b"", commit_ts)]
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        """Ours: seed 003 describes the event and gives it no number."""
+        key, value = f'{{"ts":{commit_ts},"t":{ADMIN}}}', f'{{"partition":{partitions}}}'
+        return [single(key.encode(), value.encode(), commit_ts)]
+
+
+def make_encoder(options: ProtocolOptions) -> OpenEncoder:
+    """Raises ProtocolConfigError for a time zone that is not known."""
+    assert options.zone
+    return OpenEncoder(options)

@@ -1,0 +1,65 @@
+"""How events lie in a message: in the key the version and each event's key, in the value each event's value, all behind
+their lengths of eight bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from drainer.protocol.encoder import RECORD_OVERHEAD, EncodedRow, Message
+from drainer.protocol.errors import MessageError
+
+VERSION: Final = (1).to_bytes(8, "big")
+# What a row takes in a message beside its own bytes, and what a message of one row takes beside the row.
+ROW_OVERHEAD: Final = 16
+SINGLE_OVERHEAD: Final = RECORD_OVERHEAD + len(VERSION) + ROW_OVERHEAD
+_length = struct.Struct(">Q").pack
+
+
+def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator[Message]:
+    """Messages of at most `max_rows` rows, and of at most `max_bytes` unless a row alone is longer."""
+    keys, values, size, commit_ts = [VERSION], list[bytes](), 0, 0
+    for row in rows:
+        key, value = row.key or b"", row.value or b""
+        added = len(key) + len(value) + ROW_OVERHEAD
+        if values and (len(values) >= 2 * max_rows or size + added > max_bytes):
+            yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
+            keys, values = [VERSION], []
+        if not values:
+            size = RECORD_OVERHEAD + len(VERSION)
+        keys += (_length(len(key)), key)
+        values += (_length(len(value)), value)
+        size += added
+        commit_ts = row.commit_ts
+    if values:
+        yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
+
+
+def single(key: bytes, value: bytes, commit_ts: int) -> Message:
+    """A message of one event that is no row."""
+    return Message(VERSION + _length(len(key)) + key, _length(len(value)) + value, 0, commit_ts)
+
+
+def unframe(key: bytes | None, value: bytes | None) -> list[tuple[bytes, bytes]]:
+    """Key and value of each event. Raises MessageError where the bytes are not framed so, or do not pair."""
+    key = key or b""
+    if key[:8] != VERSION:
+        raise MessageError(f"open-protocol: the key begins with {key[:8].hex() or 'nothing'}, version 1 is known")
+    keys, values = _parts(key, 8, "key"), _parts(value or b"", 0, "value")
+    if len(keys) != len(values):
+        raise MessageError(f"open-protocol: {len(keys)} keys and {len(values)} values in one message")
+    return list(zip(keys, values, strict=True))
+
+
+def _parts(data: bytes, at: int, what: str) -> list[bytes]:
+    parts: list[bytes] = []
+    while at < len(data):
+        begin = at + 8
+        end = begin + int.from_bytes(data[at:begin], "big")
+        if end > len(data) or begin > len(data):
+            raise MessageError(f"open-protocol: the {what} ends within event {len(parts)}, which begins at byte {at}")
+        parts.append(data[begin:end])
+        at = end
+    return parts

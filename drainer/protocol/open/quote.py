@@ -1,0 +1,69 @@
+"""Binary strings as Go's strconv.Quote writes them, without the quotes; and back, as strconv.Unquote reads them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SHORT: Final = {7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r", 34: r"\""}
+_MEANT: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+_ESCAPE: Final = re.compile(
+    r"""\\(?:(?P<short>[abtnvfr"\\])|x(?P<hex>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})
+    |u(?P<four>[0-9a-fA-F]{4})|U(?P<eight>[0-9a-fA-F]{8})|(?P<wrong>))""",
+    re.VERBOSE,
+)
+_RAW: Final = re.compile(r'["\n]')
+
+
+class _Escapes(dict[int, int | str]):
+    """For str.translate: code points that are not printable, as escapes."""
+
+    def __missing__(self, code: int) -> int | str:
+        if chr(code).isprintable():
+            made: int | str = code
+        elif code < 128:
+            made = rf"\x{code:02x}"
+        else:
+            made = rf"\u{code:04x}" if code < 0x10000 else rf"\U{code:08x}"
+        self[code] = made
+        return made
+
+
+_ESCAPES: Final = _Escapes(_SHORT)
+
+
+def quote(value: bytes) -> str:
+    """Bytes that are no UTF-8 become `\\xHH` each, code points that are not printable `\\uXXXX` or `\\UXXXXXXXX`."""
+    text = value.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
+    return text if text.isprintable() and '"' not in text else text.translate(_ESCAPES)
+
+
+def unquote(text: str) -> bytes:
+    """Raises ValueError for what Quote never writes and Unquote refuses."""
+    if "\\" not in text:
+        return _raw(text)
+    parts, at = [], 0
+    for escape in _ESCAPE.finditer(text):
+        parts += [_raw(text[at : escape.start()]), _bytes_of(escape)]
+        at = escape.end()
+    return b"".join([*parts, _raw(text[at:])])
+
+
+def _raw(text: str) -> bytes:
+    found = _RAW.search(text)
+    if found:
+        raise ValueError(f"{found[0]!r} stands without an escape")
+    return text.encode()
+
+
+def _bytes_of(escape: re.Match[str]) -> bytes:
+    kind = escape.lastgroup
+    digits = escape[kind] if kind else ""
+    if kind == "short":
+        return bytes((_MEANT[digits],))
+    number = int(digits, 8 if kind == "octal" else 16) if kind != "wrong" else 256
+    if kind in ("four", "eight") and number < 0x110000 and not 0xD800 <= number < 0xE000:
+        return chr(number).encode()
+    if kind in ("hex", "octal") and number < 256:
+        return bytes((number,))
+    raise ValueError(f"no escape of Go at character {escape.start()}")

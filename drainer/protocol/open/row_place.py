@@ -1,0 +1,102 @@
+"""Where a row lies upstream, as the key of its event says it: its integer handle, and its physical partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.tidb.datum import Datum
+from binlog.tidb.decimal import Decimal
+
+from drainer.changes.decode import Columns
+from drainer.protocol.table import Column, Table
+from drainer.row.family import Family
+from drainer.row.partition.locate import PartitionUnknown, Values, locator
+
+RowIds = Callable[[Columns], Any]
+PartitionIds = Callable[[Columns], Any]
+
+
+def row_ids(table: Table) -> RowIds | None:
+    """From an image to the row's handles, where the integer primary key is the handle. None: binlogs do not say it."""
+    if not table.info.pk_is_handle or len(table.handle) != 1:
+        return None
+    place = table.handle[0]
+
+    def of(columns: Columns) -> Any:
+        handles = columns[place]
+        return handles.view(pa.int64()) if handles.type == pa.uint64() else handles
+
+    return of
+
+
+def partition_ids(table: Table) -> PartitionIds | None:
+    """From an image to the ids of the partitions that its rows lie in, NULL where that cannot be computed (see
+    drainer.row.partition). None: the table is not partitioned, or it never can be."""
+    if not table.is_partitioned:
+        return None
+    try:
+        locate = locator(table.info)
+    except PartitionUnknown:
+        return None
+
+    def one(values: Values) -> int | None:
+        try:
+            return locate(values)
+        except PartitionUnknown:
+            return None
+
+    def of(columns: Columns) -> Any:
+        row = _Row(table, columns)
+        found = []
+        for place in range(len(columns[0])):
+            row.at = place
+            found.append(one(row))
+        return pa.array(found, pa.int64())
+
+    return of
+
+
+class _Row(dict[int, Datum]):
+    """The datums of the row at place `at`, by column id. A column is unpacked when it is first asked for."""
+
+    at = 0
+
+    def __init__(self, table: Table, columns: Columns) -> None:
+        super().__init__()
+        self._places = {column.info.id: place for place, column in enumerate(table.columns)}
+        self._table = table
+        self._columns = columns
+        self._unpacked: dict[int, list[Datum]] = {}
+
+    def __contains__(self, column_id: object) -> bool:
+        return column_id in self._places
+
+    def __getitem__(self, column_id: int) -> Datum:
+        values = self._unpacked.get(column_id)
+        if values is None:
+            place = self._places[column_id]
+            values = self._unpacked[column_id] = _datums(self._table.columns[place], self._columns[place])
+        return values[self.at]
+
+
+def _datums(column: Column, carriers: Any) -> list[Datum]:
+    values: list[Datum] = carriers.to_pylist()
+    if column.form.family is not Family.DECIMAL:
+        return values
+    kind = column.form.kind
+    return [None if v is None else Decimal(str(v), kind.flen, max(kind.decimal, 0)) for v in values]
+
+
+def member(name: bytes, numbers: Any, *, omitted: int | None) -> Any:
+    """`,"name":5` for each row; nothing where the number is NULL or `omitted`."""
+    text = pc.binary_join_element_wise(
+        pa.scalar(b',"' + name + b'":', pa.binary()),
+        numbers.cast(pa.string()).cast(pa.binary()),
+        pa.scalar(b"", pa.binary()),
+    )
+    if omitted is not None:
+        text = pc.if_else(pc.equal(numbers, omitted), pa.scalar(b"", pa.binary()), text)
+    return pc.fill_null(text, b"")

@@ -1,0 +1,112 @@
+"""Transactions and DDLs as messages `Binlog` of pb_binlog.proto. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import tzinfo
+from itertools import repeat
+from typing import Any, Final
+
+from binlog.errors import DecodeError
+from binlog.tidb.job import ActionType
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Columns
+from drainer.changes.vector import Words
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.pb_file.values import datums
+from drainer.protocol.protobuf_bytes import VARINTS, field, signed
+from drainer.row.form import Form
+
+_TYPES: Final = {Kind.INSERT: b"\x18\x00", Kind.UPDATE: b"\x18\x01", Kind.DELETE: b"\x18\x02"}
+
+
+class EventEncoder:
+    """Rows of one version of a table. `columns`: name and type of each, in the order that images have.
+
+    An insert's and a delete's values are `value`; of an update `value` is the old one, `changed_value` the new one."""
+
+    def __init__(self, schema: str, table: str, columns: Sequence[tuple[str, Form]], zone: tzinfo) -> None:
+        self._place = f"`{schema}`.`{table}`"
+        self._head = field(b"\x0a", schema.encode()) + field(b"\x12", table.encode())
+        self._columns = [(name, form, _described(name, form)) for name, form in columns]
+        self._zone = zone
+
+    def encode(self, kind: Kind, commit_ts: Words, old: Columns | None, new: Columns | None) -> list[bytes]:
+        """Each row as a field `events` of DMLData. Raises EncodeError naming table, column and commit_ts."""
+        images = [
+            self._cells(place, commit_ts, None if old is None else old[place], None if new is None else new[place])
+            for place in range(len(self._columns))
+        ]
+        heads = repeat(self._head + _TYPES[kind], len(commit_ts))
+        return [b"\x0a" + VARINTS[len(event)] + event for event in map(b"".join, zip(heads, *images, strict=True))]
+
+    def _cells(self, place: int, commit_ts: Words, old: Any, new: Any) -> list[bytes]:
+        """One column's fields `row`, each a message `Column`."""
+        name, form, described = self._columns[place]
+        images = [image for image in (old, new) if image is not None]
+        try:
+            values = [datums(form, image, self._zone) for image in images]
+        except DecodeError as error:
+            raise EncodeError(self._refused(name, form, commit_ts, images, error)) from error
+        if len(values) == 1:
+            heads = _Heads(described)
+            return [heads[len(value)] + value for value in values[0]]
+        return [
+            b"\x22" + VARINTS[len(described) + len(before) + len(after)] + described + before + after
+            for before, after in zip(
+                [b"\x22" + VARINTS[len(value)] + value for value in values[0]],
+                [b"\x2a" + VARINTS[len(value)] + value for value in values[1]],
+                strict=True,
+            )
+        ]
+
+    def _refused(self, name: str, form: Form, commit_ts: Words, images: list[Any], error: DecodeError) -> str:
+        """Names the first row that is refused."""
+        for at, ts in enumerate(commit_ts.tolist()):
+            for image in images:
+                try:
+                    datums(form, image[at : at + 1], self._zone)
+                except DecodeError as first:
+                    return f"{self._place}.`{name}` at commit_ts {ts}: {first}"
+        return f"{self._place}.`{name}`: {error}"
+
+
+class _Heads(dict[int, bytes]):
+    """What stands before a value of so many bytes."""
+
+    def __init__(self, described: bytes) -> None:
+        super().__init__()
+        self._described = described
+
+    def __missing__(self, size: int) -> bytes:
+        before = self._described + b"\x22" + VARINTS[size]
+        found = self[size] = b"\x22" + VARINTS[len(before) + size] + before
+        return found
+
+
+def _described(name: str, form: Form) -> bytes:
+    """The fields of `Column` before its values."""
+    kind = form.kind
+    return field(b"\x0a", name.encode()) + field(b"\x12", bytes([kind.tp])) + field(b"\x1a", kind.mysql_name.encode())
+
+
+def dml_head(commit_ts: int, length: int) -> bytes:
+    """What stands before the events of a transaction, which have so many bytes."""
+    return b"\x08\x00\x10" + signed(commit_ts) + b"\x1a" + VARINTS[length]
+
+
+def ddl_binlog(commit_ts: int, query: str) -> bytes:
+    """A whole message `Binlog`."""
+    return b"\x08\x01\x10" + signed(commit_ts) + field(b"\x22", query.encode())
+
+
+def ddl_text(schema: str, query: str, type_code: int) -> str:
+    """A DDL as files have it: behind the database that it is run in, but for one that creates a database."""
+    query = query.rstrip("; \t\r\n")
+    if not schema:
+        return query
+    if type_code == ActionType.CREATE_SCHEMA:
+        return f"{query};"
+    quoted = schema.replace("`", "``")
+    return f"use `{quoted}`; {query};"

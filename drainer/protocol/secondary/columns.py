@@ -1,0 +1,96 @@
+"""Columns of the secondary binlog: which field holds what type (`D-TR-08`), and whole columns as bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import tzinfo
+from itertools import repeat
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from binlog.errors import DecodeError
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.protocol.column_text import texts_of
+from drainer.protocol.protobuf_bytes import VARINTS, signed
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import bit_number, enum_index, set_bits
+
+# Column: is_null=1, int64_value=2, uint64_value=3, double_value=4, bytes_value=5, string_value=6
+_NULL: Final = b"\x08\x01"
+_INT64, _UINT64, _DOUBLE, _BYTES, _STRING = b"\x10", b"\x18", b"\x21", b"\x2a", b"\x32"
+_double = Struct("<d").pack
+
+
+def cells(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
+    """A column's carriers (row/carrier.py), each as a field `columns` of a Row, with its tag and length.
+
+    Raises DecodeError for what no column of that type holds."""
+    return [b"\x0a" + VARINTS[len(value)] + value for value in _columns(form, array, zone)]
+
+
+def _columns(form: Form, array: Any, zone: tzinfo) -> list[bytes]:
+    """Messages `Column`."""
+    family, kind = form.family, form.kind
+    if family is Family.TEXT:
+        return _lengths(_STRING, array.to_pylist())
+    if family is Family.BYTES:
+        return _lengths(_BYTES, array.to_pylist())
+    if family is Family.FLOAT:
+        return [_NULL if value is None else _DOUBLE + _double(value) for value in _doubles(kind, array)]
+    if family in (Family.INT, Family.ENUM, Family.SET, Family.BIT):
+        return _each(_number(kind, family), array)
+    texts = [None if text is None else text.encode() for text in texts_of(form, array, zone)]
+    return _lengths(_BYTES if family is Family.JSON else _STRING, texts)
+
+
+def _lengths(tag: bytes, values: list[bytes | None]) -> list[bytes]:
+    return [_NULL if value is None else tag + VARINTS[len(value)] + value for value in values]
+
+
+def _each(encode: Callable[[int], bytes], array: Any) -> list[bytes]:
+    """Each distinct value once, where there are few of them."""
+    values = array.to_pylist()
+    known: dict[int | None, bytes] = {value: encode(value) for value in set(values) if value is not None}
+    known[None] = _NULL
+    return [known[value] for value in values]
+
+
+def _doubles(kind: FieldType, array: Any) -> list[float | None]:
+    """A FLOAT as the single that it is."""
+    found: list[float | None] = array.to_pylist()
+    if kind.tp is not Tp.FLOAT:
+        return found
+    singles = [0.0 if value is None else value for value in found]
+    with np.errstate(over="ignore"):
+        rounded = np.array(singles, np.float64).astype(np.float32).astype(np.float64)
+    if not np.isfinite(rounded).all():
+        raise DecodeError("float", offset=0, detail="a value does not fit 4 bytes")
+    return pa.array(rounded, mask=np.array([value is None for value in found], bool)).to_pylist()  # type: ignore[no-any-return]
+
+
+def _number(kind: FieldType, family: Family) -> Callable[[int], bytes]:
+    if family is Family.BIT:
+        width = max(kind.flen, 1)
+        size = (width + 7) // 8
+        head = _BYTES + VARINTS[size]
+        return lambda value: head + bit_number(value, width).to_bytes(size, "big")
+    if family is Family.ENUM:
+        count = len(kind.elems)
+        return lambda value: _UINT64 + VARINTS[enum_index(value, count)]
+    if family is Family.SET:
+        count = len(kind.elems)
+        return lambda value: _UINT64 + VARINTS[set_bits(value, count)]
+    if kind.tp is Tp.YEAR:
+        return lambda value: _STRING + VARINTS[len(str(value))] + str(value).encode()
+    if kind.is_unsigned:
+        return lambda value: _UINT64 + VARINTS[value]
+    return lambda value: _INT64 + signed(value)
+
+
+def rows(images: list[list[bytes]], count: int) -> list[bytes]:
+    """Messages `Row` from the cells of each of its columns."""
+    return list(map(b"".join, zip(*images, strict=True))) if images else list(repeat(b"", count))

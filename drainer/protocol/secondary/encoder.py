@@ -1,0 +1,168 @@
+"""The secondary binlog (secondary_binlog.proto): all rows of a transaction are one message.
+
+`EncodedRow.value` is a table's field `mutations` with one row; `EncodedRow.key` says to which transaction and table it
+belongs: start_ts, then the table's other fields, those before the mutations and those behind. `frame` joins rows whose
+commit_ts and start_ts are equal, and within them those of one table, as they follow one another. Messages have no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from struct import Struct
+from typing import Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.errors import DecodeError
+from binlog.tidb.types import Flag
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Columns
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
+from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.protobuf_bytes import VARINTS, field, signed
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.secondary.columns import cells, rows
+from drainer.protocol.table import Column, Table
+
+NAME: Final = "secondary-binlog"
+_KEY: Final = Struct("<QI")  # start_ts, length of what stands before the mutations
+_MUTATION_TYPES: Final = {Kind.INSERT: b"\x08\x00", Kind.UPDATE: b"\x08\x01", Kind.DELETE: b"\x08\x02"}
+
+
+def make_encoder(options: ProtocolOptions) -> SecondaryEncoder:
+    """Raises ProtocolConfigError for a time zone that is not known."""
+    if options.large_message_handle_option != "none":
+        raise ProtocolConfigError(
+            f"{NAME} has no messages in place of one that is too large: leave out large-message-handle-option"
+        )
+    try:
+        return SecondaryEncoder(ZoneInfo(options.time_zone))
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ProtocolConfigError(f"time zone {options.time_zone!r} is not known") from error
+
+
+class SecondaryEncoder:
+    """See encoder.Encoder. The limits of a batch do not count: a transaction is never divided."""
+
+    def __init__(self, zone: ZoneInfo) -> None:
+        self._zone = zone
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def ddl_scope(self) -> DdlScope:
+        """Upstream has one partition, the first."""
+        return DdlScope.FIRST_PARTITION
+
+    def table(self, table: Table) -> SecondaryTable:
+        return SecondaryTable(table, self._zone)
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        for (_, commit_ts), group in groupby(rows, key=_transaction):
+            of_transaction = list(group)
+            tables = [
+                field(b"\x0a", _table(key or b"", [row.value or b"" for row in of_table]))
+                for key, of_table in groupby(of_transaction, key=lambda row: row.key)
+            ]
+            value = b"\x08\x00\x10" + signed(commit_ts) + field(b"\x1a", b"".join(tables))
+            yield Message(None, value, len(of_transaction), commit_ts)
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        names = field(b"\x0a", ddl.schema.encode()) + field(b"\x12", ddl.table.encode())
+        data = names + field(b"\x1a", ddl.query.encode())
+        return [Message(None, b"\x08\x01\x10" + signed(ddl.commit_ts) + field(b"\x22", data), 0, ddl.commit_ts)]
+
+    def resolved(self, commit_ts: int) -> list[Message]:
+        return []
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
+
+
+class SecondaryTable:
+    """See encoder.TableEncoder."""
+
+    def __init__(self, table: Table, zone: ZoneInfo) -> None:
+        self._table = table
+        self._zone = zone
+        before, behind = _described(table)
+        self._length, self._fields = len(before), before + behind
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        old, new = self._rows(changes, changes.old), self._rows(changes, changes.new)
+        head = _MUTATION_TYPES[changes.kind] + b"\x12"
+        mutations = [head + VARINTS[len(row)] + row for row in (new or old)]
+        if changes.kind is Kind.UPDATE:
+            mutations = [start + b"\x1a" + VARINTS[len(row)] + row for start, row in zip(mutations, old, strict=True)]
+        values = [b"\x22" + VARINTS[len(mutation)] + mutation for mutation in mutations]
+        starts = changes.start_ts.tolist()
+        keys = {start_ts: _KEY.pack(start_ts, self._length) + self._fields for start_ts in set(starts)}
+        stamps = changes.commit_ts.tolist()
+        return [EncodedRow(keys[start], value, ts) for start, value, ts in zip(starts, values, stamps, strict=True)]
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        raise EncodeError(f"{NAME} has no messages of handle keys alone")
+
+    def _rows(self, changes: RowChanges, columns: Columns | None) -> list[bytes]:
+        if columns is None:
+            return []
+        images = [
+            self._cells(changes, column, array) for column, array in zip(self._table.columns, columns, strict=True)
+        ]
+        return rows(images, len(changes))
+
+    def _cells(self, changes: RowChanges, column: Column, array: object) -> list[bytes]:
+        try:
+            return cells(column.form, array, self._zone)
+        except DecodeError as error:
+            raise EncodeError(self._refused(changes, column, array, error)) from error
+
+    def _refused(self, changes: RowChanges, column: Column, array: object, error: DecodeError) -> str:
+        """Names the first row that is refused."""
+        place = f"`{self._table.schema}`.`{self._table.name}`.`{column.name}`"
+        for at, commit_ts in enumerate(changes.commit_ts.tolist()):
+            try:
+                cells(column.form, array[at : at + 1], self._zone)  # type: ignore[index]
+            except DecodeError as first:
+                return f"{place} at commit_ts {commit_ts}: {first}"
+        return f"{place}: {error}"
+
+
+def _transaction(row: EncodedRow) -> tuple[bytes, int]:
+    return (row.key or b"")[:8], row.commit_ts
+
+
+def _table(key: bytes, mutations: list[bytes]) -> bytes:
+    """Message `Table`."""
+    _, length = _KEY.unpack_from(key)
+    middle = _KEY.size + length
+    return b"".join((key[_KEY.size : middle], *mutations, key[middle:]))
+
+
+def _described(table: Table) -> tuple[bytes, bytes]:
+    """The fields of `Table` before the mutations, and those behind them."""
+    columns = [field(b"\x1a", _column_info(column)) for column in table.columns]
+    before = field(b"\x0a", table.schema.encode()) + field(b"\x12", table.name.encode()) + b"".join(columns)
+    behind = [
+        field(
+            b"\x2a",
+            field(b"\x0a", index.name.encode())
+            + b"".join(field(b"\x12", part.name.encode()) for part in index.columns),
+        )
+        for index in table.info.unique_indexes()
+    ]
+    return before, b"".join(behind)
+
+
+def _column_info(column: Column) -> bytes:
+    kind = column.form.kind
+    is_primary = b"\x01" if column.info.type.flag & Flag.PRI_KEY else b"\x00"
+    texts = field(b"\x0a", column.name.encode()) + field(b"\x12", kind.mysql_name.encode())
+    return texts + b"\x18" + is_primary + b"\x20" + signed(kind.flen) + b"\x28" + signed(kind.decimal)

@@ -1,0 +1,136 @@
+"""A table as messages describe it: its columns with TiCDC's flags, and its handle key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import cached_property
+
+from binlog.tidb.table import ColumnInfo, IndexInfo, TableInfo
+from binlog.tidb.types import Tp
+
+from drainer.row.form import Form
+
+
+class ColumnFlag(IntFlag):
+    """The flags of a column in Open Protocol. Readers ignore higher bits."""
+
+    BINARY = 1
+    HANDLE_KEY = 2
+    GENERATED = 4
+    PRIMARY_KEY = 8
+    UNIQUE_KEY = 16
+    MULTIPLE_KEY = 32
+    NULLABLE = 64
+    UNSIGNED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`form`: the type that its values have; it is the type the row was written under, which differs from `info.type`
+    for late rows of a column whose type was changed. `info`: the column as the table has it now."""
+
+    name: str
+    form: Form
+    flags: ColumnFlag
+    info: ColumnInfo
+
+    @property
+    def in_handle(self) -> bool:
+        return bool(self.flags & ColumnFlag.HANDLE_KEY)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table under one TableInfo. `columns`: those that messages have, in the table's order: public, and not
+    virtual; every row has a value for each. `version`: the schema version of `info`, the table as it is now.
+    Two with the same `key` are the same, so encoders keep what they compile under it."""
+
+    schema: str
+    info: TableInfo
+    columns: tuple[Column, ...]
+    version: int
+    written_version: int
+
+    @property
+    def id(self) -> int:
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        return self.info.id, self.version, self.written_version, self.schema
+
+    @cached_property
+    def handle(self) -> tuple[int, ...]:
+        """Places of the handle key's columns in `columns`; empty: the table has none."""
+        return tuple(place for place, column in enumerate(self.columns) if column.in_handle)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Column name, as the table spells it, to its place."""
+        return {column.name: place for place, column in enumerate(self.columns)}
+
+    @property
+    def is_partitioned(self) -> bool:
+        return self.info.partition is not None
+
+
+def table_of(
+    schema: str, info: TableInfo, forms: Sequence[tuple[int, Form]], version: int, written_version: int
+) -> Table:
+    """`forms`: id and type of each column that rows have values for, in the table's order."""
+    flags = column_flags(info)
+    by_id = info.columns_by_id
+    columns = tuple(Column(by_id[id_].name, form, flags[id_], by_id[id_]) for id_, form in forms)
+    return Table(schema, info, columns, version, written_version)
+
+
+def handle_index(info: TableInfo) -> IndexInfo | None:
+    """The index that tells rows apart: the primary key; else of the unique indexes whose columns are all NOT NULL and
+    not virtual that with the fewest columns, then the lowest id. None: there is none."""
+    primary = info.primary_index()
+    if primary is not None:
+        return primary
+    usable = [index for index in info.unique_indexes() if all(map(_tells_apart, info.index_columns(index)))]
+    return min(usable, key=lambda index: (len(index.columns), index.id), default=None)
+
+
+def _tells_apart(column: ColumnInfo) -> bool:
+    return column.is_not_null and not column.is_virtual
+
+
+def column_flags(info: TableInfo) -> dict[int, ColumnFlag]:
+    """Of every column, by its id."""
+    flags = {column.id: _own_flags(column) for column in info.columns}
+    chosen = handle_index(info)
+    primary = info.primary_index()
+    indexes = [index for index in info.indexes if index.is_public and not index.primary]
+    for index in [*([primary] if primary is not None else []), *indexes]:
+        for column in info.index_columns(index):
+            if index.primary:
+                flags[column.id] |= ColumnFlag.PRIMARY_KEY
+            elif index.unique:
+                flags[column.id] |= ColumnFlag.UNIQUE_KEY
+            if len(index.columns) > 1:
+                flags[column.id] |= ColumnFlag.MULTIPLE_KEY
+            if chosen is not None and index.id == chosen.id and index.primary == chosen.primary:
+                flags[column.id] |= ColumnFlag.HANDLE_KEY
+    return flags
+
+
+def _own_flags(column: ColumnInfo) -> ColumnFlag:
+    flags = ColumnFlag(0)
+    if column.type.charset == "binary":
+        flags |= ColumnFlag.BINARY
+    if column.is_generated:
+        flags |= ColumnFlag.GENERATED
+    if not column.is_not_null:
+        flags |= ColumnFlag.NULLABLE
+    if column.is_unsigned or column.type.tp in (Tp.YEAR, Tp.BIT):
+        flags |= ColumnFlag.UNSIGNED
+    return flags

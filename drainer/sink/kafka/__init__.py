@@ -1,0 +1,1 @@
+"""Kafka as a destination: changes as messages, exactly once by transactions."""

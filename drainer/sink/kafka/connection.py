@@ -1,0 +1,135 @@
+"""How brokers are reached, `[syncer.to]` of Kafka: addresses, client settings, and TiCDC's sink URI."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import Duration
+from pydantic import BeforeValidator, Field, model_validator
+
+from drainer.sink.kafka.security import KafkaSecuritySection
+from drainer.sink.kafka.sink_uri import checked_addresses, checked_topic, parse_sink_uri
+from drainer.sink.settings import ToSection
+
+_SECURITY_KEYS: Final = frozenset(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
+# What TiCDC's URIs carry and the client library finds out by itself.
+_NEEDLESS: Final = frozenset({"kafka-version"})
+# Settings of the client library that are the sink's own: another value would break what it promises.
+_RESERVED: Final = frozenset(
+    {
+        "bootstrap.servers",
+        "client.id",
+        "acks",
+        "request.required.acks",
+        "compression.type",
+        "compression.codec",
+        "enable.idempotence",
+        "transactional.id",
+        "transaction.timeout.ms",
+        "message.max.bytes",
+        "isolation.level",
+        "enable.auto.commit",
+        "group.id",
+        "partitioner",
+    }
+)
+_CLIENT_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def _number(value: object) -> object:
+    """A URI's parameters are texts."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value) else value
+
+
+class KafkaConnectionSection(ToSection):
+    """Base of the section. What stands in `sink-uri` wins over the file, as in TiCDC."""
+
+    sink_uri: str = Field(
+        "",
+        repr=False,
+        description="TiCDC's address of a topic, such as kafka://host:9092/topic?protocol=avro&partition-num=6; each "
+        "of its parameters is the setting of that name here or under `security`, and wins over it",
+    )
+    addresses: tuple[str, ...] = Field((), description="brokers as host:port, some of them; all are found from there")
+    topic: str = Field("", description="the topic of what no rule sends elsewhere, DDLs of databases among it")
+    kafka_client_id: str = Field("", description="client id that brokers log; empty: named after the drainer")
+    required_acks: Annotated[Literal[-1, 0, 1], BeforeValidator(_number)] = Field(
+        -1, description="acknowledgements: -1 all in-sync replicas; 0 and 1 lose rows, and need exactly-once = false"
+    )
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
+        "none", description="how the client library compresses batches"
+    )
+    dial_timeout: Duration = Field(timedelta(seconds=10), description="until a connection must stand")
+    read_timeout: Duration = Field(timedelta(seconds=10), description="until a request must be answered")
+    write_timeout: Duration = Field(
+        timedelta(seconds=10), description="likewise; of both the longer one counts, the library has one setting"
+    )
+    client: dict[str, str] = Field(
+        default_factory=dict, description="further settings of the client library (librdkafka), as name = value"
+    )
+    security: KafkaSecuritySection = Field(default_factory=lambda: KafkaSecuritySection.model_validate({}))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_uri(cls, value: Any) -> Any:
+        return with_sink_uri(value) if isinstance(value, Mapping) else value
+
+    def place(self) -> str:
+        return f"kafka:{','.join(sorted(self.addresses))}/{self.topic}"
+
+    def check(self) -> None:
+        if not self.addresses:
+            raise ConfigError('syncer.to: where is Kafka? Set addresses = ["host:9092"] and topic, or sink-uri')
+        checked_addresses(self.addresses, "syncer.to.addresses")
+        if not self.topic:
+            raise ConfigError("syncer.to.topic: a topic for what no rule sends elsewhere")
+        checked_topic(self.topic, "syncer.to.topic")
+        if self.kafka_client_id and not _CLIENT_ID.fullmatch(self.kafka_client_id):
+            raise ConfigError(
+                f"syncer.to.kafka-client-id: {self.kafka_client_id!r} may have letters, digits, '.', '_' and '-' alone"
+            )
+        taken = sorted(_RESERVED & self.client.keys())
+        if taken:
+            raise ConfigError(f"syncer.to.client: {', '.join(taken)} cannot be set: exactly-once apply depends on it")
+        self.security.check()
+
+    def client_settings(self, client_id: str) -> dict[str, str]:
+        """What producers, consumers and the admin client are all told, under the client library's names."""
+        answer = max(self.read_timeout, self.write_timeout)
+        return {
+            "bootstrap.servers": ",".join(checked_addresses(self.addresses, "syncer.to.addresses")),
+            "client.id": self.kafka_client_id or re.sub(r"[^A-Za-z0-9._-]", "_", client_id),
+            "socket.connection.setup.timeout.ms": str(_milliseconds(self.dial_timeout)),
+            "socket.timeout.ms": str(max(_milliseconds(answer), 1000)),
+            **self.security.client_settings(),
+            **self.client,
+        }
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return max(1000, duration // timedelta(milliseconds=1))
+
+
+def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a section's mapping with what its sink-uri says in their place. Raises ConfigError."""
+    text = value.get("sink-uri")
+    if not text or not isinstance(text, str):
+        return dict(value)
+    uri = parse_sink_uri(text)
+    found = {name: given for name, given in value.items() if name != "sink-uri"}
+    found["addresses"], found["topic"] = uri.addresses, uri.topic
+    security = dict(found.get("security") or {})
+    if uri.tls:
+        security["enable-tls"] = True
+    for name, given in uri.parameters.items():
+        if name in _SECURITY_KEYS:
+            security[name] = given
+        elif name not in _NEEDLESS:
+            found[name] = given
+    if security:
+        found["security"] = security
+    return found

@@ -1,0 +1,91 @@
+"""TiCDC's sink URI: `kafka://host:port,host:port/topic?protocol=avro&partition-num=6`. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import split_host_port
+
+SCHEMES: Final = ("kafka", "kafka+ssl")
+PORT_DEFAULT: Final = 9092
+TOPIC_LENGTH_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class SinkUri:
+    """`addresses`: host:port of brokers; `parameters`: in the URI's order, each name once."""
+
+    addresses: tuple[str, ...]
+    topic: str
+    parameters: dict[str, str]
+    tls: bool
+
+
+def parse_sink_uri(text: str) -> SinkUri:
+    """Raises ConfigError naming the part that is wrong; the URI itself is not in it, since it may hold a password."""
+    parts = urlsplit(text)
+    if parts.scheme.lower() not in SCHEMES:
+        raise ConfigError(f"sink-uri: the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")
+    _, at, places = parts.netloc.rpartition("@")
+    if at:
+        raise ConfigError(
+            "sink-uri: a user before the host is not understood; write sasl-user and sasl-password as parameters"
+        )
+    topic = unquote(parts.path.strip("/"))
+    if not topic:
+        raise ConfigError("sink-uri: no topic; it is the path, as in kafka://host:9092/topic")
+    return SinkUri(
+        addresses=tuple(_address(place) for place in places.split(",")),
+        topic=checked_topic(topic, "sink-uri"),
+        parameters=_parameters(parts.query),
+        tls=parts.scheme.lower() == "kafka+ssl",
+    )
+
+
+def checked_topic(name: str, where: str) -> str:
+    """The name, if Kafka takes it. Raises ConfigError."""
+    legal = all(letter.isascii() and (letter.isalnum() or letter in "._-") for letter in name)
+    if not legal or name in (".", "..") or not 0 < len(name) <= TOPIC_LENGTH_MAX:
+        raise ConfigError(
+            f"{where}: {name!r} is no name of a topic: 1 to {TOPIC_LENGTH_MAX} letters, digits, '.', '_' and '-'"
+        )
+    return name
+
+
+def checked_addresses(addresses: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Each as host:port. Raises ConfigError."""
+    try:
+        return tuple(_address(address) for address in addresses)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {str(error).removeprefix('sink-uri: ')}") from None
+
+
+def _address(place: str) -> str:
+    text = place.strip()
+    if not text:
+        raise ConfigError("sink-uri: a broker's address is empty; write host:port,host:port")
+    if ":" not in text or text.endswith("]"):
+        text = f"{text}:{PORT_DEFAULT}"
+    try:
+        host, port = split_host_port(text)
+    except ValueError as error:
+        raise ConfigError(f"sink-uri: {error}") from None
+    if not host or not port:
+        raise ConfigError(f"sink-uri: {place!r} does not have the form host:port")
+    return text
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=200)
+    except ValueError:
+        raise ConfigError("sink-uri: what follows the ? must be name=value pairs with & between them") from None
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ConfigError(f"sink-uri: parameter {name} is there twice")
+        found[name] = value
+    return found

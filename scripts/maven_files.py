@@ -1,0 +1,90 @@
+"""Files of Maven Central by a fixed list, checked and put in place all together: no Maven, nothing but Python.
+
+    python3 scripts/maven_files.py scripts/jars/kafka-4.4.0.txt
+
+They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user shares; a folder that is there
+is complete. MAVEN_CENTRAL names another repository of the same content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CENTRAL = "https://repo1.maven.org/maven2"
+ATTEMPTS = 4
+
+
+def folder_of(listed: Path) -> Path:
+    return Path.home() / ".cache" / "tidb-binlog" / listed.stem
+
+
+def entries(listed: Path) -> list[tuple[str, str]]:
+    """(SHA-256, path in the repository) of each file."""
+    lines = [line.split() for line in listed.read_text().splitlines() if line and not line.startswith("#")]
+    return [(checksum, path) for checksum, path in lines]
+
+
+def fetched(repository: str, path: str, checksum: str) -> bytes:
+    """Raises OSError for what does not come, and ValueError for what is something else."""
+    for attempt in range(ATTEMPTS):
+        try:
+            with urllib.request.urlopen(f"{repository}/{path}", timeout=60) as answer:
+                data: bytes = answer.read()
+            break
+        except OSError as error:
+            refused = isinstance(error, urllib.error.HTTPError) and error.code in (403, 404)
+            if refused or attempt == ATTEMPTS - 1:
+                raise OSError(f"{repository}/{path}: {error}") from error
+            time.sleep(2**attempt)
+    found = hashlib.sha256(data).hexdigest()
+    if found != checksum:
+        raise ValueError(f"{repository}/{path} has SHA-256 {found}, and {checksum} was expected")
+    return data
+
+
+def install(listed: Path, repository: str) -> Path:
+    """The folder with all of them. Two that do this at once are in nobody's way: who is later throws its own away."""
+    folder = folder_of(listed)
+    if folder.is_dir():
+        return folder
+    wanted = entries(listed)
+    sys.stderr.write(f"getting {listed.stem}: {len(wanted)} files from {repository}\n")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        beside = Path(scratch) / "files"
+        beside.mkdir()
+        with ThreadPoolExecutor(6) as pool:
+            got = pool.map(lambda one: fetched(repository, one[1], one[0]), wanted)
+            for (_, path), data in zip(wanted, got, strict=True):
+                (beside / Path(path).name).write_bytes(data)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            shutil.rmtree(beside)
+    return folder
+
+
+def main() -> int:
+    repository = os.environ.get("MAVEN_CENTRAL", CENTRAL).rstrip("/")
+    for name in sys.argv[1:]:
+        try:
+            sys.stdout.write(f"{install(Path(name), repository)}\n")
+        except (OSError, ValueError) as error:
+            sys.stderr.write(f"error: {error}\n")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

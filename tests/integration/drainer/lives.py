@@ -1,0 +1,53 @@
+"""A drainer that is started again and again over one data-dir, and dies at the crash points it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.servers import Server, free_port, python_module
+
+
+class Lives:
+    """Subclasses say what etcd's `url` is, and the configuration from `[syncer]` on. Batches are small, inline and
+    spread."""
+
+    directory: Path
+    lives: int
+    deadline_s = 300.0
+
+    @property
+    def url(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def syncer(self) -> str:
+        raise NotImplementedError
+
+    def drainer(self, point: str = "") -> Server:
+        self.lives += 1
+        config = self.directory / "drainer.toml"
+        config.write_text(
+            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
+            f'status-addr = ""\ndata-dir = "{self.directory}/drainer"\ninitial-commit-ts = 0\n'
+            f"inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
+        )
+        output = self.directory / f"drainer-{self.lives}.log"
+        env = {"BINLOG_CRASH_POINT": point} if point else {}
+        return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()
+
+    def drain(self) -> None:
+        drainer = self.drainer()
+        assert drainer.wait(deadline_s=self.deadline_s) == 0, drainer.tail()
+
+    def die_at(self, point: str) -> None:
+        """A drainer dies by the point itself, or gives up (2) when a worker dies of it time and again.
+
+        Enough tries get even a batch through whose workers die at every nth chunk (0): each goes on behind the marks.
+        """
+        spark_log = self.directory / "drainer" / "spark.log"  # what workers say, of all lives
+        before = spark_log.stat().st_size if spark_log.exists() else 0
+        drainer = self.drainer(point)
+        code = drainer.wait(deadline_s=self.deadline_s)
+        said = drainer.text() + spark_log.read_bytes()[before:].decode(errors="replace")
+        assert f"crash point {point.partition(':')[0]} reached" in said, drainer.tail()
+        assert code in (-9, 2, 0), drainer.tail()

@@ -1,0 +1,224 @@
+"""A real Kafka broker (KRaft, one node) for tests, and a reader that reads a topic to its end.
+
+A broker takes seconds to start, so tests of one process share it: `broker.topic(...)` makes a topic of a new name. What
+kills the broker starts it again on the same data and port.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+
+from scripts.maven_files import entries, folder_of
+from tests.support.servers import ROOT, Server, answers, free_port, missing, wait_until
+
+_JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
+_JVM = ["-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+_DEADLINE_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record as it lies in its partition."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass
+class Broker:
+    """One real broker. `address` is its bootstrap address."""
+
+    server: Server
+    address: str
+    directory: Path
+
+    @functools.cached_property
+    def admin(self) -> AdminClient:
+        """Kept: what it promises is void when it is gone."""
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0, "log.connection.close": False})
+
+    def start(self) -> Broker:
+        self.server.start()
+        wait_until(self._answers, deadline_s=_DEADLINE_S, what=f"Kafka answers\n{self.server.tail()}")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.server.alive, self.server.tail()
+        if not answers(int(self.address.rpartition(":")[2])):
+            return False
+        try:
+            return bool(self.admin.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL; `start` goes on with the same data on the same port."""
+        self.server.kill()
+
+    def topic(self, partitions: int = 1, *, name: str = "t", **config: str) -> str:
+        """A new topic, named `name` with something behind it; settings with _ for the dot."""
+        made = f"{name}-{uuid.uuid4().hex[:10]}"
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        new = NewTopic(made, num_partitions=partitions, replication_factor=1, config=settings)
+        self.admin.create_topics([new], operation_timeout=30)[made].result(60)
+        return made
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+
+    def delete(self, *topics: str) -> None:
+        for done in self.admin.delete_topics(list(topics), operation_timeout=30).values():
+            done.result(60)
+
+    def set_topic(self, topic: str, **config: str) -> None:
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        resource = ConfigResource(ResourceType.TOPIC, topic, set_config=settings)
+        for done in self.admin.alter_configs([resource]).values():
+            done.result(60)
+
+    def topics(self) -> dict[str, int]:
+        """Every topic and how many partitions it has."""
+        found = self.admin.list_topics(timeout=30).topics
+        return {name: len(one.partitions) for name, one in found.items()}
+
+    def read(self, topic: str, *, committed: bool = True) -> list[list[Record]]:
+        """What each partition holds, from its beginning to its end: `committed`, what a read-committed consumer is
+        given, which ends before the first transaction that is open; else everything that was ever written, aborted
+        transactions too."""
+        partitions = self.topics()[topic]
+        found: list[list[Record]] = [[] for _ in range(partitions)]
+        settings = {
+            "bootstrap.servers": self.address,
+            "group.id": f"reader-{uuid.uuid4().hex}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "log_level": 0,
+        }
+        consumer = Consumer(settings)
+        try:
+            consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+            ended: set[int] = set()
+            while len(ended) < partitions:
+                messages = consumer.consume(10_000, timeout=0.2)
+                for message in messages:
+                    error = message.error()
+                    if error is None:
+                        number = message.partition()
+                        ended.discard(number)
+                        found[number].append(Record(number, message.offset(), message.key(), message.value()))
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        ended.add(message.partition())
+                    elif not error.retriable():
+                        raise KafkaException(error)
+        finally:
+            consumer.close()
+        return found
+
+    def values(self, topic: str, *, committed: bool = True) -> list[list[bytes | None]]:
+        """Of each partition the values alone."""
+        return [[record.value for record in of] for of in self.read(topic, committed=committed)]
+
+
+def _properties(directory: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]]) -> str:
+    """Topics for the broker's own use are as small as they may be: fifty partitions of one cost a second each start."""
+    more = "".join(f",{name}://127.0.0.1:{at}" for name, (_, at) in listeners.items())
+    protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
+        name: of for name, (of, _) in listeners.items()
+    }
+    settings: dict[str, Any] = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}{more}",
+        "listener.security.protocol.map": ",".join(f"{name}:{of}" for name, of in protocols.items()),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": directory / "data",
+        "auto.create.topics.enable": False,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "transaction.state.log.num.partitions": 4,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        "num.recovery.threads.per.data.dir": 1,
+        "log.cleaner.dedupe.buffer.size": 4 << 20,
+        "log.index.size.max.bytes": 1 << 20,
+        # One that is started again must wait until the controller has forgotten its former life.
+        "broker.session.timeout.ms": 3000,
+        "broker.heartbeat.interval.ms": 500,
+        # A producer that dies in the middle leaves a transaction; how soon the broker looks for those that are too old.
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
+    }
+    return "".join(f"{name}={_shown(value)}\n" for name, value in settings.items())
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _java(directory: Path, *arguments: str) -> list[str]:
+    jars = folder_of(_JARS)
+    settings = f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}"
+    return ["java", *_JVM, settings, "-cp", f"{jars}/*", *arguments]
+
+
+def require_kafka() -> None:
+    if shutil.which("java") is None:
+        missing("Java 17 is not installed (Debian: apt-get install openjdk-17-jre-headless)")
+    jars = folder_of(_JARS)
+    if not jars.is_dir() or len(list(jars.glob("*.jar"))) != len(entries(_JARS)):
+        missing("Kafka's jars are not there: scripts/need.sh kafka")
+
+
+@contextlib.contextmanager
+def running_kafka(
+    extra: Sequence[str] = (), listeners: Mapping[str, tuple[str, int]] | None = None
+) -> Iterator[Broker]:
+    """`extra`: further lines of its properties, which come last and so win; `listeners`: beside that of `address`, name
+    → security protocol and port."""
+    require_kafka()
+    directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+    port, controller = free_port(), free_port()
+    properties = directory / "server.properties"
+    properties.write_text(
+        _properties(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
+    )
+    (directory / "log4j2.properties").write_text(
+        "status=error\nappender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
+        "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"
+        "rootLogger.level=warn\nrootLogger.appenderRef.out.ref=out\n"
+    )
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    format_data = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)]
+    made = subprocess.run(_java(directory, *format_data), capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stdout + made.stderr
+    server = Server(_java(directory, "kafka.Kafka", str(properties)), directory / "kafka.log")
+    broker = Broker(server, f"127.0.0.1:{port}", directory)
+    try:
+        yield broker.start()
+    finally:
+        server.kill()
+        shutil.rmtree(directory, ignore_errors=True)

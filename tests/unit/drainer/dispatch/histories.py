@@ -1,0 +1,120 @@
+"""Transactions that upstream could have written: old images are what stood there, unique values are unique."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from binlog.tidb.table import TableInfo
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.stream import StreamDecoder
+from drainer.protocol.row_changes import RowChanges
+from drainer.row.carrier import Carrier
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, not_null, table, transaction, view_of
+
+SHAPES = ("handle", "clustered", "nonclustered", "two columns", "unique", "none")
+
+Row = tuple[int | None, ...]
+Image = tuple[Carrier, ...]
+Event = tuple[Kind, Image | None, Image | None]
+
+
+def table_of_shape(shape: str, *, table_id: int = 100, name: str = "t") -> TableInfo:
+    """`a`, `b`: the key's columns; `u`: a nullable unique column; `v`: another."""
+    kind = INT if shape in ("handle", "unique") else TEXT
+    columns = [("a", not_null(kind)), ("b", not_null(INT)), ("u", INT), ("v", INT)]
+    unique: dict[str, Sequence[str]] = {"u": ["u"]}
+    if shape == "two columns":
+        unique["PRIMARY"] = ["a", "b"]
+    elif shape in ("clustered", "nonclustered"):
+        unique["PRIMARY"] = ["a"]
+    elif shape == "unique":
+        unique["k"] = ["a"]
+    is_clustered = shape in ("clustered", "two columns")
+    handle = "a" if shape == "handle" else ""
+    return table(columns, unique=unique, handle=handle, clustered=is_clustered, table_id=table_id, name=name)
+
+
+def _written(info: TableInfo, row: Row) -> dict[int, object]:
+    kinds = {column.id: column.type for column in info.columns}
+    values = zip(kinds, row, strict=True)
+    return {id_: str(value).encode() if kinds[id_].is_string else value for id_, value in values}
+
+
+@st.composite
+def rows_of_transactions(draw: st.DrawFn, shape: str, most: int = 8) -> list[list[tuple[Row | None, Row | None]]]:
+    """(old, new) of each change, transaction by transaction."""
+    size = {"two columns": 2, "none": 0}.get(shape, 1)
+    there: list[Row] = []
+    small = st.integers(0, 2)
+    found = []
+    for _ in range(draw(st.integers(1, most))):
+        changes: list[tuple[Row | None, Row | None]] = []
+        for _ in range(draw(st.integers(1, 5))):
+            old = draw(st.sampled_from(there)) if there and draw(st.integers(0, 3)) else None
+            new = None
+            if old is None or draw(st.integers(0, 2)):
+                new = draw(small), draw(small), draw(st.none() | small), draw(small)
+                if old is not None and draw(st.booleans()):
+                    new = (*old[:2], *new[2:])
+            left = list(there)
+            if old is not None:
+                left.remove(old)
+            if new is not None and any(
+                (size and new[:size] == other[:size]) or (new[2] is not None and new[2] == other[2]) for other in left
+            ):
+                continue
+            there = left if new is None else [*left, new]
+            changes.append((old, new))
+        found.append(changes)
+    return found
+
+
+def payloads_of(info: TableInfo, transactions: Sequence[Sequence[tuple[Row | None, Row | None]]]) -> list[bytes]:
+    payloads = []
+    for number, changes in enumerate(transactions):
+        steps: list[tuple[TableInfo, Step]] = []
+        for old, new in changes:
+            kind = "insert" if old is None else "delete" if new is None else "update"
+            before, after = (_written(info, row) if row is not None else {} for row in (old, new))
+            steps.append((info, (kind, before, after)))  # type: ignore[arg-type]
+        payloads.append(transaction(steps, commit_ts=BEGIN_TS + number))
+    return payloads
+
+
+def segment_of(infos: Sequence[TableInfo], payloads: Sequence[bytes], *, rows_min: int = 1 << 30) -> ChangeSegment:
+    decoder = StreamDecoder(view_of(*infos))
+    decoder._columns._vector_rows_min = rows_min
+    builder = decoder.builder()
+    builder.add_all(payloads)
+    return builder.finish(0, 1)
+
+
+def image_of(info: TableInfo, row: Row) -> Image:
+    return tuple(_written(info, row).values())  # type: ignore[arg-type]
+
+
+def listed(events: Sequence[RowChanges]) -> list[tuple[int, Event]]:
+    """(commit_ts, event) in order."""
+    found = []
+    for one in events:
+        images = [
+            [None] * len(one) if columns is None else list(zip(*[c.to_pylist() for c in columns], strict=True))
+            for columns in (one.old, one.new)
+        ]
+        for place, commit_ts, old, new in zip(one.order.tolist(), one.commit_ts.tolist(), *images, strict=True):
+            found.append((place, commit_ts, (one.kind, old, new)))
+    assert len({place for place, _, _ in found}) == len(found)
+    return [(commit_ts, event) for _, commit_ts, event in sorted(found, key=lambda one: one[0])]
+
+
+def run(rows: list[Image], event: Event, key_of: Callable[[Image], object]) -> None:
+    """On the rows of a table; fails where the old image is not there, or a key is there twice."""
+    _, old, new = event
+    if old is not None:
+        rows.remove(old)
+    if new is not None:
+        assert all(key_of(other) != key_of(new) for other in rows) or key_of(new) is None, event
+        rows.append(new)

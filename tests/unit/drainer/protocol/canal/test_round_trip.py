@@ -1,0 +1,176 @@
+"""Canal-JSON: what is written is read back, for every type; damaged messages raise MessageError and nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes
+from tests.support.typed_columns import read_row, typed_rows, typed_table
+
+TABLE = typed_table()
+ZONE = ZoneInfo("Asia/Tokyo")
+OPTIONS = ProtocolOptions("canal-json", enable_tidb_extension=True, time_zone="Asia/Tokyo")
+ENCODER = make_encoder(OPTIONS)
+Row = tuple[Carrier, ...]
+
+
+def values(image: Image | None) -> dict[str, object]:
+    return {name: column.value for name, column in (image or {}).items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
+def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    for kind in Kind:
+        changes = make_changes(
+            TABLE,
+            kind,
+            old=None if kind is Kind.INSERT else old,
+            new=None if kind is Kind.DELETE else new,
+            commit_ts=commit_ts,
+        )
+        rows = ENCODER.table(TABLE).encode(changes)
+        for row, was, now in zip(rows, old, new, strict=True):
+            (event,) = make_decoder(OPTIONS).decode(row.key, row.value)
+            assert isinstance(event, RowEvent)
+            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
+            assert event.change == Change(kind.name.lower())
+            assert values(event.old) == (read_row(TABLE.columns, was, ZONE) if kind is not Kind.INSERT else {})
+            assert values(event.new) == (read_row(TABLE.columns, now, ZONE) if kind is not Kind.DELETE else {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(typed_rows(), st.data())
+def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
+    """The old image is partial: exactly the columns whose values differ."""
+    other = data.draw(typed_rows())
+    chosen = data.draw(st.sets(st.integers(0, len(row) - 1)))
+    was = tuple(other[n] if n in chosen else value for n, value in enumerate(row))
+    options = replace(OPTIONS, only_output_updated_columns=True)
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.UPDATE, old=[was], new=[row]))
+    (event,) = make_decoder(options).decode(None, sent.value)
+    assert isinstance(event, RowEvent)
+    before, after = read_row(TABLE.columns, was, ZONE), read_row(TABLE.columns, row, ZONE)
+    # By what is shown: -0.0 equals 0.0 and is another value.
+    changed = {name: value for name, value in before.items() if repr(value) != repr(after[name])}
+    assert values(event.old) == changed
+    assert values(event.new) == after
+
+
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+def test_compressed_values(how: Compression) -> None:
+    options = replace(OPTIONS, large_message_handle_compression=how)
+    row = tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[row]))
+    assert len(make_decoder(options).decode(None, sent.value)) == 1
+    for message in make_encoder(options).resolved(5):
+        assert len(make_decoder(options).decode(None, message.value)) == 1
+    with pytest.raises(MessageError):
+        make_decoder(OPTIONS).decode(None, sent.value)
+
+
+def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+    ENCODER.table(TABLE)
+    copied = pickle.loads(pickle.dumps(ENCODER))
+    assert copied.options == OPTIONS
+    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
+    assert copied.table(TABLE) is copied.table(TABLE)
+
+
+def sample() -> bytes:
+    changes = make_changes(TABLE, Kind.INSERT, new=[tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))])
+    return ENCODER.table(TABLE).encode(changes)[0].value or b""
+
+
+def test_a_message_cut_anywhere() -> None:
+    whole = sample()
+    for end in range(len(whole)):
+        with pytest.raises(MessageError):
+            make_decoder(OPTIONS).decode(None, whole[:end])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+    whole = bytearray(sample())
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        make_decoder(OPTIONS).decode(None, bytes(whole))
+    except MessageError as error:
+        assert "Canal-JSON message" in str(error)
+
+
+GOOD: dict[str, object] = {
+    "database": "d",
+    "table": "t",
+    "isDdl": False,
+    "type": "INSERT",
+    "mysqlType": {"a": "int"},
+    "data": [{"a": "1"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"isDdl": None}, "isDdl"),
+        ({"type": "SELECT"}, "type 'SELECT'"),
+        ({"type": 3}, "type is 3"),
+        ({"database": None}, "database"),
+        ({"data": []}, "data"),
+        ({"data": [[]]}, r"data\[0\]"),
+        ({"data": [{"a": 1}]}, r"data\[0\]: a is 1"),
+        ({"data": [{"a": "1 "}]}, r"data\[0\]: a is '1 '.*int"),
+        ({"data": [{"a": "١"}]}, r"data\[0\]: a"),
+        ({"data": [{"b": "1"}]}, r"data\[0\]: b is not in mysqlType"),
+        ({"mysqlType": {"a": "float"}, "data": [{"a": "nan"}]}, r"data\[0\]: a is 'nan'"),
+        ({"mysqlType": {"a": "blob"}, "data": [{"a": "Ā"}]}, r"data\[0\]: a"),
+        ({"mysqlType": [1]}, "mysqlType"),
+        ({"type": "UPDATE"}, "1 new rows and 0 old"),
+        ({"type": "TIDB_WATERMARK"}, "_tidb"),
+        ({"type": "TIDB_WATERMARK", "_tidb": {"watermarkTs": -1}}, "watermarkTs is -1"),
+        ({"_tidb": {"commitTs": "x"}}, "_tidb: commitTs"),
+        ({"_tidb": 7}, "_tidb is 7"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, object], place: str) -> None:
+    assert make_decoder(OPTIONS).decode(None, json.dumps(GOOD).encode())
+    with pytest.raises(MessageError, match=place):
+        make_decoder(OPTIONS).decode(None, json.dumps(GOOD | change).encode())
+
+
+@pytest.mark.parametrize(
+    "value", [None, b"", b"[]", b"null", b"NaN", b'{"type":NaN}', b"\xff", b"[" * 100_000, b"1" * 5000]
+)
+def test_what_is_no_object(value: bytes | None) -> None:
+    with pytest.raises(MessageError):
+        make_decoder(OPTIONS).decode(None, value)
+
+
+def test_a_message_of_canal_itself_with_several_rows() -> None:
+    message = GOOD | {
+        "type": "UPDATE",
+        "data": [{"a": "1"}, {"a": None}],
+        "old": [{"a": "0"}, {}],
+        "mysqlType": {"a": "int(11)"},
+        "pkNames": None,
+    }
+    first, second = make_decoder(OPTIONS).decode(None, json.dumps(message).encode())
+    assert isinstance(first, RowEvent) and isinstance(second, RowEvent)
+    assert (values(first.old), values(first.new), first.commit_ts) == ({"a": 0}, {"a": 1}, 0)
+    assert (values(second.old), values(second.new)) == ({}, {"a": None})

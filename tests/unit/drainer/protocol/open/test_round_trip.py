@@ -1,0 +1,224 @@
+"""What Open Protocol's encoder writes of every type, its decoder reads."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from binlog.tidb.time import parse_datetime
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.encoder import Ddl
+from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.open.decoder import make_decoder
+from drainer.protocol.open.encoder import OpenEncoder, make_encoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes, make_table
+from tests.unit.drainer.protocol.open.columns import SAMPLES
+
+OPTIONS = ProtocolOptions("open-protocol")
+ID = FieldType(Tp.LONG, Flag.NOT_NULL)
+TEXT = FieldType(Tp.VARCHAR, 0, 16, charset="utf8mb4", collate="utf8mb4_bin")
+TABLE = make_table("shop", "orders", [("id", ID), *((s.name, s.kind) for s in SAMPLES)], primary=["id"])
+SMALL = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"])
+KEYLESS = make_table("test", "t2", [("a", TEXT)], table_id=101)
+Image = tuple[Carrier, ...]
+images = st.tuples(st.integers(1, 1000), *(st.none() | sample.carriers for sample in SAMPLES))
+
+
+def events(changes: RowChanges, options: ProtocolOptions = OPTIONS) -> list[Event]:
+    encoder, decoder = make_encoder(options), make_decoder(options)
+    rows = encoder.table(changes.table).encode(changes)
+    return [event for message in encoder.frame(rows) for event in decoder.decode(message.key, message.value)]
+
+
+def seen(image: Sequence[Carrier]) -> dict[str, object]:
+    found = {"id": image[0]}
+    found |= {s.name: None if v is None else s.seen(v) for s, v in zip(SAMPLES, image[1:], strict=True)}  # type: ignore[misc]
+    return found  # type: ignore[return-value]
+
+
+def values(image: object) -> object:
+    assert isinstance(image, dict)
+    return {name: column.value for name, column in image.items()}
+
+
+def same(found: object, wanted: object) -> bool:
+    """Also tells -0.0 from 0.0, and an int from a float."""
+    return repr(found) == repr(wanted)
+
+
+@given(st.lists(images, min_size=1, max_size=4), st.lists(images, min_size=4, max_size=4))
+def test_every_type_goes_there_and_back(new: list[Image], old: list[Image]) -> None:
+    old = [(row[0], *image[1:]) for row, image in zip(new, old, strict=False)]
+    order = sorted(seen(new[0]))
+    for kind, before, after in ((Kind.INSERT, None, new), (Kind.UPDATE, old, new), (Kind.DELETE, old, None)):
+        found = events(make_changes(TABLE, kind, old=before, new=after, commit_ts=2**63 + 5))
+        assert len(found) == len(new)
+        for event, was, now in zip(found, old, new, strict=True):
+            assert isinstance(event, RowEvent)
+            assert (event.commit_ts, event.schema, event.table, event.row_id) == (2**63 + 5, "shop", "orders", now[0])
+            for image, wanted in ((event.old, was if before else None), (event.new, now if after else None)):
+                assert (image is None) == (wanted is None)
+                if image is not None and wanted is not None:
+                    expected = seen(wanted)
+                    assert list(image) == order
+                    assert same(values(image), {name: expected[name] for name in order})
+                    assert {name: (c.type_code, c.flags) for name, c in image.items()} == _codes()
+
+
+def _codes() -> dict[str, tuple[int, int]]:
+    return {column.name: (int(column.form.kind.tp), int(column.flags)) for column in TABLE.columns}
+
+
+@given(st.lists(images, min_size=1, max_size=3))
+def test_the_text_is_what_go_writes_for_the_same_document(rows: list[Image]) -> None:
+    """json.dumps of the parsed document is the same text again, but for what Go alone escapes."""
+    for row in make_encoder(OPTIONS).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=rows)):
+        assert row.value is not None
+        text = row.value.decode()
+        for code in (0x3C, 0x3E, 0x26, 0x2028, 0x2029):
+            assert chr(code) not in text
+        parsed = json.loads(text, parse_float=str, parse_int=str)
+        again = json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))
+        for code in (0x3C, 0x3E, 0x26, 0x2028, 0x2029):
+            again = again.replace(chr(code), f"\\u{code:04x}")
+        assert again.replace('"', "") == text.replace('"', "")
+
+
+def test_changed_columns_alone() -> None:
+    options = replace(OPTIONS, only_output_updated_columns=True)
+    old, new = [(1, b"a"), (2, None), (3, b"x"), (4, None)], [(1, b"a"), (2, b"z"), (5, None), (4, None)]
+    found = events(make_changes(SMALL, Kind.UPDATE, old=old, new=new), options)
+    assert [None if e.old is None else values(e.old) for e in found if isinstance(e, RowEvent)] == [
+        None,
+        {"val": None},
+        {"id": 3, "val": "x"},
+        None,
+    ]
+    assert [e.change for e in found if isinstance(e, RowEvent)] == ["upsert", "update", "update", "upsert"]
+
+
+def test_no_changed_column_in_a_whole_batch() -> None:
+    options = replace(OPTIONS, only_output_updated_columns=True)
+    (row,) = make_encoder(options).table(SMALL).encode(make_changes(SMALL, Kind.UPDATE, old=[(1, b"")], new=[(1, b"")]))
+    assert row.value == b'{"u":{"id":{"t":3,"h":true,"f":11,"v":1},"val":{"t":15,"f":64,"v":""}}}'
+
+
+def test_without_old_values_an_update_is_an_upsert() -> None:
+    options = replace(OPTIONS, output_old_value=False)
+    (event,) = events(make_changes(SMALL, Kind.UPDATE, old=[(1, b"a")], new=[(1, b"b")]), options)
+    assert isinstance(event, RowEvent)
+    assert (event.change, event.old, values(event.new)) == (Change.UPSERT, None, {"id": 1, "val": "b"})
+
+
+def test_deletes_with_handle_keys_alone() -> None:
+    options = replace(OPTIONS, delete_only_output_handle_key_columns=True)
+    (event,) = events(make_changes(SMALL, Kind.DELETE, old=[(1, b"a")]), options)
+    assert isinstance(event, RowEvent)
+    assert (values(event.old), event.handle_only) == ({"id": 1}, False)
+    with pytest.raises(
+        EncodeError, match=r"not found handle key columns for the delete event: `test`.`t2`, commit_ts 7"
+    ):
+        events(make_changes(KEYLESS, Kind.DELETE, old=[(b"a",)], commit_ts=7), options)
+
+
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+def test_compressed_rows_and_ddls(how: str) -> None:
+    options = replace(OPTIONS, large_message_handle_compression=how)
+    rows = [(n, b"aaaaaaaaaaaaaaaa" * 10) for n in range(1, 40)]
+    found = events(make_changes(SMALL, Kind.INSERT, new=rows), options)
+    assert [values(e.new) for e in found if isinstance(e, RowEvent)] == [{"id": n, "val": v.decode()} for n, v in rows]
+    encoder, decoder = make_encoder(options), make_decoder(options)
+    (ddl,) = encoder.ddl(Ddl(5, 4, "test", "t1", "drop table `t1`" * 9, 4))
+    assert decoder.decode(ddl.key, ddl.value) == [DdlEvent(5, "test", "t1", "drop table `t1`" * 9, 4)]
+    assert len(ddl.value or b"") < 100
+    (resolved,) = encoder.resolved(9)
+    assert decoder.decode(resolved.key, resolved.value) == [ResolvedEvent(9)]
+
+
+@pytest.mark.parametrize(("place", "bad"), [("new", b"\xff"), ("old", b"a\xed\xa0\x80")])
+def test_text_that_is_not_utf8_is_refused(place: str, bad: bytes) -> None:
+    """Go's encoder writes U+FFFD in its place, and says nothing."""
+    rows = [(n, b"good") for n in range(5)]
+    wrong = [(n, bad if n == 3 else b"good") for n in range(5)]
+    changes = make_changes(
+        SMALL,
+        Kind.UPDATE,
+        old=wrong if place == "old" else rows,
+        new=wrong if place == "new" else rows,
+        commit_ts=[100, 101, 102, 103, 104],
+    )
+    with pytest.raises(EncodeError, match=r"`test`.`t1`, column `val`, commit_ts 103: text: not UTF-8"):
+        events(changes)
+
+
+def test_a_damaged_value_is_refused_by_name() -> None:
+    kind = FieldType(Tp.DATETIME)
+    table = make_table("test", "d", [("id", ID), ("at", kind)], primary=["id"])
+    changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, (1 << 64) - 1)], commit_ts=[7, 8])
+    with pytest.raises(EncodeError, match=r"`test`.`d`, column `at`, commit_ts 8"):
+        events(changes)
+
+
+def test_timestamps_are_shown_in_the_zone() -> None:
+    table = make_table("test", "z", [("id", ID), ("at", FieldType(Tp.TIMESTAMP))], primary=["id"])
+    noon = parse_datetime("2024-07-01 12:00:00")
+    (event,) = events(make_changes(table, Kind.INSERT, new=[(1, noon)]), replace(OPTIONS, time_zone="Asia/Shanghai"))
+    assert isinstance(event, RowEvent)
+    assert values(event.new) == {"id": 1, "at": "2024-07-01 20:00:00"}
+    with pytest.raises(ProtocolConfigError, match="time-zone 'Mars' is not in the IANA database"):
+        make_encoder(replace(OPTIONS, time_zone="Mars"))
+
+
+def test_the_other_events() -> None:
+    encoder, decoder = make_encoder(OPTIONS), make_decoder(OPTIONS)
+    for messages, wanted in (
+        (
+            encoder.ddl(Ddl(7, 6, "s", "", "CREATE DATABASE `s` /* <é> */", 1)),
+            DdlEvent(7, "s", "", "CREATE DATABASE `s` /* <é> */", 1),
+        ),
+        (encoder.resolved(2**64 - 1), ResolvedEvent(2**64 - 1)),
+        (encoder.partitions_changed(12, 9), AdminEvent(12, 9)),
+    ):
+        (message,) = messages
+        assert decoder.decode(message.key, message.value) == [wanted]
+        assert message.rows == 0
+    assert encoder.bootstrap(SMALL, 1) == []
+    with pytest.raises(EncodeError, match=r"the DDL of `s`.`t` at commit_ts 7 is not UTF-8"):
+        encoder.ddl(Ddl(7, 6, "s", "t", "drop \udcff", 1))
+
+
+def test_a_table_is_compiled_once_for_each_version() -> None:
+    encoder = make_encoder(OPTIONS)
+    later = make_table("test", "t1", [("id", ID), ("val", TEXT)], primary=["id"], version=2)
+    assert encoder.table(SMALL) is encoder.table(SMALL)
+    assert encoder.table(SMALL) is not encoder.table(later)
+
+
+def test_encoders_travel_without_what_they_compiled() -> None:
+    encoder = make_encoder(OPTIONS)
+    encoder.table(SMALL)
+    again = pickle.loads(pickle.dumps(encoder))
+    assert isinstance(again, OpenEncoder)
+    changes = make_changes(SMALL, Kind.INSERT, new=[(1, b"a")])
+    assert again.table(SMALL).encode(changes) == encoder.table(SMALL).encode(changes)
+
+
+def test_a_large_batch_is_encoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = make_changes(
+        SMALL, Kind.UPDATE, old=[(n, b"%d" % n) for n in range(100)], new=[(n, None) for n in range(100)]
+    )
+    whole = make_encoder(OPTIONS).table(SMALL).encode(changes)
+    monkeypatch.setattr("drainer.protocol.open.table_encoder.PIECE_BYTES", 500)
+    assert make_encoder(OPTIONS).table(SMALL).encode(changes) == whole
+    assert len(whole) == 100

@@ -1,0 +1,138 @@
+"""Binlogs of files against the protobuf library, and back; payloads that are none."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC
+
+import pytest
+from binlog.pb import pb_binlog_pb2 as pb
+from binlog.tidb.datum import Datum, Uint, encode_value
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.column_text import text_of
+from drainer.protocol.errors import EncodeError, MessageError
+from drainer.protocol.event import Change
+from drainer.protocol.pb_file.decoder import decode
+from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Column
+from drainer.row.carrier import Carrier
+from drainer.row.family import Family
+from tests.support.any_changes import KINDS, changes
+from tests.support.row_changes import make_changes, make_table
+
+TS = 400_000_000_000_000_000
+
+
+def encoded(one: RowChanges, commit_ts: int = TS) -> bytes:
+    """All of it as one transaction."""
+    columns = [(column.name, column.form) for column in one.table.columns]
+    encoder = EventEncoder(one.table.schema, one.table.name, columns, UTC)
+    events = b"".join(encoder.encode(one.kind, one.commit_ts, one.old, one.new))
+    return dml_head(commit_ts, len(events)) + events
+
+
+def datum(column: Column, value: Carrier) -> Datum:
+    """As upstream's formatData has it."""
+    family = column.form.family
+    if value is None or family in (Family.TEXT, Family.BYTES):
+        return value
+    if family in (Family.ENUM, Family.SET, Family.BIT):
+        return Uint(value)
+    if family is Family.INT:
+        unsigned = column.form.kind.is_unsigned and column.name != "year"
+        return Uint(value) if unsigned else value
+    return value if family is Family.FLOAT else text_of(column.form, UTC)(value).encode()
+
+
+def by_library(one: RowChanges) -> bytes:
+    binlog = pb.Binlog(tp=pb.DML, commit_ts=TS)
+    for at in range(len(one)):
+        event = binlog.dml_data.events.add(
+            schema_name=one.table.schema, table_name=one.table.name, tp=pb.EventType.Value(one.kind.name.title())
+        )
+        for place, column in enumerate(one.table.columns):
+            made = pb.Column(name=column.name, tp=bytes([column.form.kind.tp]), mysql_type=column.form.kind.mysql_name)
+            images = [image[place][at].as_py() for image in (one.old, one.new) if image is not None]
+            made.value = encode_value(datum(column, images[0]))
+            if len(images) == 2:
+                made.changed_value = encode_value(datum(column, images[1]))
+            event.row.append(made.SerializeToString())
+    return binlog.SerializeToString()
+
+
+@given(changes())
+def test_bytes_are_those_of_the_protobuf_library(one: RowChanges) -> None:
+    assert encoded(one) == by_library(one)
+
+
+@given(changes())
+def test_what_is_written_is_read_again(one: RowChanges) -> None:
+    found = decode(encoded(one))
+    assert (found.commit_ts, found.query) == (TS, None)
+    assert found.names() == [(one.table.schema, one.table.name)] * len(one)
+    for at, event in enumerate(found.events()):
+        assert event.change is Change(one.kind.name.lower())
+        assert [(c.name, c.type_code) for c in event.columns] == [
+            (column.name, int(column.form.kind.tp)) for column in one.table.columns
+        ]
+        for image, columns in ((event.old, one.old), (event.new, one.new)):
+            if columns is not None:
+                wanted = {c.name: datum(c, columns[n][at].as_py()) for n, c in enumerate(one.table.columns)}
+                assert image == wanted
+
+
+@given(changes(), st.data())
+def test_damaged_payloads_are_refused_or_read(one: RowChanges, data: st.DataObject) -> None:
+    whole = encoded(one)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    for damaged in (flipped, *(whole[:size] for size in range(len(whole)))):
+        with contextlib.suppress(MessageError):
+            for event in decode(damaged).events():
+                assert event.columns or not event.columns
+
+
+def test_a_ddl_stands_behind_its_database() -> None:
+    assert ddl_text("sh`op", "create table t (id int);", 3) == "use `sh``op`; create table t (id int);"
+    assert ddl_text("shop", "create database shop", 1) == "create database shop;"
+    assert ddl_text("", "flush tables", 0) == "flush tables"
+    payload = ddl_binlog(TS, "use `s`; drop table t;")
+    assert payload == pb.Binlog(tp=pb.DDL, commit_ts=TS, ddl_query=b"use `s`; drop table t;").SerializeToString()
+    found = decode(payload)
+    assert (found.commit_ts, found.query, list(found.events())) == (TS, "use `s`; drop table t;", [])
+
+
+def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
+    table = make_table("s", "t", [("id", KINDS["big"]), ("b", KINDS["bit"])], primary=["id"])
+    one = make_changes(table, Kind.UPDATE, old=[(1, 5), (2, 6)], new=[(1, 5), (2, 4096)], commit_ts=[TS, TS + 7])
+    with pytest.raises(EncodeError, match=rf"`s`.`t`.`b` at commit_ts {TS + 7}: .*BIT\(11\)"):
+        encoded(one)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pb.Column(name="id", tp=b"", value=b"\x00"), "type is b''"),
+        (pb.Column(name="", tp=b"\x03", value=b"\x00"), "no name"),
+        (pb.Column(name="id", tp=b"\x03"), "invalid encoded key"),
+        (pb.Column(name="id", tp=b"\x03", value=b"\x00\x00"), "1 bytes behind its value"),
+        (pb.Column(name="id", tp=b"\x03", value=b"\x02\x09a"), "insufficient bytes"),
+    ],
+)
+def test_a_column_that_is_none_names_its_table(column: pb.Column, message: str) -> None:
+    binlog = pb.Binlog(tp=pb.DML, commit_ts=TS)
+    binlog.dml_data.events.add(schema_name="s", table_name="t", tp=pb.Insert).row.append(column.SerializeToString())
+    with pytest.raises(MessageError, match=rf"a row of `s`.`t`: .*{message}"):
+        list(decode(binlog.SerializeToString()).events())
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x08\x00", b"\x10\x01", b"\xff", pb.Binlog(tp=0, commit_ts=-1).SerializeToString()]
+)
+def test_a_payload_without_its_head_is_refused(payload: bytes) -> None:
+    with pytest.raises(MessageError):
+        decode(payload)

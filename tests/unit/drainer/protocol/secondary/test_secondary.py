@@ -1,0 +1,227 @@
+"""Secondary binlogs against the protobuf library, and back; bytes that are none."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import UTC
+from typing import Any
+
+import pytest
+from binlog.pb import secondary_binlog_pb2 as pb
+from binlog.tidb.json import decode_text
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.column_text import text_of
+from drainer.protocol.encoder import Ddl, DdlScope, Message
+from drainer.protocol.errors import EncodeError, MessageError, ProtocolConfigError
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Column
+from drainer.row.family import Family
+from tests.support.any_changes import KINDS, changes
+from tests.support.row_changes import make_changes, make_table
+
+OPTIONS = ProtocolOptions("secondary-binlog")
+TS = 400_000_000_000_000_000
+
+
+def messages(*all_changes: RowChanges) -> list[Message]:
+    encoder = make_encoder(OPTIONS)
+    rows = [row for one in all_changes for row in encoder.table(one.table).encode(one)]
+    return list(encoder.frame(sorted(rows, key=lambda row: row.commit_ts)))
+
+
+def decoded(message: Message) -> list[Any]:
+    return make_decoder(OPTIONS).decode(message.key, message.value)
+
+
+def set_value(found: pb.Column, column: Column, value: Any) -> None:
+    """As upstream's DatumToColumn has it."""
+    name, form = column.form.kind.mysql_name, column.form
+    if value is None:
+        found.is_null = True
+    elif name in ("date", "datetime", "time", "timestamp", "decimal"):
+        found.string_value = text_of(form, UTC)(value)
+    elif name == "year":
+        found.string_value = str(value)
+    elif name in ("tinyint", "smallint", "mediumint", "int", "bigint"):
+        if form.kind.is_unsigned:
+            found.uint64_value = value
+        else:
+            found.int64_value = value
+    elif name in ("float", "double"):
+        found.double_value = value
+    elif name == "bit":
+        found.bytes_value = value.to_bytes((form.kind.flen + 7) // 8, "big")
+    elif name in ("enum", "set"):
+        found.uint64_value = value
+    elif name == "json":
+        found.bytes_value = decode_text(value)[0].encode()
+    elif form.family is Family.BYTES:
+        found.bytes_value = value
+    else:
+        found.string_value = value.decode()
+
+
+def by_library(one: RowChanges) -> list[bytes]:
+    """The same transactions, built with the library."""
+    table, found = one.table, []
+    for ts in dict.fromkeys(one.commit_ts.tolist()):
+        binlog = pb.Binlog(type=pb.DML, commit_ts=ts)
+        made = binlog.dml_data.tables.add(schema_name=table.schema, table_name=table.name)
+        for column in table.columns:
+            kind = column.form.kind
+            made.column_info.add(
+                name=column.name,
+                mysql_type=kind.mysql_name,
+                is_primary_key=bool(column.info.type.flag & Flag.PRI_KEY),
+                flen=kind.flen,
+                decimal=kind.decimal,
+            )
+        for index in table.info.unique_indexes():
+            made.unique_keys.add(name=index.name, column_names=[part.name for part in index.columns])
+        for at in range(len(one)):
+            if one.commit_ts[at] != ts:
+                continue
+            mutation = made.mutations.add(type=int(one.kind))
+            for place, column in enumerate(table.columns):
+                set_value(mutation.row.columns.add(), column, one.image[place][at].as_py())
+                if one.kind is Kind.UPDATE:
+                    assert one.old is not None
+                    set_value(mutation.change_row.columns.add(), column, one.old[place][at].as_py())
+        found.append(binlog.SerializeToString(deterministic=True))
+    return found
+
+
+@given(changes())
+def test_bytes_are_those_of_the_protobuf_library(one: RowChanges) -> None:
+    assert [int(kind) for kind in (Kind.INSERT, Kind.UPDATE, Kind.DELETE)] == [pb.Insert, pb.Update, pb.Delete]
+    found = messages(one)
+    assert [message.value for message in found] == by_library(one)
+    assert sum(message.rows for message in found) == len(one)
+    assert all(message.key is None for message in found)
+
+
+@given(changes())
+def test_what_is_written_is_read_again(one: RowChanges) -> None:
+    events = [event for message in messages(one) for event in decoded(message)]
+    assert [event.commit_ts for event in events] == one.commit_ts.tolist()
+    for at, event in enumerate(events):
+        assert isinstance(event, RowEvent)
+        assert event.change is Change(one.kind.name.lower())
+        for image, columns in ((event.old, one.old), (event.new, one.new)):
+            assert (image is None) == (columns is None)
+            if image is not None and columns is not None:
+                raw = {c.name: columns[n][at].as_py() for n, c in enumerate(one.table.columns)}
+                assert {name: value.value is None for name, value in image.items()} == {
+                    name: value is None for name, value in raw.items()
+                }
+                assert image["id"].value == raw["id"]
+                for name in ("bit", "ubig", "double", "set", "longblob"):
+                    assert name not in image or image[name].value == raw[name]
+
+
+@given(changes(), st.data())
+def test_damaged_messages_are_refused_or_read(one: RowChanges, data: st.DataObject) -> None:
+    """Cut at every byte, and one byte changed: MessageError, or events, and nothing else."""
+    whole = messages(one)[0].value or b""
+    for size in range(len(whole)):
+        try:
+            decoded(Message(None, whole[:size], 0, 0))
+        except MessageError:
+            continue
+        pytest.fail(f"{size} of {len(whole)} bytes were read")
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    with contextlib.suppress(MessageError):
+        assert isinstance(decoded(Message(None, flipped, 0, 0)), list)
+
+
+def test_a_transaction_is_one_message_with_all_its_tables_in_order() -> None:
+    a, b = (make_table("s", name, [("id", KINDS["big"])], primary=["id"], table_id=n) for n, name in enumerate("ab"))
+    encoder = make_encoder(OPTIONS)
+    rows = [
+        *encoder.table(a).encode(make_changes(a, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)),
+        *encoder.table(b).encode(make_changes(b, Kind.DELETE, old=[(3,)], commit_ts=TS)),
+        *encoder.table(a).encode(make_changes(a, Kind.UPDATE, old=[(1,)], new=[(4,)], commit_ts=TS)),
+        *encoder.table(a).encode(make_changes(a, Kind.INSERT, new=[(5,)], commit_ts=TS + 1)),
+    ]
+    first, second = encoder.frame(rows)
+    assert [(m.rows, m.commit_ts) for m in (first, second)] == [(4, TS), (1, TS + 1)]
+    events = decoded(first)
+    assert [(event.table, event.change) for event in events] == [
+        ("a", "insert"),
+        ("a", "insert"),
+        ("b", "delete"),
+        ("a", "update"),
+    ]
+    assert (events[3].old["id"].value, events[3].new["id"].value) == (1, 4)
+    assert len(pb.Binlog.FromString(first.value or b"").dml_data.tables) == 3
+
+
+def test_transactions_of_one_commit_ts_are_apart() -> None:
+    table = make_table("s", "t", [("id", KINDS["big"])], primary=["id"])
+    one = make_changes(table, Kind.INSERT, new=[(1,), (2,)], commit_ts=TS)
+    one.start_ts[1] -= 5
+    assert [message.rows for message in messages(one)] == [1, 1]
+
+
+def test_a_ddl_has_its_names_and_its_text() -> None:
+    encoder = make_encoder(OPTIONS)
+    (message,) = encoder.ddl(Ddl(TS, TS - 1, "shöp", "t", "create table t(id int)", 3))
+    wanted = pb.Binlog(type=pb.DDL, commit_ts=TS)
+    wanted.ddl_data.schema_name, wanted.ddl_data.table_name = "shöp", "t"
+    wanted.ddl_data.ddl_query = b"create table t(id int)"
+    assert message.value == wanted.SerializeToString(deterministic=True)
+    assert decoded(message) == [DdlEvent(TS, "shöp", "t", "create table t(id int)")]
+    assert encoder.ddl_scope is DdlScope.FIRST_PARTITION
+    assert not encoder.resolved(TS)
+
+
+def test_a_value_that_its_column_cannot_hold_names_the_row() -> None:
+    table = make_table("s", "t", [("id", KINDS["big"]), ("b", KINDS["bit"])], primary=["id"])
+    one = make_changes(table, Kind.INSERT, new=[(1, 5), (2, 4096)], commit_ts=[TS, TS + 7])
+    with pytest.raises(EncodeError, match=rf"`s`.`t`.`b` at commit_ts {TS + 7}: .*BIT\(11\)"):
+        make_encoder(OPTIONS).table(table).encode(one)
+    with pytest.raises(EncodeError):
+        make_encoder(OPTIONS).table(table).encode_handle_only(one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.mutations[0].row.columns.add(is_null=True),
+        lambda table: table.mutations[0].row.columns[0].Clear(),
+        lambda table: table.mutations[0].change_row.columns.add(is_null=True),
+        lambda table: setattr(table.mutations[0].row.columns[0], "is_null", True),
+        lambda table: table.column_info.add(name="id"),
+    ],
+)
+def test_rows_that_contradict_their_table_are_refused(change: Any) -> None:
+    table = make_table("s", "t", [("id", KINDS["big"])], primary=["id"])
+    (message,) = messages(make_changes(table, Kind.INSERT, new=[(1,)], commit_ts=TS))
+    binlog = pb.Binlog.FromString(message.value or b"")
+    change(binlog.dml_data.tables[0])
+    with pytest.raises(MessageError):
+        decoded(Message(None, binlog.SerializeToString(), 0, 0))
+
+
+def test_types_have_upstreams_names_and_columns_their_key() -> None:
+    table = make_table("s", "t", [("id", KINDS["big"]), ("v", FieldType(Tp.BLOB, charset="binary"))], primary=["id"])
+    (event,) = decoded(messages(make_changes(table, Kind.INSERT, new=[(1, b"\xff")], commit_ts=TS))[0])
+    assert event.new == {
+        "id": ColumnValue(1, flags=8, type_name="bigint"),
+        "v": ColumnValue(b"\xff", type_name="blob"),
+    }
+
+
+def test_options_that_it_does_not_have_are_refused() -> None:
+    with pytest.raises(ProtocolConfigError, match="time zone"):
+        make_encoder(ProtocolOptions("secondary-binlog", time_zone="Mars"))
+    with pytest.raises(ProtocolConfigError, match="large-message-handle-option"):
+        make_encoder(ProtocolOptions("secondary-binlog", large_message_handle_option="claim-check"))

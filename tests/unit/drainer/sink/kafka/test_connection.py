@@ -1,0 +1,164 @@
+"""How Kafka is reached: TiCDC's sink URI, TLS and SASL, and what the client library is told."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from binlog.errors import ConfigError
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.sink_uri import parse_sink_uri
+
+SECRET = base64.b64encode(b"s3cret").decode()
+
+
+def section(**settings: Any) -> KafkaConnectionSection:
+    given_ = {name.replace("_", "-"): value for name, value in settings.items()}
+    return KafkaConnectionSection.model_validate(given_, by_alias=True, by_name=False)
+
+
+def checked(**settings: Any) -> dict[str, str]:
+    made = section(**{"addresses": ("k:9092",), "topic": "t", **settings})
+    made.check()
+    return made.client_settings("drainer a:8249")
+
+
+def test_a_sink_uri_names_brokers_topic_and_settings() -> None:
+    made = section(sink_uri="kafka://a:1,b/shop-all?compression=lz4&required-acks=-1&sasl-user=u&sasl-password=p%26q")
+    made.check()
+    assert (made.addresses, made.topic, made.compression) == (("a:1", "b:9092"), "shop-all", "lz4")
+    told = made.client_settings("x")
+    assert told["bootstrap.servers"] == "a:1,b:9092"
+    assert (told["sasl.mechanism"], told["sasl.username"], told["sasl.password"]) == ("PLAIN", "u", "p&q")
+    assert told["security.protocol"] == "SASL_PLAINTEXT"
+
+
+def test_the_uri_wins_over_the_file_and_leaves_the_rest_of_it() -> None:
+    made = section(
+        sink_uri="kafka+ssl://a/t?compression=zstd&kafka-version=2.4.0",
+        compression="gzip",
+        security={"sasl-user": "u", "sasl-password": "p"},
+    )
+    assert made.compression == "zstd"
+    assert made.security.tls and made.security.sasl_user == "u"
+
+
+def test_a_password_is_in_no_text_of_the_section() -> None:
+    made = section(sink_uri=f"kafka://a/t?sasl-user=u&sasl-password=hidden&sasl-oauth-client-secret={SECRET}")
+    assert "hidden" not in repr(made) and SECRET not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("mysql://a/t", "scheme must be one of kafka, kafka+ssl, not 'mysql'"),
+        ("kafka://a:1", "no topic"),
+        ("kafka://a:1/", "no topic"),
+        ("kafka://u:hidden@a:1/t", "write sasl-user and sasl-password as parameters"),
+        ("kafka://a:x/t", "does not have the form host:port"),
+        ("kafka://a:99999/t", "does not have the form host:port"),
+        ("kafka://a,,b/t", "address is empty"),
+        ("kafka://:9092/t", "does not have the form host:port"),
+        ("kafka://a/no topic", "is no name of a topic"),
+        ("kafka://a/..", "is no name of a topic"),
+        ("kafka://a/t?protocol=avro&protocol=open-protocol", "parameter protocol is there twice"),
+        ("kafka://a/t?compression", "name=value"),
+    ],
+)
+def test_a_uri_that_is_none_is_refused_by_its_part(uri: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_sink_uri(uri)
+    assert words in str(refused.value) and "hidden" not in str(refused.value)
+
+
+def test_a_parameter_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(ValueError, match="no-such-thing"):
+        section(sink_uri="kafka://a/t?no-such-thing=1")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_uri_or_refused(text: str) -> None:
+    try:
+        parsed = parse_sink_uri("kafka://" + text)
+    except (ConfigError, ValueError):
+        return
+    assert parsed.addresses and parsed.topic
+
+
+def test_no_address_and_no_topic_are_said() -> None:
+    with pytest.raises(ConfigError, match="where is Kafka"):
+        section(topic="t").check()
+    with pytest.raises(ConfigError, match=r"syncer\.to\.topic"):
+        section(addresses=("a:1",)).check()
+    with pytest.raises(ConfigError, match=r"syncer\.to\.addresses: 'a:b' does not have"):
+        section(addresses=("a:b",), topic="t").check()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "scram-sha-256", "SCRAM-SHA-512"])
+def test_a_password_mechanism_needs_user_and_password(mechanism: str) -> None:
+    with pytest.raises(ConfigError, match=f"{mechanism.upper()} needs sasl-user and sasl-password"):
+        checked(security={"sasl-mechanism": mechanism, "sasl-user": "u"})
+    told = checked(security={"sasl-mechanism": mechanism, "sasl-user": "u", "sasl-password": "p"})
+    assert told["sasl.mechanism"] == mechanism.upper()
+
+
+def test_oauth_is_told_to_the_library_with_its_secret_decoded() -> None:
+    oauth = {"sasl-oauth-client-id": "c", "sasl-oauth-client-secret": SECRET, "sasl-oauth-token-url": "https://i/t"}
+    told = checked(security={**oauth, "sasl-oauth-scopes": "a,b"})
+    assert told["sasl.mechanism"] == "OAUTHBEARER" and told["sasl.oauthbearer.method"] == "oidc"
+    assert told["sasl.oauthbearer.client.secret"] == "s3cret" and told["sasl.oauthbearer.scope"] == "a b"
+    with pytest.raises(ConfigError, match="must be base64"):
+        checked(security={**oauth, "sasl-oauth-client-secret": "no base64!"})
+    with pytest.raises(ConfigError, match="OAUTHBEARER needs sasl-oauth-token-url"):
+        checked(security={**oauth, "sasl-oauth-token-url": ""})
+    with pytest.raises(ConfigError, match='need sasl-mechanism = "OAUTHBEARER"'):
+        checked(security={**oauth, "sasl-mechanism": "PLAIN", "sasl-user": "u", "sasl-password": "p"})
+
+
+@pytest.mark.parametrize("security", [{"sasl-mechanism": "GSSAPI"}, {"sasl-gssapi-realm": "R"}])
+def test_gssapi_is_refused_with_what_can_be_done(security: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="needs a Kafka client library built with it"):
+        checked(security=security)
+
+
+def test_tls_files_are_looked_for_before_anything_starts(tmp_path: Path) -> None:
+    there = tmp_path / "ca.pem"
+    there.write_text("x")
+    told = checked(security={"ca": str(there)})
+    assert (told["security.protocol"], told["ssl.ca.location"]) == ("SSL", str(there))
+    with pytest.raises(ConfigError, match=r"ca /no/such\.pem cannot be read"):
+        checked(security={"ca": "/no/such.pem"})
+    with pytest.raises(ConfigError, match="cert and key must be set together"):
+        checked(security={"cert": str(there)})
+
+
+def test_a_setting_that_apply_depends_on_cannot_be_changed() -> None:
+    with pytest.raises(ConfigError, match=r"transactional\.id cannot be set"):
+        checked(client={"transactional.id": "x", "linger.ms": "5"})
+    assert checked(client={"linger.ms": "5"})["linger.ms"] == "5"
+
+
+def test_the_client_id_is_one_that_kafka_takes() -> None:
+    assert checked()["client.id"] == "drainer_a_8249"
+    with pytest.raises(ConfigError, match="kafka-client-id"):
+        checked(kafka_client_id="a b")
+
+
+@pytest.mark.parametrize(
+    "security",
+    [
+        {},
+        {"enable-tls": True},
+        {"insecure-skip-verify": True, "sasl-mechanism": "SCRAM-SHA-512", "sasl-user": "u", "sasl-password": "p"},
+        {"sasl-oauth-client-id": "c", "sasl-oauth-client-secret": SECRET, "sasl-oauth-token-url": "https://i/t"},
+    ],
+)
+def test_the_client_library_takes_what_it_is_told(security: dict[str, Any]) -> None:
+    """It refuses names and values that it does not know when a client is made; nothing is connected."""
+    assert Producer({**checked(security=security), "log_level": 0}) is not None

@@ -5,19 +5,32 @@ from __future__ import annotations
 import gc
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from binlog.envelope import encode_binlog
+from binlog.runtime.security import Security
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.order.blob_pieces import Place, join_blobs
 from drainer.order.errors import BlobError
+from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.pumps.stub import StubPump
+from drainer.pumps.watermark import PumpRange
+from drainer.sink.base import Intent
 from drainer.spark import blob_files
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.query import Query, SparkBatch
+from drainer.spark.shuffle_apply import complete
 from drainer.spark.source import planned_reader
+from drainer.spark.source.executor import read_task
 from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.planned_reader import PullTask
+
+BASE = 1 << 60
+INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -99,3 +112,48 @@ def test_a_cluster_s_tasks_get_no_folder_of_the_driver() -> None:
     assert "blob-folder" not in Query(None, options={})._options  # type: ignore[arg-type]
     assert Query(None, options={}, one_machine=True)._options["blob-folder"]  # type: ignore[arg-type]
     SparkBatch(None, ErrorSeal.new()).covers(1, 5)  # type: ignore[arg-type]  # and nothing is removed
+
+
+class Order:
+    """What a reading task does with binlogs, for two slots: all of them go into the first one."""
+
+    view = SimpleNamespace(token="a view of nothing")
+    blobs = 2
+
+    def decoder(self) -> object:
+        return object()
+
+    def builder(self, _decoder: object) -> Order:
+        self.payloads: list[bytes] = []
+        self.add_all = self.add_in_order = self.payloads.extend
+        return self
+
+    def cut(self, builder: Order) -> dict[int, bytes]:
+        return {0: b"".join(builder.payloads)}
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_a_slot_is_whole_or_refused_whichever_way_it_came(tmp_path: Path, in_files: bool) -> None:
+    """Rule 22: each slot hears of all parts, one without rows, too."""
+    pump = StubPump()
+    payloads = [
+        encode_binlog(tp=1, start_ts=BASE + n, commit_ts=BASE + n + 1, prewrite_key=b"k", prewrite_value=b"\x08\x01")
+        for n in (10, 20, 30)
+    ]
+    pump.put(*payloads)
+    pump.resolve(BASE + 100)
+    parts = [PumpRange("p", pump.host, True, BASE + after, BASE + after + 25) for after in (0, 25)]
+    folder = str(tmp_path) if in_files else ""
+    found: dict[int, list[bytes]] = {0: [], 1: []}
+    for part in parts:
+        task = PullTask((part,), 1, Security(), True, Order(), folder=folder)  # type: ignore[arg-type]
+        for batch in read_task(task):
+            for slot, blob in zip(batch.column("seq").to_pylist(), batch.column("blob").to_pylist(), strict=True):
+                found[slot].append(blob)
+    pump.stop()
+    planned = Counted(3, sum(map(len, payloads)))
+    assert sorted(complete(0, found[0], INTENT, planned)) == sorted([b"".join(payloads[:2]), payloads[2]])
+    assert complete(1, found[1], INTENT, planned) == []
+    assert len(list(tmp_path.iterdir())) == (2 if in_files else 0)
+    with pytest.raises(RangeDiffers):
+        complete(1, found[1][1:], INTENT, planned)

@@ -1,6 +1,7 @@
 # make demo   the whole chain on this machine, checked row by row (about a minute)
 # make test   every test, with real servers; make test-unit: seconds
-# Both install what is missing: uv, Java 17, MariaDB (Debian packages where they may), a Kafka broker (jars).
+# Both install what is missing: uv, Java 17, MariaDB (Debian packages where they may), a Kafka broker and a schema
+# registry (jars).
 
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --no-sync
@@ -24,19 +25,19 @@ demo: sync  ## run the main job: etcd, two pumps, the drainer on Spark, a shop t
 	@scripts/need.sh java
 	@$(RUN) python -m demo $(DEMO_ARGS)
 
-test: sync  ## every test, with real etcd, MariaDB, Kafka and Spark
-	@scripts/need.sh java mariadb kafka
+test: sync  ## every test, with real etcd, MariaDB, Kafka, a schema registry and Spark
+	@scripts/need.sh java mariadb kafka registry
 	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
 coverage: sync  ## every test, and which lines ran, in child processes too; a third more CPU
-	@scripts/need.sh java mariadb kafka
+	@scripts/need.sh java mariadb kafka registry
 	$(RUN) pytest $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 test-unit: sync  ## the tests that need no server: seconds
 	$(RUN) pytest tests/unit -m "not integration" -q $(PYTEST_ARGS)
 
 test-integration: sync  ## the tests with real servers alone
-	@scripts/need.sh java mariadb kafka
+	@scripts/need.sh java mariadb kafka registry
 	$(RUN) pytest $(WORKERS) tests/integration tests/golden $(PYTEST_ARGS)
 
 lint: sync  ## ruff, mypy --strict, import contracts

@@ -5,7 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 
-for name in ("rowcodec", "columns", "pump", "latency", "planner", "load", "drainer", "large"):
+for name in (
+    "rowcodec",
+    "columns",
+    "protocol",
+    "avro",
+    "files",
+    "pump",
+    "latency",
+    "planner",
+    "load",
+    "drainer",
+    "large",
+):
     done = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)
     if done.returncode != 0:
         sys.exit(done.returncode)

@@ -2,16 +2,18 @@
 
     python3 scripts/maven_files.py scripts/jars/kafka-4.4.0.txt
 
-They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user shares; a folder that is there
-is complete. MAVEN_CENTRAL names another repository of the same content.
+What is a .tar.gz is unpacked. They come to ~/.cache/tidb-binlog/<name of the list>/, which every checkout of this user
+shares; a folder that is there is complete. MAVEN_CENTRAL names another repository of the same content.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.error
@@ -65,7 +67,7 @@ def install(listed: Path, repository: str) -> Path:
         with ThreadPoolExecutor(6) as pool:
             got = pool.map(lambda one: fetched(repository, one[1], one[0]), wanted)
             for (_, path), data in zip(wanted, got, strict=True):
-                (beside / Path(path).name).write_bytes(data)
+                _put(beside, Path(path).name, data)
         try:
             beside.rename(folder)
         except OSError:
@@ -73,6 +75,14 @@ def install(listed: Path, repository: str) -> Path:
                 raise
             shutil.rmtree(beside)
     return folder
+
+
+def _put(folder: Path, name: str, data: bytes) -> None:
+    if not name.endswith(".tar.gz"):
+        (folder / name).write_bytes(data)
+        return
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install what is missing of: uv java mariadb kafka. Says what it does; asks nothing; fails with one clear sentence.
-#   scripts/need.sh uv java mariadb kafka
+# Install what is missing of: uv java mariadb kafka registry. Says what it does; asks nothing; fails with one clear sentence.
+#   scripts/need.sh uv java mariadb kafka registry
 # uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password;
 # jars come from Maven Central into ~/.cache/tidb-binlog.
 set -euo pipefail
@@ -69,13 +69,21 @@ need_kafka() { # a broker for tests
     || die "Kafka's jars could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
 }
 
-[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka ..."
+need_registry() { # a schema registry for tests
+  need_python
+  need_java
+  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/apicurio-*.txt >/dev/null \
+    || die "the schema registry could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+}
+
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry ..."
 for what in "$@"; do
   case $what in
     uv) need_uv ;;
     java) need_java ;;
     mariadb) need_mariadb ;;
     kafka) need_kafka ;;
-    *) die "unknown: $what (uv, java, mariadb, kafka)" ;;
+    registry) need_registry ;;
+    *) die "unknown: $what (uv, java, mariadb, kafka, registry)" ;;
   esac
 done

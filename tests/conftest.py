@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.cpu_report import Meter
 from tests.support.dealing import dealt
 from tests.support.kafka import Broker, running_kafka
+from tests.support.registry import SchemaRegistryServer, running_registry
 from tests.support.servers import CACHE, Etcd, MariaDB, require_java, running_etcd, running_mariadb
 
 
@@ -121,6 +122,19 @@ def kafka_server() -> Iterator[Broker]:
 def kafka(kafka_server: Broker) -> Broker:
     """A real Kafka broker that runs; topics of earlier tests are there."""
     return kafka_server if kafka_server.server.alive else kafka_server.start()
+
+
+@pytest.fixture(scope="session")
+def schema_registry_server() -> Iterator[SchemaRegistryServer]:
+    """Started once in each process of tests."""
+    with running_registry() as server:
+        yield server
+
+
+@pytest.fixture
+def schema_registry(schema_registry_server: SchemaRegistryServer) -> SchemaRegistryServer:
+    """A real schema registry that runs; subjects of earlier tests may be there."""
+    return schema_registry_server if schema_registry_server.server.alive else schema_registry_server.start()
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""What is done with a batch: planned, applied by the driver in order, or by executors in slots."""
+"""Batches: planning them, and applying them in the driver or in slots on executors."""

@@ -1,8 +1,8 @@
-"""What the next batch is. Pure: the pumps' answers in, a plan or a question out; pipeline.py carries it out.
+"""Decides the next batch: from the pumps' answers to a plan or a question. Pure; pipeline.py carries it out.
 
-A batch is *spread* over executors when enough lies in front of the next DDL (and before any row whose schema is not
-known yet); everything else is *inline*: collected to the driver, where DDLs are walked. A *large* transaction is one
-by itself, which the driver pulls past Spark. See docs/architecture.md.
+A batch is *spread* over executors if there are enough bytes before the next DDL (and before any row whose schema is not
+known yet); all others are *inline*: collected to the driver, which runs the DDLs. A *large* transaction is a batch of
+its own, which the driver pulls without Spark. See docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drainer.sink.base import Intent
 
 MIB = 1 << 20
-# A pump's share is only known in quarters: a second range for each task that runs at once evens it out.
+# A pump's share can only be cut in quarters: a second range for each concurrent task balances them.
 READERS_PER_TASK = 2
 
 
@@ -35,7 +35,7 @@ class Mode(StrEnum):
 class Sizes:
     """How batches are cut. Bytes are of binlog payloads.
 
-    `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: less than this is not worth spreading;
+    `inline_bytes_max`, `inline_count_max`: one inline batch; `spread_bytes_min`: smaller batches are not spread;
     `spread_bytes_max`: one spread batch; 0 = the destination cannot spread; `parallelism`: concurrent tasks available.
     """
 
@@ -52,9 +52,10 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One batch: (after_ts, until_ts] of all pumps, and which task pulls what. `intent`: an open one of an earlier
-    life, which fixes the range and the cut (rule 17); `fold`: what the reading tasks do with a spread batch at once;
-    `large`: what the driver pulls itself, in mode LARGE, and `holders`: the pumps that have the large transaction."""
+    """One batch: (after_ts, until_ts] of all pumps, and the ranges that each task pulls. `intent`: an open one of an
+    earlier start, which determines the range and the cut (rule 17); `fold`: how the reading tasks decode and divide a
+    spread batch; `large`: the ranges that the driver pulls itself, in mode LARGE, and `holders`: the pumps that have
+    the large transaction."""
 
     after_ts: int
     until_ts: int
@@ -68,7 +69,7 @@ class Plan:
 
     @property
     def planned(self) -> dict[str, Counted | None]:
-        """What each pump must bring, None where that is not known (rule 22)."""
+        """The number of binlogs and bytes that each pump must deliver, None if unknown (rule 22)."""
         parts = [part for task in (*self.tasks, self.large) for part in task]
         return {
             node_id: together(part.planned for part in parts if part.node_id == node_id)
@@ -78,14 +79,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Nothing to read up to `until_ts`: the position may move there without a batch."""
+    """There are no binlogs up to `until_ts`: the position may move there without a batch."""
 
     until_ts: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The answers do not decide it: ask the pumps again with these limits."""
+    """The answers are not sufficient: ask the pumps again with these limits."""
 
     limits: Limits
 
@@ -94,7 +95,7 @@ Decision = Plan | Advance | Ask | None
 
 
 def first_limits(sizes: Sizes, *, schema_version: int, pumps: int) -> Limits:
-    """What to ask first: how much lies in front of the next DDL, or a plain inline batch where nothing is spread."""
+    """The first limits to ask with: for the bytes before the next DDL, or for an inline batch if nothing is spread."""
     if not sizes.spread_bytes_max:
         return inline_limits(sizes, pumps=pumps)
     share = _share(sizes.spread_bytes_max, pumps)
@@ -153,8 +154,9 @@ def decide(
 
 
 def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked: Limits, sizes: Sizes) -> int | None:
-    """What each pump should be asked for instead. Pumps are not equally busy: one that is alone among a hundred would
-    end every batch at a hundredth of it, and a hundred that were asked for as much as it would bring a hundred batches.
+    """The share to ask each pump for instead. Pumps are not equally busy: with equal shares, one busy pump of a hundred
+    would end every batch at a hundredth of its size; with the whole size for each, a hundred busy pumps would deliver a
+    hundred batches.
     """
     most, share = sizes.spread_bytes_max, asked.batch_bytes_max
     if batch_bytes > most + most // 4 and share > 1:
@@ -166,7 +168,7 @@ def _another_share(watermark: Watermark, until_ts: int, batch_bytes: int, asked:
 
 
 def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int | None) -> Plan | None:
-    """A large transaction, when nothing lies before it any more. Its commit_ts ends the batch on every pump: another
+    """A large transaction, if there are no binlogs before it. Its commit_ts ends the batch on every pump: another
     pump may hold the same transaction (rule 19), or a small one of the same commit_ts (X-15)."""
     large_ts = watermark.large_ts
     if large_ts is None or not after_ts < large_ts <= watermark.ts or until_ts < large_ts - 1:
@@ -194,8 +196,8 @@ def _large(watermark: Watermark, after_ts: int, until_ts: int, ceiling_ts: int |
 
 
 def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
-    """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. One that
-    was passed then and is back now adds nothing to it."""
+    """The batch that a crash left open: exactly its range of exactly its pumps, as soon as they can serve it. A pump
+    that was excluded then and has returned adds nothing to it."""
     if watermark.ts < intent.until_ts:
         return None
     marks = tuple(mark for mark in watermark.marks if not intent.pumps or mark.node_id in intent.pumps)
@@ -205,7 +207,7 @@ def resume(watermark: Watermark, intent: Intent, sizes: Sizes) -> Plan | None:
 
 
 def only(plan: Plan, commit_ts: int) -> Plan:
-    """What the driver pulls to look at the binlogs of one commit_ts of a batch."""
+    """The ranges that the driver pulls to read the binlogs of one commit_ts of a batch."""
     parts = [part for task in plan.tasks for part in task if part.after_ts < commit_ts <= part.until_ts]
     ranges = tuple(replace(part, after_ts=commit_ts - 1, until_ts=commit_ts, planned=None) for part in parts)
     return replace(
@@ -214,8 +216,8 @@ def only(plan: Plan, commit_ts: int) -> Plan:
 
 
 def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] | None:
-    """A pump that holds more or less of an open batch than when that was begun, and how many binlogs then and now. The
-    rows would be cut in other places than the chunks that are done (rule 16). Those `given_up` may."""
+    """A pump that has more or fewer binlogs of an open batch than when the batch was started, with both numbers: the
+    rows would be cut differently from the finished chunks (rule 16). Pumps in `given_up` are ignored."""
     if plan.intent is None:
         return None
     now = plan.planned
@@ -227,8 +229,8 @@ def altered(plan: Plan, given_up: Collection[str] = ()) -> tuple[str, int, int] 
 
 
 def absent(watermark: Watermark, intent: Intent) -> tuple[str, ...]:
-    """Pumps that hold rows of an open batch and do not count any more: an operator forced them offline. Without their
-    rows what is left would be cut in other places than the chunks that are done (rule 16)."""
+    """Pumps with rows of an open batch that an operator has forced offline since. Without their rows the batch would be
+    cut differently from the finished chunks (rule 16)."""
     there = {mark.node_id for mark in watermark.marks}
     return tuple(node_id for node_id in intent.pumps if node_id not in there)
 

@@ -1,4 +1,5 @@
-"""The spread way: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15, 16).
+"""Applies a spread batch: a large batch without DDL, folded and applied on executors under a recorded intent (rules 15,
+16).
 
 What may stop a batch of TiDB's rows is found before it is begun, for what a chunk has committed is not taken back and
 the batch must then be finished (rule 21): values of secondary unique keys are compared, with one another and with the
@@ -34,16 +35,16 @@ _log = get_logger(__name__)
 # A slot is a connection to the destination while it is applied, and a server takes less over many than over a few
 # (bench.planner): whose has processors for more sets worker-count.
 SLOTS_MAX = 16
-# More than the two batches that are under way at a time.
+# More than the two batches that can be in progress at a time.
 VIEWS_KEPT = 8
 
 
 class NotSpread(BinlogError):
-    """A batch that must go inline and was read to be spread; nothing of it was applied. It must be planned anew."""
+    """A batch that was read to be spread but must be inline. Nothing of it was applied; it must be planned again."""
 
 
 class BatchRefused(BinlogError):
-    """A batch that does not begin where the destination stands, or is cut in a way this build does not know."""
+    """A batch that does not begin at the destination's position, or has a cut that this version does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Spreading:
         intent: Intent | None,
         pull: PullLarge | None = None,
     ) -> None:
-        """`pull`: brings binlogs to the driver past Spark."""
+        """`pull`: pulls binlogs to the driver without Spark."""
         self._pull = pull
         self._sink = destination
         self._segments = segments_for(destination)
@@ -86,13 +87,13 @@ class Spreading:
         self._examined: dict[str, Examination | None] = {}
 
     def use_parallelism(self, tasks: int) -> None:
-        """How many tasks run at once, which only a started Spark knows, and which changes with its executors."""
+        """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
         if not self._cut.slots and self._segments.slots is None:
             self._slots = min(2 * tasks, SLOTS_MAX)
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:
-        """What the tasks that read a spread batch do with it at once. None where the batch must be readable twice: it
-        is to go inline, or it is open and an unknown column of its rows must be left out, as it was when it was begun.
+        """How the tasks that read a spread batch fold it. None if the batch must be readable twice: it may become
+        inline, or it is open and an unknown column of its rows must be skipped, as it was when the batch was started.
         """
         open_and_unsure = plan.intent is not None and not self._supply.complete
         if plan.mode is not Mode.SPREAD or open_and_unsure or self._leaves_out(plan):
@@ -100,9 +101,9 @@ class Spreading:
         return self._order(self._intent(plan).slots, fresh=plan.intent is None)
 
     def read(self, plan: Plan, micro_batch: MicroBatch) -> None:
-        """Have a batch with a `fold` pulled and folded, which changes nothing: the one before it may be applied
-        meanwhile. Raises NotSpread where rows need a schema that is not known yet (rule 14), with what is known now
-        or, on the next plan, inline."""
+        """Pull and fold a batch that has a `fold`. This changes nothing, so the previous batch may be applied at the
+        same time. Raises NotSpread if rows need a schema that is not known yet (rule 14): the batch is then planned
+        again with the schema known by then, or as inline."""
         assert plan.fold is not None
         try:
             micro_batch.read(plan.fold, folded=True)
@@ -114,8 +115,8 @@ class Spreading:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: {error}") from error
 
     def run(self, plan: Plan, micro_batch: MicroBatch) -> bool:
-        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must go inline; NotSpread
-        where it cannot, for it was read folded."""
+        """Apply the whole batch, or raise with the intent open. False: nothing was done, it must be applied inline;
+        NotSpread if that is impossible because it was read folded."""
         if self._leaves_out(plan):
             return False
         intent = self._intent(plan)
@@ -146,7 +147,9 @@ class Spreading:
         return True
 
     def _begun(self, plan: Plan, micro_batch: MicroBatch, intent: Intent, order: ReadOrder) -> SlotWriter[Any] | None:
-        """The intent recorded, with what goes ahead; None where nothing was done."""
+        """Record the intent, together with the rows that are written before the slots; None if nothing was done."""
+        if plan.intent is None and order.cut_version != self._segments.cut_version:
+            raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: it is to be cut otherwise now")
         examination = self._examined.get(order.view.token)  # rows were cut by what it says of them
         if order.examined and examination is None:
             raise NotSpread(f"batch ({plan.after_ts}, {plan.until_ts}] is planned again: the schema has changed")
@@ -171,7 +174,7 @@ class Spreading:
         return None
 
     def _name(self, error: DataError, plan: Plan, micro_batch: MicroBatch) -> None:
-        """What is refused although the batch was examined: a value that the destination cannot store, for one."""
+        """Add to an error which transaction was refused, for example because the destination cannot store a value."""
         commit_ts = error.commit_ts
         if not commit_ts:
             return
@@ -190,7 +193,8 @@ class Spreading:
         error.name_in_batch(start_ts, plan.after_ts, plan.until_ts)
 
     def _leaves_out(self, plan: Plan) -> bool:
-        """Whether a transaction of the batch is to be passed over (ignore-txn-commit-ts): the inline way does that."""
+        """Whether a transaction of the batch is to be skipped (ignore-txn-commit-ts), which only an inline batch
+        does."""
         ignored = self._supply.schema.policy.ignored_ts
         return plan.intent is None and any(plan.after_ts < ts <= plan.until_ts for ts in ignored)
 
@@ -220,12 +224,12 @@ class Spreading:
         return plan.intent
 
     def _order(self, slots: int, *, fresh: bool = False) -> ReadOrder:
-        """`fresh`: of a batch that is not begun; an open one has been examined."""
+        """`fresh`: the batch has not been started; an open one has been examined."""
         packed, examination = self._viewed()
         return self._segments.order(packed, slots, examination, examined=fresh and examination is not None)
 
     def _viewed(self) -> tuple[PackedView, Examination | None]:
-        """The schema of this moment, packed, and what the sink asks for before its rows are spread."""
+        """The current schema, packed, and the examination that the sink requires before its rows are spread."""
         view = self._supply.schema.view()
         viewed = self._packed
         if viewed is None or viewed[0] is not view:
@@ -242,9 +246,9 @@ class Spreading:
         return parallel
 
     def _decodable(self, plan: Plan, micro_batch: MicroBatch, intent: Intent) -> bool:
-        """Whether executors can decode the whole batch. Once the intent is recorded it cannot be cut any more, so what
-        must wait, or needs a DDL first, is found out before. An open intent of an earlier life passed this: a column
-        that is unknown now was left out then, and is again."""
+        """Whether executors can decode the whole batch. After the intent is recorded the batch cannot be shortened any
+        more, so rows that must wait, or need a DDL first, are found before. An open intent of an earlier start has
+        passed this check: a column that is unknown now was skipped then, and is skipped again."""
         while True:
             try:
                 micro_batch.check(self._order(intent.slots))

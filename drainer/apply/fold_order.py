@@ -1,6 +1,5 @@
-"""What a reading task may do beside pulling: decode the rows and cut them into slots. Values that travel to executors.
-
-What executors do with rows depends on what the sink wants: net rows (FoldOrder) or every change (ChangesOrder).
+"""How reading tasks decode rows and divide them into slots; picklable values for executors. A sink needs net rows
+(FoldOrder) or every change (ChangesOrder).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from drainer.batch.work import SegmentWork
 from drainer.changes.change_segment import ChangeSegment
 from drainer.order.probes import Questions
+from drainer.order.slot import HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
 from drainer.sink.base import Segment, Slotting
@@ -41,7 +41,7 @@ class PackedView:
 
 
 class PartBuilder(Protocol):
-    """Takes in the binlogs of one part of a batch."""
+    """Collects the binlogs of one part of a batch."""
 
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 
@@ -49,7 +49,7 @@ class PartBuilder(Protocol):
 
 
 class ReadOrder(Protocol):
-    """What tasks do with a part of a spread batch, and with a slot. Picklable. A task takes the decoder that its worker
+    """How tasks process a part of a spread batch, and a slot. Picklable. A task takes the decoder that its worker
     keeps for `view.token`, and gives it to the other methods."""
 
     @property
@@ -60,13 +60,18 @@ class ReadOrder(Protocol):
 
     @property
     def blobs(self) -> int:
-        """How many a part gives: slots first, then what `examined` says."""
+        """The number of blobs of a part: first one for each slot, then those of `examined`."""
         ...
 
     @property
     def examined(self) -> bool:
-        """Behind the slots come as many with claims, and one with the rows that go ahead; all of it is looked at
-        before anything is applied (rule 21)."""
+        """The blobs of the slots are followed by as many with claims, and one with the rows that are written first;
+        these are examined before anything is applied (rule 21)."""
+        ...
+
+    @property
+    def cut_version(self) -> int:
+        """Of how changes are cut into slots (rule 16)."""
         ...
 
     def decoder(self) -> Any: ...
@@ -74,7 +79,7 @@ class ReadOrder(Protocol):
     def builder(self, decoder: Any) -> PartBuilder: ...
 
     def cut(self, builder: Any) -> dict[int, bytes]:
-        """The blobs of what was added, by slot, none for those that get nothing. Raises what decoding raises."""
+        """The blobs of the added binlogs by slot, for slots that have rows. Raises as decoding."""
         ...
 
     def merge(self, decoder: Callable[[], Any], blobs: Iterable[bytes], after_ts: int, until_ts: int) -> Segment:
@@ -82,7 +87,7 @@ class ReadOrder(Protocol):
         ...
 
     def questions(self, blobs: Iterable[bytes]) -> Questions:
-        """What the claims of a slot leave open, from the blobs of all parts."""
+        """The questions that follow from the claims of a slot, from the blobs of all parts."""
         ...
 
     def last_change(self, blobs: Sequence[bytes], table_id: int, identity: bytes) -> int:
@@ -104,6 +109,10 @@ class FoldOrder:
     @property
     def blobs(self) -> int:
         return 2 * self.slots + 1 if self.examined else self.slots
+
+    @property
+    def cut_version(self) -> int:
+        return HASH_VERSION
 
     def decoder(self) -> SegmentDecoder:
         from drainer.changes.segment import SegmentDecoder
@@ -154,6 +163,10 @@ class ChangesOrder:
     @property
     def blobs(self) -> int:
         return self.slots
+
+    @property
+    def cut_version(self) -> int:
+        return self.slotting.version
 
     def decoder(self) -> StreamDecoder:
         from drainer.changes.stream import StreamDecoder

@@ -1,4 +1,4 @@
-"""The inline way: a batch in the driver, its DDLs in their places, each segment of rows in one transaction."""
+"""Applies a batch in the driver: its DDLs in order, and each segment of rows between them in one transaction."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SchemaSupply(Protocol):
 
 
 def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
-    """Rule 22: RangeDiffers where more or less of a pump came here than was planned."""
+    """Rule 22: raises RangeDiffers if a pump delivered more or fewer binlogs than planned."""
     found: dict[str, list[int]] = {}
     for binlog in merged:
         found.setdefault(binlog.pump, []).append(len(binlog.payload))
@@ -60,7 +60,8 @@ def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
 
 
 class Inline:
-    """Applies one batch after another from the driver. Errors that a schema read again can mend are waited out."""
+    """Applies one batch after another from the driver. After errors that a newer schema may resolve, it waits and reads
+    the schema again."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Inline:
         *,
         piece_bytes_max: int,
     ) -> None:
-        """`piece_bytes_max`: of a large transaction, so many bytes are decoded at a time."""
+        """`piece_bytes_max`: bytes of a large transaction to decode at a time."""
         self._piece_bytes_max = piece_bytes_max
         self._destination = destination
         self._supply = supply
@@ -81,7 +82,8 @@ class Inline:
         self._decoder: RowDecoder | None = None
 
     def run(self, plan: Plan, merged: Sequence[ServedBinlog]) -> None:
-        """Apply the whole batch, or raise; what was applied before stays, and the position says how far."""
+        """Apply the whole batch. After an error, everything before it has been applied, and the position says how
+        far."""
         merged = list(merged)
         _check_arrived(plan, merged)
         batch = read_batch(merged, after_ts=plan.after_ts, until_ts=plan.until_ts)
@@ -111,8 +113,8 @@ class Inline:
                 return
 
     def _drop_first(self, error: UniqueConflict, rest: Batch) -> bool:
-        """Upstream is dropping the key that refuses rows of `rest`: that job runs before them (rule 12). False: it may
-        be a job that is running, which no source shows yet. Raises the error where no job drops the key."""
+        """Run the job that drops the key that refused rows of `rest` before these rows (rule 12). False: it may be a
+        running job, which no source shows yet. Raises the error if no job drops the key."""
         place = {"schema": error.schema, "table": error.table, "key": error.key}
         schema = self._supply.schema
         job = schema.job_that_drops(**place)
@@ -205,7 +207,7 @@ class Inline:
         crash_point("drainer.after_apply")
 
     def _decoder_for(self, view: SchemaView) -> RowDecoder:
-        """A schema gives the same view until it changes, and a decoder's codecs are worth keeping."""
+        """A decoder for the current view; kept while the view does not change."""
         if self._decoder is None or self._decoder.view is not view:
             self._decoder = self._segments.decoder(view)
         return self._decoder

@@ -1,4 +1,4 @@
-"""Large transactions: pulled by the driver past Spark, cut into pieces, applied in one downstream transaction.
+"""Large transactions: pulled by the driver without Spark, cut into pieces, applied in one downstream transaction.
 
     pump ─ parts ─► spool (a file) ─► pieces: binlogs of a few MiB ─► fold ─┐
                                                    begin, fence ─► piece, piece, … ─► commit
@@ -38,7 +38,7 @@ PullLarge = Callable[[Plan, Progress], "contextlib.AbstractContextManager[list[S
 
 
 class Step:
-    """One step of long work, shown on the status page and now and then in the log; over when the block ends."""
+    """One step of a long operation, shown on the status page and periodically logged; ends with the block."""
 
     def __init__(self, progress: Progress, name: str, total_bytes: int, commit_ts: int) -> None:
         self._progress = progress
@@ -93,7 +93,7 @@ class LargePuller:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Binlogs of (after_ts, until_ts] that one downstream transaction takes; `large`: in pieces."""
+    """Binlogs of (after_ts, until_ts] for one downstream transaction; `large`: applied in pieces."""
 
     after_ts: int
     until_ts: int
@@ -102,8 +102,8 @@ class Section:
 
 
 def sections(rows: Rows) -> list[Section]:
-    """The rows cut before and behind each commit_ts of a large transaction. What else has that commit_ts goes with it,
-    for a position cannot stand between the two."""
+    """The rows cut before and behind each commit_ts of a large transaction. Other binlogs of that commit_ts are in the
+    same section, because a position cannot be between them."""
     runs: list[tuple[bool, list[ServedBinlog]]] = []
     for _, group in groupby(rows.binlogs, attrgetter("commit_ts")):
         same = list(group)
@@ -144,7 +144,7 @@ def _small(one: ServedBinlog, piece_bytes_max: int) -> Iterable[bytes]:
 
 
 def small_payloads(binlogs: Sequence[ServedBinlog]) -> Iterator[bytes]:
-    """Of binlogs none of which is large."""
+    """The payloads of binlogs, none of which is large."""
     for one in binlogs:
         assert isinstance(one.payload, bytes)
         yield one.payload

@@ -1,4 +1,4 @@
-"""One batch as Spark holds it, and what is asked of it. Values and protocols; drainer.spark.query has the real one."""
+"""The interface of a batch of the Spark query, and its arguments. Implemented in drainer.spark.query."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from drainer.sink.base import Examiner, Intent, Receipt, Segment, SlotWriter
 
 @dataclass(frozen=True, slots=True)
 class SpreadJob:
-    """What executors need to know. Picklable. `folded`: the tasks that read the batch have carried out `order`;
-    `planned`: what all of them together must have read, where it is known (rule 22)."""
+    """Parameters of the tasks that apply slots. Picklable. `folded`: the tasks that read the batch have carried out
+    `order`; `planned`: what all of them together must have read, where it is known (rule 22)."""
 
     order: ReadOrder
     intent: Intent
@@ -29,7 +29,8 @@ class SpreadJob:
 
 @dataclass(frozen=True, slots=True)
 class ExamineJob:
-    """What is asked of a batch before it is begun (rule 21). Picklable; fields as in SpreadJob."""
+    """Parameters of the tasks that examine a batch before it is started (rule 21). Picklable; fields as in
+    SpreadJob."""
 
     order: ReadOrder
     intent: Intent
@@ -40,35 +41,36 @@ class ExamineJob:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """`conflict`: why the batch must go one transaction after another, '' where nothing speaks for it; `ahead`: what is
-    applied before all slots."""
+    """`conflict`: why the batch must be applied transaction by transaction, '' if it need not; `ahead`: rows that are
+    written before all slots."""
 
     conflict: str
     ahead: Segment | None
 
 
 class MicroBatch(Protocol):
-    """One batch as Spark holds it."""
+    """A batch of the Spark query."""
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         """(pump, message of a pull) of the whole batch, in any order, brought to the driver."""
         ...
 
     def check(self, order: ReadOrder) -> None:
-        """Fold the whole batch on executors and throw it away. Raises what decoding raises."""
+        """Fold the whole batch on executors and discard the result. Raises what decoding raises."""
         ...
 
     def read(self, order: ReadOrder, *, folded: bool) -> None:
-        """Pull and fold the whole batch now; what is asked behind this finds it by slot. Changes nothing. Raises what
-        pulling and decoding raise."""
+        """Pull and fold the whole batch now; later calls use the result. Changes nothing in the destination. Raises
+        what pulling and decoding raise."""
         ...
 
     def examine(self, job: ExamineJob) -> Examined:
-        """Fold on executors, look for conflicts by value, and bring to the driver what goes ahead."""
+        """Fold on executors, check for conflicts by value, and collect the rows that are written first in the
+        driver."""
         ...
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        """Fold on executors, bring slots together, and run `job.writer` on every slot."""
+        """Fold on executors, shuffle by slot, and run `job.writer` on every slot."""
         ...
 
 

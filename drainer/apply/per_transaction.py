@@ -1,4 +1,4 @@
-"""A section of a batch cut into its transactions, for what must be applied one by one (rule 21). Pure."""
+"""Cuts a section of a batch into its transactions, for sections that must be applied one by one (rule 21). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drainer.apply.large_transaction import Section
 
 
 def each_commit(section: Section) -> Iterator[Section]:
-    """The binlogs of one commit_ts after another; together they cover what the section covers."""
+    """A section for each commit_ts, in order; together they cover the same range."""
     groups = [tuple(group) for _, group in groupby(section.binlogs, key=attrgetter("commit_ts"))]
     after_ts = section.after_ts
     for number, binlogs in enumerate(groups, start=1):

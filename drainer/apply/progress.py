@@ -1,4 +1,4 @@
-"""What has been done since the start, what a batch waits for, and how it waits."""
+"""Counters since the start, what a batch waits for, and waiting."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class Stopped(BinlogError):
 
 @dataclass(slots=True)
 class Progress:
-    """What has been done since the start, and what a batch waits for now. Read by the status page.
-
-    `batch_since_s`: unix second at which the batch under way began; 0: none is. `step`: what is being done with a large
-    transaction, `step_bytes` of `step_total` of it; "" where none is under way.
+    """Counters since the start, and what a batch waits for now. Read by the status page. `batch_since_s`: unix time at
+    which the current batch began; 0: there is none. `step`: the current step of a large transaction, `step_bytes` of
+    `step_total` of it; "" where none is under way.
     """
 
     position_ts: int = 0

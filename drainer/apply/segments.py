@@ -1,4 +1,4 @@
-"""Binlogs between two DDLs to what a sink wants of them: the one place that knows both kinds of segment."""
+"""Converts the binlogs between two DDLs to the segment that a sink needs: net rows or all changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from drainer.changes.stream import StreamDecoder
 from drainer.order.slot import HASH_VERSION
 from drainer.row.format import Format
 from drainer.schema.view import SchemaView
-from drainer.sink.base import AnySink, Examination, Segment, Slotting, Wants
+from drainer.sink.base import AnySink, ChangeSink, Examination, Segment, Wants
 
 Piece = Callable[[bytes, int, int], Segment]  # a piece of a transaction, after_ts and until_ts to its segment
 
 
 class Builder(Protocol):
-    """Collects binlogs, then gives their segment, once."""
+    """Collects binlogs, then returns their segment, once."""
 
     def add_all(self, payloads: Iterable[bytes]) -> None: ...
 
@@ -31,7 +31,7 @@ class Builder(Protocol):
 
 
 class RowDecoder(Protocol):
-    """Decodes under one view. Keeps what it has made; not for several threads."""
+    """Decodes with one view. Not thread-safe."""
 
     @property
     def view(self) -> SchemaView: ...
@@ -44,14 +44,14 @@ class RowDecoder(Protocol):
 
 
 class Segments(Protocol):
-    """How rows become what a sink wants. `cut_version`: of how a spread batch is cut into slots (rule 16)."""
+    """How rows are converted for a sink. `cut_version`: version of the cut of a spread batch into slots (rule 16)."""
 
     @property
     def cut_version(self) -> int: ...
 
     @property
     def slots(self) -> int | None:
-        """How many slots a batch is cut into; None: as many as suit the executors."""
+        """The number of slots of a batch; None: it is derived from the executors."""
         ...
 
     def decoder(self, view: SchemaView) -> RowDecoder: ...
@@ -68,7 +68,7 @@ class Segments(Protocol):
 def segments_for(sink: AnySink) -> Segments:
     if sink.wants is Wants.NET:
         return NetSegments(sink.format)
-    return ChangeSegments(sink.slotting, stored_generated=sink.stored_generated)
+    return ChangeSegments(sink)
 
 
 @dataclass(frozen=True)
@@ -114,25 +114,24 @@ class NetSegments:
 
 @dataclass(frozen=True)
 class ChangeSegments:
-    """Every change. `stored_generated`: with stored generated columns."""
+    """Every change. Who belongs into which slot is asked for each batch: a sink may come to know more places."""
 
-    slotting: Slotting
-    stored_generated: bool = False
+    sink: ChangeSink
 
     @property
     def cut_version(self) -> int:
-        return self.slotting.version
+        return self.sink.slotting.version
 
     @property
     def slots(self) -> int | None:
-        return self.slotting.count
+        return self.sink.slotting.count
 
     def decoder(self, view: SchemaView) -> RowDecoder:
-        return StreamDecoder(view, stored_generated=self.stored_generated)
+        return StreamDecoder(view, stored_generated=self.sink.stored_generated)
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
         assert examination is None, "unique values are followed where rows fold"
-        return ChangesOrder(view, slots, self.slotting, stored_generated=self.stored_generated)
+        return ChangesOrder(view, slots, self.sink.slotting, stored_generated=self.sink.stored_generated)
 
     def shown_keys(self, segment: ChangeSegment, schema: str, table: str) -> str:
         return ""

@@ -1,4 +1,4 @@
-"""Rows to Arrow columns: every row of one table, schema_version and kind becomes one element of each column.
+"""Decodes rows to Arrow columns: the rows of one table, schema_version and kind are the elements of each column.
 
 Without the drainer's service:
 
@@ -33,11 +33,11 @@ from drainer.row.text import shown_as
 from drainer.row.usual import Cells
 from drainer.schema.view import SchemaView, TableVersions
 
-# Fewer rows of one kind than this are read one by one, at some 4 µs each: reading in step takes a millisecond and more
-# for each kind, however few there are (python -m bench.columns).
+# Fewer rows of one kind than this are decoded one by one, at some 4 µs each: decoding them together takes a millisecond
+# or more for each kind, however few there are (python -m bench.columns).
 VECTOR_ROWS_MIN: Final = 256
 
-Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None where a column was not wanted
+Columns = tuple[Any, ...]  # of pyarrow Arrays, parallel to `shape.columns`; None for a column that was not decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Changes:
         return len(self.order)
 
     def take(self, chosen: Ints | Mask) -> Changes:
-        """Some of them."""
+        """A subset."""
 
         def some(columns: Columns | None) -> Columns | None:
             if columns is None:
@@ -88,17 +88,17 @@ class Changes:
 
 
 def view_of_table(info: TableInfo, schema: str) -> SchemaView:
-    """A view that knows one table, which has been so from schema version 1 on."""
+    """A view of one table, which has not changed since schema version 1."""
     return SchemaView({info.id: TableVersions(schema, 1, (1,), (info,))}, {}, 0, 1 << 62, None)
 
 
 class ColumnDecoder:
-    """Decodes under one view. Keeps what it has made for each table and schema_version; not for several threads."""
+    """Decodes with one view. Caches decoders for each table and schema_version. Not thread-safe."""
 
     def __init__(
         self, view: SchemaView, *, vector_rows_min: int = VECTOR_ROWS_MIN, decoder: Decoder | None = None
     ) -> None:
-        """`decoder`: one of this view that others use, too."""
+        """`decoder`: a decoder of this view to share."""
         self.decoder = decoder or Decoder(view)
         self._readers: dict[int, tuple[Codec, RowReader | None]] = {}
         self._vector_rows_min = vector_rows_min
@@ -112,14 +112,14 @@ class ColumnDecoder:
         columns of the fold's key, in tables that have one.
 
         Raises DecodeError, TableUnknown, UnknownColumn or ColumnGoing, naming table and commit_ts, of any bad row, not
-        always the first one. `decoder.check_verified` says what must be asked for before the rows are used."""
+        always the first one. Call `decoder.check_verified` before the rows are used."""
         for group in self.groups(rows):
             found = self.codec(group)
             if found is not None:
                 yield from self.decode_group(found, group, whole=whole)
 
     def groups(self, rows: Rows) -> Iterator[Rows]:
-        """The rows of each table and schema_version, first those whose first row comes first."""
+        """The rows of each table and schema_version, ordered by their first row."""
         if not len(rows):
             return
         if bool((rows.table_id == rows.table_id[0]).all() and (rows.version == rows.version[0]).all()):
@@ -134,14 +134,14 @@ class ColumnDecoder:
             yield rows.take(of == number)
 
     def codec(self, group: Rows) -> Codec | None:
-        """Of a group; None where its rows are left out, or must be asked one by one (Decoder.codec_of_row)."""
+        """The codec of a group; None if its rows are skipped, or each row has its own codec (Decoder.codec_of_row)."""
         commit_ts = int(group.commit_ts[np.argmin(group.order)])
         return self.decoder.codec(int(group.table_id[0]), int(group.version[0]), commit_ts)
 
     def decode_group(
         self, codec: Codec, group: Rows, *, whole: bool = True, beside: Sequence[int] = ()
     ) -> Iterator[Changes]:
-        """Rows of one codec, kind by kind. `beside`: targets of which old images are needed, too, where not `whole`."""
+        """The rows of one codec, by kind. `beside`: further columns of old images to decode without `whole`."""
         every = tuple(range(len(codec.layout.targets)))
         key = codec.layout.key.columns
         wanted_old = every if whole or not key else tuple(sorted({*key, *beside}))
@@ -171,7 +171,7 @@ class ColumnDecoder:
 def _in_step(
     reader: RowReader, kind: Kind, rows: Rows, wanted_old: Sequence[int], every: Sequence[int]
 ) -> tuple[Mask, Columns | None, Columns | None]:
-    """(rows that were read, old image, new image)."""
+    """(rows that were decoded, old image, new image)."""
     buffer, count = rows.buffer, len(every)
     if kind is Kind.UPDATE:
         good, old, new = reader.update(buffer, rows.begin, rows.end, wanted_old, every)
@@ -195,8 +195,8 @@ def _changes(codec: Codec, kind: Kind, rows: Rows, old: Columns | None, new: Col
 
 
 def _one_by_one(codec: Codec, kind: Kind, rows: Rows, wanted_old: Sequence[int], *, whole: bool) -> Changes:
-    """In the rows' own order, so that its error is that of the first of them. `whole`: every change is wanted, so a
-    number that is none of its SET or BIT is refused here; else it is where it is written."""
+    """Decodes in the rows' order, so that the error is that of the first row. With `whole` a number beyond its SET or
+    BIT is refused here; otherwise it is refused when it is written."""
     codec = codec.asking_for(wanted_old)
     olds: list[Cells] = [()] * len(rows)
     news: list[Cells] = [()] * len(rows)

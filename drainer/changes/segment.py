@@ -82,7 +82,7 @@ class SegmentDecoder:
         return found
 
     def followed(self, table_id: int) -> tuple[OtherKey, ...]:
-        """The unique keys of a table whose values can be followed (rule 21)."""
+        """The unique keys of a table whose values can be checked for conflicts (rule 21)."""
         found = self._followed.get(table_id)
         if found is None:
             found = self._followed[table_id] = other_keys(self.view.tables[table_id].current).followed
@@ -98,7 +98,7 @@ class SegmentDecoder:
 
 @dataclass
 class _Table:
-    """`claims`: for each key of `keys` the claims on its values, in blocks."""
+    """`claims`: blocks of claims on values of each key in `keys`."""
 
     codec: Codec
     keys: tuple[OtherKey, ...]
@@ -118,12 +118,12 @@ class _Table:
 
 
 class SegmentBuilder:
-    """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
+    """Collects a segment's binlogs, then returns their net rows, once: all by `finish`, or divided for a shuffle by
+    `slots`.
 
-    Binlogs may come in any order; the result does not depend on it (rule 16). What is known to come in order
-    (`add_in_order`) is folded when a few MiB of it are there, and not kept. Of two rows under one key the later one
-    stays (rule 21), as if a batch had ended between them.
-    """
+    Binlogs may be added in any order; the result does not depend on it (rule 16). Binlogs that are added in order
+    (`add_in_order`) are folded after every few MiB and not kept. Of two rows with one key the later one remains (rule
+    21), as if a batch had ended between them."""
 
     def __init__(self, decoder: SegmentDecoder, *, follows_values: bool = True) -> None:
         """`follows_values`: as of FoldBuilder."""
@@ -131,7 +131,7 @@ class SegmentBuilder:
         self._follows_values = follows_values
         self._payloads: list[bytes] = []
         self._bytes = 0
-        # Of each table id that rows carry, which way they go: what is met first decides.
+        # Table id in rows → whether they are decoded as columns; decided when the id first occurs.
         self._ways: dict[int, bool] = {}
         self._rest = FoldBuilder(
             decoder.rows,
@@ -150,11 +150,11 @@ class SegmentBuilder:
         self._payloads.extend(payloads)
 
     def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone. Raises as
-        `finish`, and ValueError where they do not lie behind.
+        """Add binlogs that come after all that were added before, as one pump serves them. Only `slots` may follow.
+        Raises as `finish`, and ValueError for binlogs that do not come after.
 
-        All but the last commit_ts, which may have more, is folded at once. What a message holds is then free for the
-        next one: fresh memory from the kernel costs as much as decoding."""
+        All binlogs except those of the last commit_ts, which may have more, are folded at once. The memory of a message
+        is then reused for the next one: getting new memory from the kernel costs as much as decoding."""
         before = len(self._payloads)
         self._payloads.extend(payloads)
         self._bytes += sum(map(len, self._payloads[before:]))
@@ -162,7 +162,7 @@ class SegmentBuilder:
             self._flush()
 
     def _flush(self) -> None:
-        """Fold what was added in order, but for the binlogs of the last commit_ts."""
+        """Fold the binlogs that were added in order, except those of the last commit_ts."""
         payloads = self._payloads
         scanned = self._scan(payloads)
         last_ts = int(scanned.commit_ts.max())
@@ -189,7 +189,7 @@ class SegmentBuilder:
             except _NoColumns:
                 return self._finish_rows(after_ts, until_ts)
         except (DecodeError, SchemaError) as error:
-            self._raise_first(self._payloads, error)  # of all shares and of both ways
+            self._raise_first(self._payloads, error)  # the first in all shares, however they were decoded
             raise
 
     def _finish_rows(self, after_ts: int, until_ts: int) -> SegmentWork:
@@ -205,7 +205,7 @@ class SegmentBuilder:
         for payloads in shares:
             scanned = self._scan(payloads)
             if len(shares) == 1 and scanned.commit_ts.min() == scanned.commit_ts.max():
-                self._follows_values = False  # nothing comes between the changes of one transaction
+                self._follows_values = False  # a single transaction: no other can conflict with it
             self._fold(scanned, payloads, in_order=False, for_slots=False)
             commit_ts.append(scanned.commit_ts)
         commits = self._commits = len(np.unique(np.concatenate(commit_ts)))
@@ -219,7 +219,8 @@ class SegmentBuilder:
         return SegmentWork(after_ts, until_ts, tuple(folded), rest.ordered, count, size, commits)
 
     def hides_conflict(self) -> bool:
-        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        """Whether the work that `finish` returned may hide a conflict that its transactions have if applied one by
+        one."""
         if self._rest.hides_conflict():
             return True
         claims = [blocks for table in self._tables.values() for blocks in table.claims] if self._commits > 1 else []
@@ -233,13 +234,13 @@ class SegmentBuilder:
             return True
 
     def slots(self, count: int) -> dict[int, bytes]:
-        """Slot → blob for `slots.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may
-        be any part of a segment."""
+        """Slot → blob for `slots.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be any part
+        of a segment."""
         return self.parts(count, goes_ahead=lambda table_id: False).slots
 
     def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
-        must be known of unique values before anything is applied (rule 21)."""
+        """As `slots`, with the tables that are written before the others (by TableShape.table_id) in a blob of their
+        own, and the claims on unique values that must be checked before anything is applied (rule 21)."""
         for payloads in _shares(self._payloads):
             self._fold(self._scan(payloads), payloads, in_order=bool(self._folded_ts))
         rest = self._rest.parts(count, goes_ahead=goes_ahead)
@@ -261,7 +262,8 @@ class SegmentBuilder:
             raise
 
     def _fold(self, scanned: Scanned, payloads: list[bytes], *, in_order: bool, for_slots: bool = True) -> None:
-        """Take in binlogs that lie behind those taken in before. _NoColumns unless `for_slots`."""
+        """Fold binlogs that come after those folded before. Without `for_slots`, raises _NoColumns if rows cannot be
+        columns."""
         try:
             try:
                 covered = self._columns(scanned.rows)
@@ -286,12 +288,14 @@ class SegmentBuilder:
         self._source_bytes += scanned.source_bytes
 
     def _no_columns(self, rows: Rows) -> Mask:
-        """From here on every table goes row by row; what has become states is merged with them (changes.slots)."""
+        """From here on every table is folded row by row; states that exist already are merged with them
+        (changes.slots)."""
         self._ways = dict.fromkeys([*self._ways, *np.unique(rows.table_id).tolist()], False)
         return np.zeros(len(rows), np.bool_)
 
     def _columns(self, rows: Rows) -> Mask:
-        """Fold what has columns, all of it or, where it raises, nothing; which rows these are."""
+        """Fold the rows that can be columns: all of them, or none if an error is raised. Returns which rows these
+        are."""
         ids, counts = np.unique(rows.table_id, return_counts=True)
         for table_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
             if table_id not in self._ways:
@@ -329,7 +333,7 @@ class SegmentBuilder:
         return self._decoder.followed(codec.shape.table_id) if self._follows_values else ()
 
     def _needed(self, codec: Codec) -> Collection[int]:
-        """What must be read of old images."""
+        """Indexes of the columns of old images to decode."""
         return needed_of(codec.needed, self._keys_of(codec))
 
     def _table(self, codec: Codec) -> _Table:
@@ -340,7 +344,7 @@ class SegmentBuilder:
         return found
 
     def _raise_first(self, payloads: list[bytes], error: Exception) -> None:
-        """Raise what stops the first row that is stopped by anything, which going row by row tells."""
+        """Decode row by row, and raise the error of the first row that has one."""
         decoder = Decoder(self._decoder.view)
         try:
             for row in decoder.rows(payloads, lambda codec: codec.asking_for(self._needed(codec))):
@@ -352,7 +356,7 @@ class SegmentBuilder:
 
 
 def _merged(states: Sequence[States]) -> States:
-    """_NoColumns where they are too much for one array."""
+    """_NoColumns if they are too large for one array."""
     try:
         return merge(states)
     except pa.ArrowException as error:
@@ -360,8 +364,8 @@ def _merged(states: Sequence[States]) -> States:
 
 
 def _shares(payloads: list[bytes]) -> Iterator[list[bytes]]:
-    """At most SHARE_BYTES_MAX of them at a time, or one that has more. What is in two shares is folded twice, which
-    changes nothing but the counts."""
+    """Payloads in shares of at most SHARE_BYTES_MAX, or of one larger payload. A transaction in two shares is folded
+    twice, which changes only the counts."""
     begin = size = 0
     for at, payload in enumerate(payloads):
         if size and size + len(payload) > SHARE_BYTES_MAX:

@@ -1,11 +1,11 @@
-"""Every change of the rows between two DDLs, unfolded, as columns: for sinks that want them all.
+"""All changes between two DDLs, unfolded, as columns: for sinks that need every change.
 
     binlogs ─► scan ─► decode ─► ChangeSegment                                         (inline)
     binlogs ─► scan ─► decode ─► slots ─► raw rows by slot ─► sort ─► decode ─► ChangeSegment   (spread)
 
-Through a shuffle go the rows as they are in the binlog, which is smaller than their columns, and decoding is cheap.
-Blob of a slot: CHANGES_BLOB (one byte), how many rows are in it, the bytes of binlogs that the part holds (`<QQ`, the
-latter in one of its blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
+Rows are shuffled as they are in the binlog, which is smaller than their columns, and decoding is cheap. Blob of a slot:
+CHANGES_BLOB (one byte), the number of rows in it, the bytes of binlogs in the part (`<QQ`, the latter in one of the
+part's blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
 CHANGES_BLOB: Final = 32  # order/blob.py counts from 1, slots.py from 16
-# Places in a buffer are 32-bit numbers, and what a sink makes of one share is several times as large.
+# Offsets in a buffer are 32-bit numbers, and a sink's output for one share is several times as large.
 SHARE_BYTES_MAX: Final = 64 << 20
 _HEAD: Final = Struct("<BQQ")
-_BETWEEN: Final = b"\xff"  # behind a row, so that one without its last columns is seen to end
+_BETWEEN: Final = b"\xff"  # after a row, so that the end of a row without its last columns is recognized
 _SCHEMA: Final = pa.schema(
     [
         ("commit_ts", pa.uint64()),
@@ -49,12 +49,13 @@ _SCHEMA: Final = pa.schema(
     ]
 )
 
-# Changes and how many slots there are: arrays of slots, one element for each change, which belongs to all of them.
+# (changes, number of slots) → arrays of slots with an element for each change; a change belongs to the slots of all
+# arrays.
 SlotsOf = Callable[[Changes, int], Sequence[Ints]]
 
 
 def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
-    """(number in `segment.changes`, row in it) of every change, in upstream's order."""
+    """(index in `segment.changes`, row in it) of every change, in upstream's order."""
     if not segment.changes:
         return
     of = np.concatenate([np.full(len(one), number) for number, one in enumerate(segment.changes)])
@@ -64,7 +65,7 @@ def in_order(segment: ChangeSegment) -> Iterator[tuple[int, int]]:
 
 
 class StreamDecoder:
-    """Decodes the rows of one view. Keeps what it has made; not for several threads."""
+    """Decodes rows with one view. Not thread-safe."""
 
     def __init__(self, view: SchemaView, *, stored_generated: bool = False) -> None:
         """`stored_generated`: images have stored generated columns, too."""
@@ -79,8 +80,8 @@ class StreamDecoder:
         return StreamBuilder(self)
 
     def transaction(self) -> Callable[[bytes, int, int], ChangeSegment]:
-        """For a transaction that comes in pieces, one after another: (piece, after_ts, until_ts) to its changes, whose
-        places in the transaction go on from piece to piece."""
+        """A function for a transaction that is decoded in pieces: (piece, after_ts, until_ts) → its changes, whose
+        `sequence` continues from piece to piece."""
         before = 0
 
         def piece(payload: bytes, after_ts: int, until_ts: int) -> ChangeSegment:
@@ -94,8 +95,8 @@ class StreamDecoder:
         return piece
 
     def decode(self, rows: Rows) -> list[Changes]:
-        """All of them but those that are left out (schema.view.SkipReason). Raises as ColumnDecoder.decode, and
-        TableUnverified."""
+        """The changes of all rows that the view does not skip (schema.view.SkipReason). Raises as ColumnDecoder.decode,
+        and TableUnverified."""
         found: list[Changes] = []
         for group in self._columns.groups(rows):
             codec = self._columns.codec(group)
@@ -107,7 +108,7 @@ class StreamDecoder:
         return found
 
     def _one_by_one(self, group: Rows) -> Iterator[Changes]:
-        """Rows that say themselves which table they belong to."""
+        """Rows whose partition was moved or dropped; their columns show which table they belong to."""
         chosen: dict[int, tuple[Codec, list[int]]] = {}
         for number in range(len(group)):
             codec = self._columns.decoder.codec_of_row(
@@ -125,7 +126,7 @@ class StreamDecoder:
     def _segment(
         self, shares: Iterable[Rows], payloads: Sequence[bytes], source_bytes: int, after_ts: int, until_ts: int
     ) -> ChangeSegment:
-        """`payloads`: what the rows are of, so that the first bad one can be named."""
+        """`payloads`: the binlogs of the rows, from which the first invalid row is found."""
         try:
             found = [one for rows in shares for one in self.decode(rows)]
         except (DecodeError, SchemaError) as error:
@@ -134,7 +135,7 @@ class StreamDecoder:
         return _segment_of(found, source_bytes, after_ts, until_ts)
 
     def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
-        """Raise what stops the first row that is stopped by anything."""
+        """Decode row by row, and raise the error of the first row that has one."""
         decoder = self._rows()
         try:
             for _ in decoder.rows(payloads, lambda codec: codec.asking_for(range(len(codec.forms)))):
@@ -145,33 +146,34 @@ class StreamDecoder:
 
 
 class StreamBuilder:
-    """Collects binlogs in any order, then gives their changes, once: `finish` as a whole, or `cut` for shuffling."""
+    """Collects binlogs in any order, then returns their changes, once: all by `finish`, or divided for a shuffle by
+    `cut`."""
 
     def __init__(self, decoder: StreamDecoder) -> None:
         self._decoder = decoder
         self._payloads: list[bytes] = []
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
-        """Served binlogs; a transaction that is there twice counts once (rule 19)."""
+        """Add served binlogs; of a transaction that is added twice, one copy is used (rule 19)."""
         self._payloads.extend(payloads)
 
     def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """The same: nothing is folded."""
+        """As `add_all`: nothing is folded."""
         self._payloads.extend(payloads)
 
     def finish(self, after_ts: int, until_ts: int) -> ChangeSegment:
-        """Raises DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the table and commit_ts, of
-        the first row that has one."""
+        """Raises the first row's error: DecodeError, TableUnknown, UnknownColumn or TableUnverified, which name the
+        table and commit_ts."""
         scanned = _scanned(self._payloads)
         return self._decoder._segment([scanned.rows], self._payloads, scanned.source_bytes, after_ts, until_ts)
 
     def hides_conflict(self) -> bool:
-        """Nothing is folded, so nothing is hidden."""
+        """False: without folding no conflict is hidden."""
         return False
 
     def cut(self, slots: int, slots_of: SlotsOf) -> dict[int, bytes]:
-        """Slot → blob for `merge`, none for slots that get nothing. A change that belongs to several slots is in each
-        of them, once. Raises as `finish`."""
+        """Slot → blob for `merge`, for slots that have changes. A change that belongs to several slots is in each of
+        them, once. Raises as `finish`."""
         scanned = _scanned(self._payloads)
         rows = scanned.rows
         segment = self._decoder._segment([rows], self._payloads, scanned.source_bytes, 0, 0)
@@ -204,7 +206,7 @@ def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_t
     commits, starts, sequence = (whole.column(at).to_numpy() for at in range(3))
     by_place = np.lexsort((sequence, starts, commits))
     again = np.zeros(len(by_place), np.bool_)
-    if len(by_place) > 1:  # a transaction that two pumps hold
+    if len(by_place) > 1:  # a transaction that is on two pumps
         again[1:] = np.all([one[by_place][1:] == one[by_place][:-1] for one in (commits, starts, sequence)], axis=0)
     ordered = whole.take(pa.array(by_place[~again]))
     found = [one for rows in _shares(ordered) for one in decoder.decode(rows)]
@@ -257,7 +259,7 @@ def _unpacked(blob: bytes) -> tuple[Any, int]:
 
 
 def _shares(table: Any) -> Iterator[Rows]:
-    """Rows that stand in order, at most SHARE_BYTES_MAX of them at a time, or one that has more."""
+    """Sorted rows in shares of at most SHARE_BYTES_MAX, or of one larger row."""
     data = table.column("row").to_pylist()
     sizes = np.fromiter(map(len, data), np.int64, len(data))
     share = (np.cumsum(sizes) - sizes) // SHARE_BYTES_MAX

@@ -50,6 +50,13 @@ class RowEvents:
         self._raw = raw
         self._tables: dict[int, tuple[Layout, Table]] = {}
 
+    def __getstate__(self) -> bool:
+        """Ids of objects are not those of another process."""
+        return self._raw
+
+    def __setstate__(self, raw: bool) -> None:
+        self.__init__(raw=raw)  # type: ignore[misc]
+
     def of(self, segment: ChangeSegment) -> list[RowChanges]:
         return self.of_changes(segment.changes)
 
@@ -177,6 +184,11 @@ def _taken(columns: Columns, places: Ints) -> Columns:
         return tuple(column.slice(first, count) for column in columns)
     wanted = pa.array(places)
     return tuple(column.take(wanted) for column in columns)
+
+
+def transactions_of(events: RowChanges) -> Ints:
+    """A number for the transaction of each."""
+    return events.order >> (_HALF_BITS + _CLASS_BITS)
 
 
 def halves_of(updates: RowChanges, chosen: Ints) -> tuple[RowChanges, RowChanges]:

@@ -36,7 +36,7 @@ def pack_slots(
     source_bytes: int,
 ) -> dict[int, bytes]:
     """Slot → blob. `ordered`: (start_ts, change), for commit_ts alone does not tell transactions apart (X-15: TiDB
-    computes some instead of asking PD). The counts are those of the whole part and stand in one of its blobs."""
+    computes some instead of asking PD). The counts are those of the whole part and are in one of its blobs."""
     parts: dict[int, tuple[list[Any], list[Any]]] = {}
     for shape, states in tables:
         table = packed_shape(shape)
@@ -111,20 +111,20 @@ def without_tables(blob: bytes, ids: Collection[int]) -> tuple[bytes, list[tuple
 
 
 def last_change(blobs: Iterable[bytes], table_id: int, identity: bytes) -> int:
-    """The commit_ts of the last change of a key among the blobs of its slot, 0 where it is not in them."""
+    """The commit_ts of the last change of a key in the blobs of its slot, 0 if it is not in them."""
     tables = (table for blob in blobs for table in load(blob)[0] if table[0][0] == table_id)
     return max((state[4] for _, states in tables for state in states if state[0] == identity), default=0)
 
 
 def with_totals(blobs: Mapping[int, bytes], slots: int, *, count: int, size: int) -> dict[int, bytes]:
-    """Every slot's blob of a part, empty for a slot that gets nothing, behind the totals of the part: `count` binlogs
-    of `size` bytes. So each slot hears of all parts, and knows whether one is missing (rule 22)."""
+    """Every slot's blob of a part, empty for a slot without rows, after the totals of the part: `count` binlogs of
+    `size` bytes. So each slot gets the totals of all parts, and detects a missing one (rule 22)."""
     totals = _TOTALS.pack(count, size)
     return {slot: totals + blobs.get(slot, b"") for slot in range(slots)}
 
 
 def split_totals(marked: bytes) -> tuple[int, int, bytes]:
-    """(count, size, blob) of what `with_totals` gave. Raises BlobError."""
+    """(count, size, blob) from a result of `with_totals`. Raises BlobError."""
     if len(marked) < _TOTALS.size:
         raise BlobError(f"a slot's blob of {len(marked)} bytes is damaged: it lacks its totals")
     count, size = _TOTALS.unpack_from(marked)
@@ -132,7 +132,7 @@ def split_totals(marked: bytes) -> tuple[int, int, bytes]:
 
 
 def load(blob: bytes) -> Any:
-    """What stands behind the version. Raises BlobError."""
+    """The content after the version. Raises BlobError."""
     if blob[:1] != bytes((BLOB_VERSION,)):
         raise BlobError(f"a slot's blob has version {blob[:1].hex() or 'none'}, not {BLOB_VERSION}")
     try:

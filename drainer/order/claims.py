@@ -1,11 +1,11 @@
-"""Whether a unique value had two holders within a segment, which folding hides (rule 21). Pure.
+"""Detects that two rows had a unique value at the same time within a segment, which folding hides (rule 21). Pure.
 
-A table with secondary unique keys is written as deletes of the touched keys, then inserts. A value that two rows held
-at once in the midst of the segment does not show in that; applied transaction by transaction it is refused. So it is
-noted of every value which row has it behind a change, and which row lost it: where one has it while another one does,
-or loses it only after another took it, the segment is to be applied one transaction after another. A stream that keeps
-its keys is never told so, however its values move. So is a segment in which a value comes and goes: a row that has it
-and is not touched here refuses it when it comes, and folding writes nothing with it.
+A table with secondary unique keys is written as deletes of the touched keys, then inserts. That does not show a value
+that two rows had at once in the middle of the segment, which is refused if the transactions are applied one by one. So
+for every value it is recorded which row has it after a change, and which row gave it up: where one has it while another
+one does, or loses it only after another took it, the segment is to be applied one transaction after another. A stream
+that keeps its keys is never told so, however its values move. So is a segment in which a value comes and goes: a row
+that has it and is not touched here refuses it when it comes, and folding writes nothing with it.
 
 What a change of a row says is taken as it stands: an INSERT over a row that is there, which TiDB does not write, loses
 nothing. That can only cost time.
@@ -38,7 +38,7 @@ def two_holders(claims: Iterable[Claim]) -> bool:
     """`claims` of one value, in the order of (commit_ts, sequence)."""
     holder: object = None
     for _, group in groupby(claims, _COMMIT):
-        last = {key: has for _, _, key, has, _ in group}  # a transaction counts by what it leaves
+        last = {key: has for _, _, key, has, _ in group}  # only the state after a transaction matters
         for key, has in last.items():
             if has:
                 continue
@@ -54,8 +54,8 @@ def two_holders(claims: Iterable[Claim]) -> bool:
 
 
 def held_meanwhile(claims: Iterable[Claim]) -> bool:
-    """Whether rows of the segment took a value that none of its rows had before, and none has it behind the segment:
-    nothing is written with it, so the destination is never asked whether another row has it. `claims` as above."""
+    """Whether rows of the segment took a value that none of its rows had before, and none has it after the segment: no
+    row is written with it, so the destination never checks whether another row has it. `claims` as above."""
     taken = False
     holder: object = None
     for _, group in groupby(claims, _COMMIT):
@@ -67,8 +67,8 @@ def held_meanwhile(claims: Iterable[Claim]) -> bool:
         for key, has in last.items():
             if not has:
                 if not taken and not first[key]:
-                    return False  # a row had it before the segment, and the stream says so
-                holder = None  # by another row than the holder: two_holders tells
+                    return False  # a row had it before the segment, as the stream shows
+                holder = None  # by another row than the holder: found by two_holders
         for key, has in last.items():
             if has:
                 taken, holder = True, key
@@ -76,8 +76,8 @@ def held_meanwhile(claims: Iterable[Claim]) -> bool:
 
 
 def first_holder(claims: Sequence[Claim]) -> object:
-    """The key of the only row that may hold the value before the first of `claims`: the one that begins with losing it
-    there, else one that loses it for good, else the one that has it behind it. `claims` of one value, in order."""
+    """The key of the only row that may have the value before the first of `claims`: the row that first gives it up,
+    else one that gives it up finally, else the row that has it afterwards. `claims` of one value, in order."""
     own = [claim for claim in claims if claim[0] == claims[0][0]]
     first, last = {key: has for _, _, key, has, _ in reversed(own)}, {key: has for _, _, key, has, _ in own}
     began = [key for _, _, key, has, _ in own if not has and not first[key]]
@@ -86,7 +86,7 @@ def first_holder(claims: Sequence[Claim]) -> object:
 
 
 class ClaimedFold(TableFold):
-    """A table's fold that also notes who has and who loses the values of its other unique keys."""
+    """A table's fold that also records which rows take and give up the values of its other unique keys."""
 
     __slots__ = ("_readers", "claims", "forms", "keys")
 
@@ -99,11 +99,11 @@ class ClaimedFold(TableFold):
         self._readers: dict[Codec, tuple[Codec, Callable[[Cells], Values]]] = {}
 
     def value_row(self, number: int, value: object) -> Row:
-        """A value of key `number`, as it is compared or as it is, as a destination matches it."""
+        """A value of key `number`, compared or unchanged, in the destination's format."""
         return value_row(self._format, self.forms, self.keys[number], value)
 
     def hides_conflict(self) -> bool:
-        """Of what was taken in, in order."""
+        """Whether the folded changes hide a conflict. Call after all changes were added in order."""
         return any(
             len(claims) > 1 and (two_holders(claims) or held_meanwhile(claims))
             for table in self.claims

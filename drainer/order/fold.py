@@ -1,4 +1,4 @@
-"""Many changes of a key to its net state (rules 9, 10 and 12), for the rows between two DDLs."""
+"""Folds the changes of each key between two DDLs to its net state (rules 9, 10 and 12)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Table = tuple[TableShape, list[NetState]]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A part of a spread batch, as blobs. `slots`: what the slots apply, by slot; `claims`: who has and loses unique
-    values (drainer.order.probes), by slot; `ahead`: what is applied before all slots."""
+    """A part of a spread batch, as blobs. `slots`: what the slots apply, by slot; `claims`: claims on unique values
+    (drainer.order.probes), by slot; `ahead`: rows that are applied before all slots."""
 
     slots: dict[int, bytes]
     claims: dict[int, bytes]
@@ -32,12 +32,12 @@ class Parts:
 
 
 class FoldBuilder:
-    """Collects a segment's binlogs, then gives their net rows, once: `finish` as a whole, or `slots` cut for shuffling.
+    """Collects a segment's binlogs, then returns their net rows, once: all by `finish`, or divided for a shuffle by
+    `slots`.
 
-    Binlogs may come in any order; the result does not depend on it (rule 16), and rows are decoded at the end. What is
-    known to come in order (`add_in_order`) is decoded at once and not kept.
-
-    Of two rows under one key the later one stays (rule 21), as if a batch had ended between them.
+    Binlogs may come in any order; the result does not depend on it (rule 16), and rows are decoded at the end. Binlogs
+    that are added in order (`add_in_order`) are decoded at once and not kept. Of two rows with one key the later one
+    remains (rule 21), as if a batch had ended between them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class FoldBuilder:
         follows_values: bool = True,
         is_folded_elsewhere: Callable[[int], bool] = lambda table_id: False,
     ) -> None:
-        """`follows_values`: note who has the values of secondary unique keys, where that may matter (rule 21).
+        """`follows_values`: record claims on the values of secondary unique keys, if they may conflict (rule 21).
         `is_folded_elsewhere`: whether drainer.changes.segment folds the rows of a table id."""
         self._decoder = decoder
         self._format = format_
@@ -67,20 +67,20 @@ class FoldBuilder:
         self._follows_values = follows_values
 
     def add(self, payload: bytes) -> None:
-        """One served binlog. DecodeError when it is none."""
+        """Add one served binlog. DecodeError for an invalid one."""
         self._found.append(scan(payload))
 
     def add_all(self, payloads: Iterable[bytes]) -> None:
-        """As `add`, quicker for many."""
+        """As `add`, faster for many."""
         with collector_paused():
             self._found += [scan(payload) for payload in payloads]
 
     def add_in_order(self, payloads: Iterable[bytes]) -> None:
-        """Binlogs that lie behind all that were added before, as one pump serves them. For `slots` alone.
-        Raises as `finish`, and ValueError where they do not lie behind.
+        """Add binlogs that come after all that were added before, as one pump serves them. Only `slots` may follow.
+        Raises as `finish`, and ValueError for binlogs that do not come after.
 
-        They are folded at once, all but the last commit_ts, which may have more. What a message holds is then free for
-        the next one: fresh memory from the kernel costs as much as decoding.
+        They are folded at once, except those of the last commit_ts, which may have more. The memory of a message is
+        then reused for the next one: getting new memory from the kernel costs as much as decoding.
         """
         with collector_paused():
             found = in_order(self._found + [scan(payload) for payload in payloads])
@@ -119,17 +119,18 @@ class FoldBuilder:
         return SegmentWork(after_ts, until_ts, folded, ordered, self._change_count, self._source_bytes, commits)
 
     def hides_conflict(self) -> bool:
-        """Whether the work that `finish` gave may be free of a conflict that its transactions have one by one."""
+        """Whether the work that `finish` returned may hide a conflict that its transactions have if applied one by
+        one."""
         return any(isinstance(fold, ClaimedFold) and fold.hides_conflict() for fold in self._folds.values())
 
     def slots(self, count: int) -> dict[int, bytes]:
-        """Slot → blob for `blob.merge_slot`, none for slots that get nothing. Raises as `finish`. What was added may be
-        any part of a segment."""
+        """Slot → blob for `blob.merge_slot`, for slots that have rows. Raises as `finish`. The binlogs may be any part
+        of a segment."""
         return self.parts(count, goes_ahead=lambda table_id: False).slots
 
     def parts(self, count: int, *, goes_ahead: Callable[[int], bool]) -> Parts:
-        """As `slots`, with tables (by TableShape.table_id) that go ahead of the rest in a blob of their own, and what
-        must be known of unique values before anything is applied (rule 21)."""
+        """As `slots`, with the tables that are written before the others (by TableShape.table_id) in a blob of their
+        own, and the claims on unique values that must be checked before anything is applied (rule 21)."""
         with collector_paused():
             return self._parts(count, goes_ahead)
 
@@ -156,7 +157,7 @@ class FoldBuilder:
         return Ordered(tuple([change for _, _, change, _ in self._ordered]))
 
     def _lane(self, table_id: int, version: int, commit_ts: int) -> Lane | None:
-        """Where rows of a table and schema_version go; None: they are left out."""
+        """The fold for rows of a table and schema_version; None: they are skipped."""
         codec = None if self._is_folded_elsewhere(table_id) else self._decoder.codec(table_id, version, commit_ts)
         lane = self._lane_of(codec)
         self._lanes[table_id, version] = lane
@@ -179,7 +180,7 @@ class FoldBuilder:
         return TableFold(codec, self._format)
 
     def _fold(self, transactions: list[Scanned]) -> None:
-        """Transactions in order, behind those folded before."""
+        """Fold transactions in order; they come after those folded before."""
         lane: Lane | None = None
         of = (-1, -1)
         for place, one in enumerate(transactions, self._places):

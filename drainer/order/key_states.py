@@ -99,7 +99,7 @@ class TableFold:
             self.states[key] = (last[0], last[1], last[2], commit_ts, sequence, new, image, stale, codec)
 
     def _put(self, key: object, codec: Codec, cells: list[Carrier], commit_ts: int, sequence: int) -> None:
-        """A new row, whatever was under its key."""
+        """Store a new row, whether or not its key has one."""
         image = None if self._images is None else self._image(codec, cells, commit_ts)
         self._unwritten.append(key)
         last = self.states.get(key)
@@ -135,14 +135,14 @@ class TableFold:
         return self._format.compared_key(self._forms, key if isinstance(key, tuple) else (key,))
 
     def write(self) -> None:
-        """Make rows, as the destination writes them, of what is there. DecodeError naming table and commit_ts."""
+        """Convert the current rows to the destination's format. DecodeError naming table and commit_ts."""
         states = self.states
         for key, row in self._written().items():
             state = states[key]
             states[key] = (*state[:5], row, *state[6:])
 
     def _written(self) -> dict[object, Row]:
-        """The rows, by key, that were not written yet."""
+        """The rows, by key, that have not been converted yet."""
         unwritten, self._unwritten = self._unwritten, []
         found: dict[Codec, dict[object, State]] = {}
         for key in unwritten:
@@ -160,14 +160,14 @@ class TableFold:
         return rows
 
     def net_rows(self) -> list[NetRow]:
-        """Every key's net row, by identity. Once, for what is written here is not kept."""
+        """Every key's net row, by identity. Callable once: the result is not kept."""
         kinds = KINDS
         found = [NetRow(state[0], kinds[state[1]], state[6], state[8]) for state in self.net_states()]
         found.sort()
         return found
 
     def net_states(self) -> list[NetState]:
-        """Every key's state, in no order; see blob.py for what it is. Once."""
+        """Every key's state, in no order; its form is in blob.py. Callable once."""
         written_now = self._written()
         found: list[NetState] = []
         for key, (first, first_ts, first_seq, ts, seq, row, image, stale, _) in self.states.items():
@@ -182,7 +182,7 @@ class TableFold:
 
 
 def _gone(row: object, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
-    """All images to delete: not the one that is about to be written."""
+    """All images to delete, without the one that will be written."""
     gone = [other for other in stale if other != image]
     if row is None:
         gone.append(image)
@@ -190,12 +190,12 @@ def _gone(row: object, image: Key, stale: tuple[Key, ...]) -> tuple[Key, ...]:
 
 
 def in_one_order(images: Iterable[Key]) -> tuple[Key, ...]:
-    """The same images give the same tuple, whichever way they were found."""
+    """Sorts images, so that the same images give the same tuple."""
     return tuple(sorted(images, key=repr))
 
 
 def _with(stale: tuple[Key, ...], *more: Key | None) -> tuple[Key, ...]:
-    """Images, each once; tables whose keys have one image only keep none."""
+    """Add an image, once; tables whose keys have only one image keep none."""
     for image in more:
         if image is not None and image not in stale:
             stale = (*stale, image)

@@ -1,4 +1,4 @@
-"""Who has and who loses unique values in a batch, cut into slots by value for a shuffle, and back (rule 21).
+"""Claims on unique values of a batch, divided into slots by value for a shuffle, and merged again (rule 21).
 
 A blob is as in blob.py: the byte BLOB_VERSION, then marshal of tables, each with one unique key: (shape, places of the
 key's columns, values), where a value is (as compared, claims, the key of its first holder here and that key as a
@@ -24,7 +24,7 @@ PackedTable: TypeAlias = "tuple[tuple[Any, ...], tuple[int, ...], list[Any]]"
 
 
 def pack_claims(slots: int, folds: Iterable[ClaimedFold]) -> dict[int, bytes]:
-    """Slot → blob, none for slots that get nothing."""
+    """Slot → blob, for slots that have claims."""
     tables: dict[int, list[Any]] = {}
     for fold in folds:
         shape, seed = packed_shape(fold.shape), table_seed(fold.shape.table_id)
@@ -54,20 +54,20 @@ class _Value:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What the claims of a slot leave open. `conflict`: why the batch must go one transaction after another, '' if
-    nothing in it says so; `probes`: what must hold in the destination before the batch."""
+    """The result of the claims of a slot. `conflict`: why the batch must be applied transaction by transaction, '' if
+    it need not; `probes`: conditions on the destination before the batch."""
 
     conflict: str
     probes: tuple[Probe, ...]
 
 
 def merge_claims(blobs: Iterable[bytes]) -> Questions:
-    """Of one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
+    """Merge one slot's blobs of all parts of a batch, in any order. Raises BlobError."""
     return merge_packed([table for blob in blobs for table in load(blob)])
 
 
 def merge_packed(packed_tables: Iterable[PackedTable]) -> Questions:
-    """As `merge_claims`, of the tables of the blobs."""
+    """As `merge_claims`, for the tables of the blobs."""
     tables: dict[tuple[int, tuple[int, ...]], tuple[tuple[Any, ...], dict[object, _Value]]] = {}
     for fields, places, packed in packed_tables:
         _, known = tables.setdefault((fields[0], places), (fields, {}))
@@ -90,11 +90,11 @@ def merge_packed(packed_tables: Iterable[PackedTable]) -> Questions:
 
 
 def two_rows(shape: TableShape, places: Sequence[int]) -> str:
-    """What is said where two rows hold a value of the unique key of these columns."""
+    """The text for two rows with the same value of the unique key of these columns."""
     columns = ", ".join(shape.columns[at] for at in places)
     return f"two rows of {shape.schema}.{shape.table} hold one value of ({columns})"
 
 
 def _in_order(claim: Claim) -> tuple[int, int, bool]:
-    """A change loses before it takes."""
+    """Within a change, values are given up before others are taken."""
     return claim[0], claim[1], claim[3]

@@ -1,4 +1,5 @@
-"""Tables that upsert and stay in order: what each change takes away, and what it puts (rule 21). Pure."""
+"""Tables that upsert and are applied in order: the row that each change removes, and the one it writes (rule 21).
+Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ from drainer.batch.work import Change, Kind, Literals, TableShape
 
 
 class Upsert(NamedTuple):
-    """First the row `gone` goes, if it is there, then `put` comes in the place of every row that shares a unique key
-    with it. Either may be None."""
+    """First the row `gone` is deleted, if it exists, then `put` replaces every row that shares a unique key with it.
+    Either may be None."""
 
     gone: Literals | None
     put: Literals | None
 
 
 def upsert(change: Change) -> Upsert:
-    """A row that keeps its key is taken away by the row that comes, so that many of them fit into one statement."""
+    """A row that keeps its key is replaced by the new row, so that many fit into one statement."""
     if change.kind is Kind.INSERT:
         return Upsert(None, change.new)
     if change.kind is Kind.DELETE:
@@ -27,5 +28,5 @@ def upsert(change: Change) -> Upsert:
 
 
 def replaces(shape: TableShape) -> bool:
-    """Whether a row that comes may take others away; where there is no unique key it is inserted plainly."""
+    """Whether a new row may replace others; without a unique key it is written with INSERT."""
     return bool(shape.unique or shape.secondary_unique)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from drainer.protocol.event import Event
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 # What the producer library counts for a record beside its key and value.
@@ -117,6 +118,27 @@ class Encoder(Protocol):
     def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
         """The Admin event of seed 003, to every partition; empty where the protocol has none."""
         ...
+
+
+@runtime_checkable
+class RegisteringEncoder(Protocol):
+    """An Encoder whose messages have ids of schemas in them. The driver registers what `required_schemas` says, and
+    gives the ids to the encoders that travel; where one is missing, `TableEncoder.encode` raises SchemaIdMissing."""
+
+    def required_schemas(self, topic: str, table: Table) -> Sequence[RequiredSchema]: ...
+
+    def with_ids(self, ids: SchemaIds) -> Encoder:
+        """The same with these ids."""
+        ...
+
+    def in_topic(self, topic: str) -> Encoder:
+        """The same for tables of this topic: the names under which schemas are registered may have its name."""
+        ...
+
+
+def table_encoder(encoder: Encoder, topic: str, table: Table) -> TableEncoder:
+    """Of any protocol, for rows that go to `topic`."""
+    return (encoder.in_topic(topic) if isinstance(encoder, RegisteringEncoder) else encoder).table(table)
 
 
 class Decoder(Protocol):

@@ -19,13 +19,28 @@ class MessageTooLarge(EncodeError):
     """A row whose message is above the limit. `length`: what it would have, in bytes; `limit`: what it may have."""
 
     def __init__(self, *, schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> None:
-        super().__init__(
-            f"the message of the row {key} of `{schema}`.`{table}` at commit_ts {commit_ts} has {length:,} bytes, and "
-            f"{limit:,} are allowed: raise the topic's max.message.bytes and max-message-bytes, or choose "
-            f'large-message-handle-option = "claim-check" or "handle-key-only"'
-        )
+        super().__init__(schema, table, key, commit_ts, length, limit)
+        self.schema = schema
+        self.table = table
+        self.key = key
+        self.commit_ts = commit_ts
         self.length = length
         self.limit = limit
+
+    def __str__(self) -> str:
+        return (
+            f"the message of the row {self.key} of `{self.schema}`.`{self.table}` at commit_ts {self.commit_ts} has "
+            f"{self.length:,} bytes, and {self.limit:,} are allowed: raise the topic's max.message.bytes and "
+            f'max-message-bytes, or choose large-message-handle-option = "claim-check" or "handle-key-only"'
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark's workers pickle errors; keyword-only arguments need this.
+        return _too_large, self.args
+
+
+def _too_large(schema: str, table: str, key: str, commit_ts: int, length: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(schema=schema, table=table, key=key, commit_ts=commit_ts, length=length, limit=limit)
 
 
 class ProtocolConfigError(ConfigError):

@@ -19,7 +19,7 @@ from binlog.errors import DecodeError
 from binlog.tidb.json import plain_notation, shortest_digits
 from binlog.tidb.types import Tp
 
-from drainer.changes.texts import as_binary, as_string, data_of
+from drainer.changes.texts import Octets, as_binary, as_string, data_of
 from drainer.changes.texts import text_of as column_text
 from drainer.protocol.column_text import text_of
 from drainer.protocol.json_text import json_string
@@ -29,8 +29,8 @@ from drainer.row.scalar import float_text
 
 Fragment = Callable[[Any], Any]
 
-# What JSON text escapes, of bytes below 128; U+2028 and U+2029 begin with the other.
-_ESCAPED: Final = bytes(range(32)) + b'"\\<>&'
+# What JSON text escapes beside the control characters, of bytes below 128; U+2028 and U+2029 begin with the other.
+_ESCAPED: Final = (b'"', b"\\", b"<", b">", b"&")
 _SEPARATORS: Final = b"\xe2\x80"
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 
@@ -66,12 +66,21 @@ def utf8_text(array: Any) -> Any:
 
 def escaped(strings: Any) -> Any:
     """Of strings that are UTF-8. Most have nothing to escape, which one look at all their bytes tells."""
-    data = data_of(strings).tobytes()
-    if len(data.translate(None, _ESCAPED)) == len(data) and _SEPARATORS not in data:
+    if not _has_escaped(data_of(strings)):
         return as_binary(strings)
     marked = pc.fill_null(pc.match_substring_regex(strings, _ESCAPED_REGEX), False)
     quoted = [json_string(text)[1:-1] for text in strings.filter(marked).to_pylist()]
     return as_binary(pc.replace_with_mask(strings, marked, pa.array(quoted, pa.string())))
+
+
+def _has_escaped(octets: Octets) -> bool:
+    """Perhaps: U+2010 to U+203F count too."""
+    data = octets.tobytes()
+    if not data:
+        return False
+    if octets.min() < 32 or any(char in data for char in _ESCAPED):
+        return True
+    return not data.isascii() and _SEPARATORS in data
 
 
 def base64(array: Any) -> Any:

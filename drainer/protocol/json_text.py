@@ -28,6 +28,12 @@ def json_strings(texts: Sequence[str]) -> list[str]:
     return json_string(joined)[1:-1].split(_BETWEEN) if texts else []
 
 
+def json_document(document: object) -> str:
+    """Of dicts, lists, strings, whole numbers, booleans and None: members in their order, nothing between them."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return _SPECIAL.sub(_escape, text) if _SPECIAL.search(text) else text
+
+
 def _escape(found: re.Match[str]) -> str:
     return f"\\u{ord(found[0]):04x}"
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from typing import cast
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from drainer.changes.vector import Words
 from drainer.protocol.encoder import EncodedRow, Message, TableEncoder
@@ -28,14 +27,6 @@ def encoded_rows(keys: Sequence[bytes] | None, values: Sequence[bytes | None], c
     """All of one length; `keys` None: rows have no key."""
     made = partial(tuple.__new__, EncodedRow)  # EncodedRow(...) of each, without a Python call for each
     return cast("list[EncodedRow]", [*map(made, zip(keys or repeat(None), values, commits.tolist()))])  # noqa: B905
-
-
-def zone_of(options: ProtocolOptions) -> ZoneInfo:
-    """Raises ProtocolConfigError for a name that is no zone."""
-    try:
-        return ZoneInfo(options.time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ProtocolConfigError(f"time-zone {options.time_zone!r} is not the name of a time zone") from None
 
 
 def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -17,7 +17,8 @@ Compression = Literal["none", "snappy", "lz4"]
 class ProtocolOptions:
     """`max_message_bytes`: the target of a batch, and the limit of a message where the topic allows no less.
     `time_zone`: the IANA name of the zone in which TIMESTAMPs are shown. `namespace`: of the changefeed, in Avro's
-    names. What an option does is said where the protocol reads it."""
+    names. `open_varchar_base64`: for reading alone, of producers that wrote CHAR and VARCHAR in base64. What an option
+    does is said where the protocol reads it; how it is called in a URI or a file, in option_texts."""
 
     protocol: str
     max_message_bytes: int = 10 * 1024 * 1024
@@ -38,6 +39,7 @@ class ProtocolOptions:
     avro_output_old_row: bool = False
     avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = "ticdc"
     avro_defaults: Literal["ticdc", "avro"] = "ticdc"
+    schema_registry: str = field(default="", repr=False)  # its address may hold a password
     debezium_disable_schema: bool = False
     encoding_format: Literal["json", "avro"] = "json"
     send_bootstrap_interval_s: float = 120.0
@@ -45,7 +47,7 @@ class ProtocolOptions:
     send_bootstrap_to_all_partition: bool = True
     large_message_handle_option: LargeMessageOption = "none"
     large_message_handle_compression: Compression = "none"
-    claim_check_storage_uri: str = ""
+    claim_check_storage_uri: str = field(default="", repr=False)  # likewise
     claim_check_raw_value: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""One table's rows, one by one, as carriers: usual.py reads most of them, general.py judges the others."""
+"""Decodes the rows of one table one by one into carriers: usual.py most of them, general.py the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _layout(at: TableAt, stored_generated: bool) -> tuple[Layout, GeneralReader]
 
 @lru_cache(maxsize=4096)
 def _usual_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -> UsualReader | None:
-    """None where a column takes the value of another one."""
+    """None if a column takes the value of another column."""
     layout = _layout(at, stored_generated)[0]
     return None if any(target.old_column_id for target in layout.targets) else UsualReader(layout, needed)
 
@@ -38,8 +38,8 @@ def _usual_reader(at: TableAt, stored_generated: bool, needed: frozenset[int]) -
 class Codec:
     """Rows of one (table id, schema_version) under one view.
 
-    `insert`, `update` and `delete` give the carriers of the row b[p:end], in the order of `shape.columns`; of old
-    images those that were asked for. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
+    `insert`, `update` and `delete` return the carriers of the row b[p:end], in the order of `shape.columns`; of old
+    images only those in `needed`. They raise DecodeError naming table and commit_ts, UnknownColumn or ColumnGoing.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Codec:
         *,
         stored_generated: bool = False,
     ) -> None:
-        """`needed`: places of old images that are asked for; else those of the key by which the table folds, or all.
+        """`needed`: indexes of the columns of old images to decode; default: those of the fold key, or all.
         `stored_generated`: images have stored generated columns, too."""
         self.layout, self._general = _layout(at, stored_generated)
         self.shape = shape_of(at, self.layout)
@@ -73,7 +73,7 @@ class Codec:
         return self._at
 
     def asking_for(self, needed: Collection[int]) -> Codec:
-        """One of the same rows that tells at least these places of old images."""
+        """A codec of the same rows that decodes at least these columns of old images."""
         if self.needed.issuperset(needed):
             return self
         places = frozenset(needed)
@@ -106,7 +106,7 @@ class Codec:
         return self.delete(row, 0, len(row), commit_ts), None
 
     def key(self, cells: Cells, commit_ts: int) -> object:
-        """What the fold compares (key.key_function). DecodeError where a column of it is NULL."""
+        """The key's value as the fold compares it (key.key_function). DecodeError if a column of the key is NULL."""
         try:
             return self.key_of(cells)
         except DecodeError as error:
@@ -151,7 +151,7 @@ class Codec:
 
 
 def shape_of(at: TableAt, layout: Layout) -> TableShape:
-    """What a destination must know of the table as it is now."""
+    """The destination's view of the current table."""
     return TableShape(
         table_id=layout.table_id,
         schema=at.schema,

@@ -1,4 +1,4 @@
-"""Any row TiDB or drainer's peers may send, column by column: the judge of those that are not in the usual encoding."""
+"""The general decoder: reads rows in any valid encoding, column by column, into carriers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from binlog.tidb.table import ROWID
 from drainer.row.carrier import Carrier
 from drainer.row.layout import Layout, Target
 
-# (column id, row) → nothing; raises UnknownColumn for an id that no TableInfo explains, ColumnGoing for one that the
-# row lacks because it is being dropped.
+# Called with (column id, row). Raises UnknownColumn for an id that is in no known TableInfo, and ColumnGoing for a
+# column that the row lacks because it is being dropped.
 CheckColumn = Callable[[int, Mapping[int, Datum]], None]
 
 
 class GeneralReader:
-    """Reads rows of one layout into carriers. DecodeError names what is wrong; the caller adds table and commit_ts.
+    """Decodes rows of one layout. DecodeError says what is wrong; the caller adds table and commit_ts.
 
-    `lax`: the row's schema_version is not the TableInfo's own, so a DDL may be running and an update may lack a
-    public column (one that is being dropped); else that is damage (D-TR-04).
-    """
+    `lax`: the row's schema_version is not that of the TableInfo, so a DDL may be running, and an update may lack a
+    public column that is being dropped. Otherwise a missing column is an error (D-TR-04)."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -54,7 +53,7 @@ class GeneralReader:
                 raise DecodeError("deleted row", offset=len(row), detail=detail)
         for target in self._layout.targets:
             if target.id in self._written and target.id not in values:
-                check(target.id, values)  # older servers leave out what is on its way out
+                check(target.id, values)  # older servers do not write a column that is being dropped
         return self._cells(values, check)
 
     def _cells(self, values: Mapping[int, Datum], check: CheckColumn) -> list[Carrier]:

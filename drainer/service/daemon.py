@@ -48,7 +48,7 @@ from drainer.service.schema_supply import Supply
 from drainer.service.spark_runner import SparkRun
 from drainer.service.starting_page import PageSwitch, StartingPages
 from drainer.service.status import Status
-from drainer.sink.base import AnySink, Identity, Position
+from drainer.sink.base import AnySink, Identity, Position, advance_s
 from drainer.spark.startup.archive_maker import make_where_missing
 from drainer.spark.startup.session_opening import Opening
 
@@ -239,6 +239,7 @@ async def _drain(
         loop=loop,
         until_now=config.until_now,
         finish_without=config.syncer.finish_without,
+        advance_every_s=advance_s(opened.destination),
         on_reached=stop.set,
     )
     asked = _StopRequest(stop)

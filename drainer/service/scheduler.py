@@ -23,11 +23,11 @@ from drainer.pipeline import Pipeline
 from drainer.pumps.health import AWAY_WARN_S, HeldBack, held_by_prewrite
 from drainer.pumps.survey import PumpSet
 from drainer.pumps.watermark import Limits, PumpRange, Watermark
+from drainer.sink.base import ADVANCE_EVERY_S
 
 LONG_POLL_S = 0.2
 PAUSE_S = 0.05
 HELD_BACK_PAUSE_S = 0.2
-ADVANCE_EVERY_S = 3.0
 SHARES_TRIED = 3
 
 _log = get_logger(__name__)
@@ -75,6 +75,7 @@ class Scheduler:
         loop: asyncio.AbstractEventLoop,
         until_now: bool = False,
         finish_without: Sequence[str] = (),
+        advance_every_s: float = ADVANCE_EVERY_S,
         on_reached: Callable[[], None] = lambda: None,
     ) -> None:
         self._pumps = pumps
@@ -89,6 +90,7 @@ class Scheduler:
         self._begun: Plan | None = None
         self._waits_for: Plan | None = None
         self._ahead: tuple[int, Limits, asyncio.Task[Watermark]] | None = None
+        self._advance_every_s = advance_every_s
         self._advanced_at = 0.0
         self._share = 0
         self._stopping = asyncio.Event()
@@ -319,10 +321,10 @@ class Scheduler:
         return task.result()
 
     async def _advance(self, until_ts: int) -> None:
-        """Record that there is nothing up to `until_ts`; written to the destination every ADVANCE_EVERY_S at most."""
+        """Record that there is nothing up to `until_ts`; written to the destination every `advance_every_s` at most."""
         self.watermark_state.applied_ts = max(self.watermark_state.applied_ts, until_ts)
         last = self._ceiling_ts is not None and until_ts >= self._ceiling_ts
-        if not last and time.monotonic() - self._advanced_at < ADVANCE_EVERY_S:
+        if not last and time.monotonic() - self._advanced_at < self._advance_every_s:
             return
         await asyncio.to_thread(self._pipeline.advance, until_ts)
         self._advanced_at = time.monotonic()

@@ -109,6 +109,7 @@ class Position:
 
 
 NO_QUESTION = FirstStart()
+ADVANCE_EVERY_S = 3.0
 
 
 class Wants(StrEnum):
@@ -303,6 +304,18 @@ class ChangeSink(Sink[ChangeSegment], Protocol):
         """Whether images have stored generated columns, too; virtual ones are in no row."""
         ...
 
+    @property
+    def advance_s(self) -> float:
+        """How often, in seconds, `advance` is to be called while there are no rows."""
+        ...
+
 
 AnySink = NetSink | ChangeSink
+
+
+def advance_s(sink: AnySink) -> float:
+    """How often a sink without rows to write is told how far it is."""
+    return sink.advance_s if sink.wants is Wants.CHANGES else ADVANCE_EVERY_S
+
+
 Segment = Any  # a SegmentWork or a ChangeSegment, as the sink wants; drainer/apply/segments.py makes both

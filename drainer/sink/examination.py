@@ -1,4 +1,4 @@
-"""What a sink that refuses what upstream would have refused must know before a batch is spread (rule 21). Pure."""
+"""What a sink that enforces upstream's constraints must check before a batch is spread (rule 21). Pure."""
 
 from __future__ import annotations
 

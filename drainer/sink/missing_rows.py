@@ -1,4 +1,4 @@
-"""Rows that a stream of a service takes away though they are not there (rule 21): nothing to do, but worth a word."""
+"""Missing rows that a stream of a service deletes (rule 21): nothing to do, but a warning is logged."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _log = get_logger(__name__)
 
 
 class MissingRows:
-    """Warns once for each table of a destination's life."""
+    """Warns once for each table while the destination is open."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()

@@ -1,7 +1,7 @@
-"""The one table that chooses a destination. Nothing else outside a destination's own package asks for its kind.
+"""The table of destination kinds. Outside a destination's own package only this module depends on the kind.
 
-What a kind consists of is named, not imported: who reads the configuration imports its section, who drains its sink,
-and a worker what it writes with.
+Modules are named here, not imported: the configuration imports a kind's section, the driver its sink, and a worker its
+writers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from binlog.errors import ConfigError
 if TYPE_CHECKING:
     from drainer.row.format import Format
     from drainer.sink.base import AnySink
+    from drainer.sink.replay import Replayer, ReplaySettings
     from drainer.sink.settings import SyncerSettings, ToSection
 
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 class Kind:
     """`section`: the model of `[syncer.to]`, a ToSection; `make`: a function of that and of SyncerSettings that gives
     the sink; both as module:name. `writer`: modules that executors write with; `format`: with what they make rows
-    (row.format.Format), as module:name."""
+    (row.format.Format), as module:name; `replay`: a function of the section and of ReplaySettings that gives reparo's
+    Replayer, likewise, "" where it cannot write there."""
 
     section: str
     make: str
     writer: tuple[str, ...] = ()
     format: str = ""
+    replay: str = ""
 
 
 _SERVER: Final = Kind(
@@ -36,6 +39,7 @@ _SERVER: Final = Kind(
     "drainer.sink.mysql.sink:make",
     ("drainer.sink.mysql.rows.slot_writer", "drainer.sink.mysql.rows.examine"),
     "drainer.sink.mysql.rows.format:SQL_TEXT",
+    "drainer.sink.mysql.replay.destination:make",
 )
 
 # db-type (upstream's names first) → what it is made of.
@@ -43,15 +47,25 @@ KINDS: Final[Mapping[str, Kind]] = {
     "mysql": _SERVER,
     "tidb": _SERVER,
     "mariadb": _SERVER,
-    "sqlite": Kind("drainer.sink.sqlite.section:SQLiteSection", "drainer.sink.sqlite.sink:make"),
+    "sqlite": Kind(
+        "drainer.sink.sqlite.section:SQLiteSection",
+        "drainer.sink.sqlite.sink:make",
+        replay="drainer.sink.sqlite.replay:make",
+    ),
     "jsonl": Kind(
         "drainer.sink.jsonl.section:JsonlSection", "drainer.sink.jsonl.sink:make", ("drainer.sink.jsonl.slot_writer",)
+    ),
+    "file": Kind("drainer.sink.file.section:FileSection", "drainer.sink.file.sink:make"),
+    "kafka": Kind(
+        "drainer.sink.kafka.section:KafkaSection",
+        "drainer.sink.kafka.sink:make",
+        ("drainer.sink.kafka.slot_writer",),
     ),
 }
 
 
 def kind(db_type: str) -> Kind:
-    """Raises ConfigError naming the kinds there are."""
+    """Raises ConfigError naming the existing kinds."""
     found = KINDS.get(db_type)
     if found is None:
         raise ConfigError(f"db-type {db_type!r}: must be one of {', '.join(KINDS)}")
@@ -68,14 +82,28 @@ def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
     return make(to, syncer)
 
 
+def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySettings) -> Replayer:
+    """reparo's destination, not opened yet. `values`: settings of any kind, of which it takes its own. Raises
+    ConfigError."""
+    able = [name for name, one in KINDS.items() if one.replay]
+    if db_type not in able:
+        raise ConfigError(f"dest-type {db_type!r}: must be print or one of {', '.join(able)}")
+    model = section(db_type)
+    keys = {info.alias or name for name, info in model.model_fields.items()}
+    to = model.model_validate({key: value for key, value in values.items() if key in keys}, by_alias=True)
+    to.check()
+    make = cast("Callable[[ToSection, ReplaySettings], Replayer]", _named(KINDS[db_type].replay))
+    return make(to, settings)
+
+
 def import_writers() -> None:
-    """For a worker, before it forks: what any kind writes with."""
+    """For a worker, before it forks: import the writers of all kinds."""
     for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
         import_module(name)
 
 
 def formats() -> list[Format]:
-    """Those that executors make rows with, to be tried once before there are any (changes.warm)."""
+    """The formats with which executors write rows, to run them once before there are rows (changes.warm)."""
     return [_named(place) for place in dict.fromkeys(one.format for one in KINDS.values()) if place]
 
 

@@ -1,4 +1,4 @@
-"""How long to go on trying: growing pauses with a bound, visible in the log and the metrics while it lasts."""
+"""Retries with growing pauses and a time limit, visible in the log and the metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 5.0
-# A deadlock or two between slots is everyday; what goes on is worth a line, and then one now and then.
+# A deadlock or two between slots is normal; only repeated failures are logged, periodically.
 _QUIET_FAILURES: Final = 5
 
 _RETRIES = metrics.counter("drainer_destination_retries_total", "transactions and connections tried again", ["error"])
@@ -56,7 +56,7 @@ class Patience:
         self._pause_s = min(self._pause_s * 2, _PAUSE_S_MAX)
 
     def over(self) -> None:
-        """The work is done."""
+        """The work has succeeded."""
         if self.failures:
             self._outage.over(what=self._what, failures=self.failures)
             _WAITING.set(0)

@@ -6,13 +6,10 @@ input that no check here understands is a failure, never a skip.
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,32 +19,23 @@ from binlog.tidb.datum import Datum, Duration, Uint
 from binlog.tidb.decimal import Decimal, decimal_size, decode_decimal, decode_digits, encode_decimal
 from binlog.tidb.job import Job
 from binlog.tidb.json import BinaryJSON, Code, cut_json, decode_text, decode_value
-from binlog.tidb.json_encode import JSONTime, Opaque, encode_json, parse_json
+from binlog.tidb.json_encode import encode_json, parse_json
 from binlog.tidb.row_v2 import decode_row_v2, encode_row_v2
 from binlog.tidb.time import Civil
 from binlog.tidb.types import FieldType, Flag, Tp
 
+from tests.golden.vector_files import VECTORS, Vector, read, vectors_with
+from tests.golden.vector_json import json_from_text
 from tests.golden.vector_tables import VectorTable
 
-VECTORS = Path(__file__).resolve().parent / "vectors"
-DEFAULT = VECTORS / "tidb_codec_vectors.json.gz"
-Vector = dict[str, Any]
-
-
-def read(path: Path) -> bytes:
-    data = path.read_bytes()
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+DEFAULT = [VECTORS / "tidb_codec_vectors.json.gz"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "vector" not in metafunc.fixturenames:
         return
-    cases = []
-    for path in metafunc.config.getoption("--vectors") or [DEFAULT]:
-        vectors = json.loads(read(path))["vectors"]
-        if not vectors:
-            raise pytest.UsageError(f"{path}: no vectors")
-        cases += [pytest.param(v, id=f"{v['section']}-{n}-{v['name'][:40]}") for n, v in enumerate(vectors)]
+    vectors = vectors_with("section", metafunc.config.getoption("--vectors"), DEFAULT)
+    cases = [pytest.param(v, id=f"{v['section']}-{n}-{v['name'][:40]}") for n, v in enumerate(vectors)]
     metafunc.parametrize("vector", cases)
 
 
@@ -165,21 +153,6 @@ def check_datum(vector: Vector) -> None:
         assert datum.cut_one(data + b"?") == len(data)
 
 
-def _json_from_text(code: int, text: str) -> BinaryJSON:
-    """The value that stands in a text, whose type code may not be the one the text alone would get."""
-    plain = text.strip('"')
-    if code in (Code.DATE, Code.DATETIME, Code.TIMESTAMP):
-        return encode_json(JSONTime(Code(code), time.unpack(time.parse_datetime(plain))))
-    if code == Code.OPAQUE:
-        found = re.fullmatch(r"base64:type(\d+):(.*)", plain)
-        assert found
-        return encode_json(Opaque(int(found[1]), base64.b64decode(found[2])))
-    if code == Code.FLOAT64:
-        return encode_json(float(text))
-    assert code in (Code.OBJECT, Code.ARRAY, Code.LITERAL, Code.INT64, Code.UINT64, Code.STRING), f"code {code}"
-    return parse_json(text)
-
-
 def check_json(vector: Vector) -> None:
     code, text = only(vector["input"], "type_code", "text")
     data = bytes((code,)) + bytes.fromhex(vector["hex"])
@@ -188,7 +161,7 @@ def check_json(vector: Vector) -> None:
     value, end = datum.decode_one(bytes.fromhex(vector["datum_hex"]))
     assert (type(value), value, end) == (BinaryJSON, data, 1 + len(data))
     assert datum.encode_value(value).hex() == vector["datum_hex"]
-    made = _json_from_text(code, text)
+    made = json_from_text(code, text, data[1:])
     if made != data:  # numbers inside a container whose text does not say that they are floats
         assert code in (Code.OBJECT, Code.ARRAY)
         assert made.text() == text
@@ -271,9 +244,28 @@ def check_meta_key(vector: Vector) -> None:
         assert key.meta_string_key(name) == data
         assert key.decode_meta_key(data) == key.MetaKey(name)
     else:
-        name, field = (text.encode() for text in only(given, "hash", "field"))
-        assert key.meta_hash_key(name, field) == data
-        assert key.decode_meta_key(data) == key.MetaKey(name, field)
+        member = next((member for member in _META_FIELDS if member in given), "field")
+        name, field = only(given, "hash", member)
+        field = _META_FIELDS[member](field)
+        assert key.meta_hash_key(name.encode(), field) == data
+        assert key.decode_meta_key(data) == key.MetaKey(name.encode(), field)
+
+
+def _eight_bytes(job_id: int) -> bytes:
+    """A job's field in the hash DDLJobHistory."""
+    return struct.pack(">q", job_id)
+
+
+# Fields of hashes that are no text: as bytes, and of the job history.
+_META_FIELDS: dict[str, Callable[[Any], bytes]] = {
+    "field_hex": bytes.fromhex,
+    "job_id": _eight_bytes,
+    "field_job_id": _eight_bytes,
+    "field_int": _eight_bytes,
+    "field_be64": _eight_bytes,
+    "field_u64": _eight_bytes,
+    "field": lambda given: _eight_bytes(given) if isinstance(given, int) else str(given).encode(),
+}
 
 
 def check_old_row(vector: Vector) -> None:

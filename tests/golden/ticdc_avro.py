@@ -7,6 +7,7 @@ reads in them, and our encoder has to give the same text and the same bytes agai
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC
 from decimal import Decimal
@@ -20,29 +21,32 @@ import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
 from drainer.batch.work import Kind
-from drainer.protocol.avro.blocks import joined
 from drainer.protocol.avro.checksum import row_checksum
-from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.decoder import make_decoder
-from drainer.protocol.avro.encoder import AvroEncoder, make_encoder
+from drainer.protocol.avro.encoder import AvroEncoder, AvroTableEncoder, make_encoder
 from drainer.protocol.avro.envelope import header_of, read_header
 from drainer.protocol.avro.names import avro_name, key_subject, record_namespace, value_subject
 from drainer.protocol.avro.reader import reader_of
 from drainer.protocol.avro.record import Record
+from drainer.protocol.avro.rows import Few, Many
 from drainer.protocol.avro.schema import CHECKSUM, CHECKSUM_VERSION, CORRUPTED, table_schemas
-from drainer.protocol.avro.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.avro.types import allowed_names, allowed_text
 from drainer.protocol.encoder import Ddl
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, SchemaId, SchemaIds, merged
 from drainer.protocol.table import Table
 from drainer.row.form import Form
+from drainer.sink.kafka.registry_http import access_of
+from drainer.sink.kafka.schema_registry import SchemaRegistry
 from tests.support.avro_tables import changes_of, load, options_of, table_of_schema
+from tests.support.http_registry import Registry, serving
 from tests.support.row_changes import make_changes, make_table
 
 Vector = Mapping[str, Any]
 _TOPIC = "t"
+_SCHEMA = '{"type":"record","name":"t{}","fields":[]}'
 
 
 def ids_for(encoder: AvroEncoder, table: Table, schema_id: SchemaId) -> SchemaIds:
@@ -77,7 +81,9 @@ def check_encode(vector: Vector) -> None:
     encoder = encoder.with_ids(ids_for(encoder, table, schema_id))
     kind = Kind.UPDATE if found.get("_tidb_op") == "u" else Kind.INSERT
     commit_ts = found.get("_tidb_commit_ts", 1)
-    (row,) = encoder.table(table).encode(changes_of(table, kind, image, commit_ts))
+    changes = changes_of(table, kind, image, commit_ts)
+    (row,) = AvroTableEncoder(table, options, encoder.ids, _TOPIC, vector_rows_min=1).encode(changes)
+    assert encoder.table(table).encode(changes) == [row]
     ours = row.key if is_key else row.value
     assert ours is not None
     if CHECKSUM in found:  # binlogs have none, so it is put in here
@@ -151,8 +157,11 @@ def _column(kind: FieldType, value: Any) -> tuple[bytes, dict[str, Any]]:
     table = make_table("test", "t", [("c", kind)])
     schemas = table_schemas(table, ProtocolOptions("avro"))
     column = pa.array([value], form.carrier_type)
-    (made,) = joined(pieces_of(schemas.fields[0], form, column, None), 1)  # type: ignore[arg-type]
-    return made, load(schemas.value)
+    found = []
+    for how in (Many(schemas.fields, [form], UTC), Few(schemas.fields, [form], UTC)):
+        found += how.joined(how.column(0, column), 1)
+    assert found[0] == found[1]
+    return found[0], load(schemas.value)
 
 
 def check_decimal(vector: Vector) -> None:
@@ -237,6 +246,30 @@ def check_allowed(vector: Vector) -> None:
     assert allowed_names(allowed) == back
 
 
+def check_registry(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    subject = given.get("subject", "s")
+    answers = [(status, "later") for status in given.get("responses", []) if status != 200]
+    with serving(Registry(deque(answers))) as served:
+        access = access_of(served.url)
+        if "register_same_schema_times" in given:
+            count = given["register_same_schema_times"]
+            ids = {SchemaRegistry(access).register(subject, _SCHEMA) for _ in range(count)}
+            assert (len(ids) == 1) is expected["all_ids_equal"]
+            assert len(served.requests) == count
+        elif "calls" in given:
+            client = SchemaRegistry(access)
+            texts = [_SCHEMA.replace("{}", str(call["version"])) for call in given["calls"]]
+            ids_and_counts = [(client.register(subject, text), len(served.requests)) for text in texts]
+            assert [count for _, count in ids_and_counts] == expected["schema_generated_count_after_each"]
+            (first, _), (second, _), *_ = ids_and_counts
+            assert (first == second) is expected["same_codec_object_for_first_two"]
+        else:
+            assert expected == {"final_status": 200}
+            assert SchemaRegistry(access).register(subject, _SCHEMA) == 1
+            assert len(served.requests) == len(given["responses"])
+
+
 CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {
     "encode": check_encode,
     "decimal_bytes": check_decimal,
@@ -248,6 +281,7 @@ CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {
     "encode_ddl": check_ddl,
     "encode_resolved": check_resolved,
     "enum_allowed": check_allowed,
+    "registry": check_registry,
 }
 
 

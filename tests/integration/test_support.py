@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,17 @@ def test_files_of_a_repository_are_checked_and_come_all_together(
     assert install(listed, repository.as_uri()) == folder
     assert sorted(path.name for path in folder.iterdir()) == ["one.jar", "two.jar"]
     assert install(listed, "file:///nowhere") == folder
+
+
+def test_an_archive_of_a_repository_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "one.jar").write_bytes(b"one")
+    archive = tmp_path / "all.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        made.add(tmp_path / "inside", "lib")
+    listed = tmp_path / "list-2.txt"
+    listed.write_text(f"{hashlib.sha256(archive.read_bytes()).hexdigest()}  all.tar.gz\n")
+    folder = install(listed, tmp_path.as_uri())
+    assert [str(path.relative_to(folder)) for path in sorted(folder.rglob("*"))] == ["lib", "lib/one.jar"]
+    assert (folder / "lib" / "one.jar").read_bytes() == b"one"

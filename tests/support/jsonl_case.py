@@ -2,116 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from binlog import envelope
-
-from drainer.apply.batch_planner import Mode, Plan
-from drainer.apply.distributed import Cut
-from drainer.apply.progress import Progress
-from drainer.batch.binlog import ServedBinlog
-from drainer.batch.served import Batch
-from drainer.pipeline import Pipeline
-from drainer.schema.errors import JobUnknown, TableUnverified, UnknownColumn
-from drainer.schema.history.base import JobHistory
-from drainer.schema.history.file import parse_jobs
-from drainer.schema.state import Schema
-from drainer.sink.base import Identity
 from drainer.sink.jsonl.sink import POSITION, JsonlSink
-from tests.support.capture import GOLDEN, CaptureSet
-from tests.support.local_batch import LocalBatch
+from tests.support.change_replay import WHO, commits, replay_changes
 
-WHO = Identity(1, "default", "n")
+__all__ = ["WHO", "commits", "in_order", "lines_of", "place", "recorded", "run"]
+
 Line = dict[str, Any]
 
 
-class Supply:
-    """A schema that knows everything."""
-
-    complete = True
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-
-    def prepare(self, batch: Batch) -> None:
-        self.schema.settle(batch.greatest_version)
-
-    def missing(self, error: JobUnknown) -> bool:
-        raise AssertionError(error)
-
-    def resolve_column(self, error: UnknownColumn) -> bool:
-        raise AssertionError(error)
-
-    def verify(self, error: TableUnverified) -> bool:
-        for table_id in error.table_ids:
-            self.schema.verify(table_id, error.schema_version)
-        return True
-
-
 def run(directory: Path, edges: Sequence[int], *, parts: int = 2, rotate_bytes: int = 4000, files: int = 3) -> None:
-    """What is left of the recording `keys` up to the last of `edges`, in batches that end there: in turn inline, spread
-    where it may be, and in pieces, as large transactions go."""
-    capture = CaptureSet(GOLDEN / "keys")
-    begin = capture.meta["scenario_start_ts"]
-    binlogs = [payload for payload in capture.binlogs if begin < commit_ts(payload) <= edges[-1]]
-    ddls = [envelope.scan(payload).commit_ts for payload in binlogs if envelope.scan(payload).ddl_job_id]
-    destination = JsonlSink(directory, files=files, rotate_bytes=rotate_bytes)
-    position = destination.open(WHO, begin)
-    history = JobHistory(parse_jobs(capture.jobs_text.decode(), "recording"))
-    job_done = None if position.fresh else destination.job_done
-    schema = Schema.open(history, position_ts=position.commit_ts, job_done=job_done)
-    cut = Cut(slots=7, chunk_rows=100, digest="d")
-
-    @contextlib.contextmanager
-    def pulled(plan: Plan, progress: Progress) -> Iterator[list[ServedBinlog]]:
-        """All that the batch has, each transaction as if it were large."""
-        scans = [(envelope.scan(payload), payload) for payload in binlogs]
-        chosen = [(seen, payload) for seen, payload in scans if plan.after_ts < seen.commit_ts <= plan.until_ts]
-        yield [
-            ServedBinlog(seen.commit_ts, seen.start_ts, "p", payload if seen.ddl_job_id else memoryview(payload))
-            for seen, payload in chosen
-        ]
-
-    pipeline = Pipeline(
-        destination,
-        Supply(schema),
-        cut,
-        position_ts=position.commit_ts,
-        intent=position.intent,
-        pull_large=pulled,
-        piece_bytes_max=200,
-    )
-
-    def batch(until_ts: int, mode: Mode, intent: Any = None) -> None:
-        after_ts = pipeline.position_ts
-        feed = LocalBatch([binlogs[n::parts] for n in range(parts)], after_ts, until_ts)
-        pipeline.run(Plan(after_ts, until_ts, mode, (), 1, intent), feed)
-
-    if position.intent is not None:
-        batch(position.intent.until_ts, Mode.SPREAD, position.intent)
-    for number, edge in enumerate(edges):
-        after_ts = pipeline.position_ts
-        if edge > after_ts:
-            of_batch = [envelope.scan(payload) for payload in binlogs if after_ts < commit_ts(payload) <= edge]
-            newest = max((one.schema_version for one in of_batch), default=0)
-            plain = not any(after_ts < ts <= edge for ts in ddls) and newest <= pipeline.schema_version
-            batch(edge, (Mode.INLINE, Mode.SPREAD if plain else Mode.INLINE, Mode.LARGE)[number % 3])
-    destination.close(clean=True)
-
-
-def commit_ts(payload: bytes) -> int:
-    return envelope.scan(payload).commit_ts
-
-
-def commits() -> list[int]:
-    """Of the recording, in order."""
-    capture = CaptureSet(GOLDEN / "keys")
-    begin, end = capture.meta["scenario_start_ts"], capture.meta["scenario_end_ts"]
-    return sorted({ts for payload in capture.binlogs if begin < (ts := commit_ts(payload)) <= end})
+    """See change_replay.replay_changes."""
+    replay_changes(JsonlSink(directory, files=files, rotate_bytes=rotate_bytes), edges, parts=parts)
 
 
 def lines_of(directory: Path) -> dict[str, list[Line]]:

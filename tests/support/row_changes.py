@@ -10,10 +10,13 @@ from binlog.tidb.table import ColumnInfo, IndexColumn, IndexInfo, TableInfo
 from binlog.tidb.types import FieldType, Flag
 
 from drainer.batch.work import Kind
+from drainer.changes.decode import Changes, view_of_table
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table, table_of
 from drainer.row.carrier import Carrier
+from drainer.row.codec import Codec
 from drainer.row.form import Form
+from drainer.schema.view import TableAt
 
 
 def make_table(
@@ -73,3 +76,12 @@ def make_changes(
 
     commits = np.array(stamps, np.uint64)
     return RowChanges(table, kind, commits, commits - np.uint64(1), np.arange(len(rows)), columns(old), columns(new))
+
+
+def changes_of(events: RowChanges) -> Changes:
+    """The same as decoding gives it."""
+    table = events.table
+    at = TableAt(table.id, table.schema, table.info, table.info, table.written_version, table.version)
+    codec = Codec(at, table.version, view_of_table(table.info, table.schema), stored_generated=True)
+    places = np.zeros(len(events), np.int64)
+    return Changes(codec, events.kind, events.commit_ts, events.start_ts, places, events.order, events.old, events.new)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
+from binlog.tidb.time import to_zone
 from binlog.tidb.types import Tp
 
 from drainer.changes import texts
@@ -22,6 +23,9 @@ from drainer.row.form import Form
 
 _INT_MAX: Final = 0x7FFF_FFFF
 _ROUND: Final = 1 << 31
+# Of a packed time: the bits of seconds and microseconds (binlog.tidb.time).
+_BELOW_MINUTE: Final = np.uint64(30)
+_SECONDS: Final = np.uint64((1 << 30) - 1)
 # Families whose values repeat, and whose text is made one by one.
 _REPEATING: Final = frozenset({Family.TIME, Family.ENUM, Family.SET})
 
@@ -107,9 +111,26 @@ def texts_of(form: Form, column: Any, zone: tzinfo) -> Any:
         return _utf8(column)
     if family is Family.DECIMAL:
         return texts.as_binary(column)
-    if family in _REPEATING or form.kind.tp is Tp.TIMESTAMP:
+    if family in _REPEATING:
         return _of_distinct(column, column_text.text_of(form, zone))
+    if form.kind.tp is Tp.TIMESTAMP and str(zone) != "UTC":
+        return texts.text_of(form, in_zone(column, zone))
     return texts.text_of(form, column)
+
+
+def in_zone(column: Any, zone: tzinfo) -> Any:
+    """Packed times in UTC as those of a zone: the shift is looked up once for each minute that occurs."""
+    packed = _filled(column)
+    minutes, place = np.unique(packed >> _BELOW_MINUTE, return_inverse=True)
+    begin = [minute << int(_BELOW_MINUTE) for minute in minutes.tolist()]
+    shifted = np.array([to_zone(at, zone) for at in begin], np.uint64)
+    rest = packed & _SECONDS
+    if (shifted & _SECONDS).any():  # a zone off by seconds, as some were until 1972
+        found = np.array([to_zone(at, zone) for at in packed.tolist()], np.uint64)
+    else:
+        found = shifted[place] | rest
+    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    return pa.array(found, pa.uint64(), mask=mask)
 
 
 def _utf8(column: Any) -> Any:

@@ -9,13 +9,13 @@ from zoneinfo import ZoneInfo
 from binlog.runtime.log import get_logger
 
 from drainer.protocol.avro.encoder import DDL_LEAD, RESOLVED_LEAD
-from drainer.protocol.avro.envelope import SchemaId, read_header
+from drainer.protocol.avro.envelope import read_header
 from drainer.protocol.avro.record import Record
 from drainer.protocol.avro.schema import BEFORE, COMMIT_TS, CORRUPTED, OP
-from drainer.protocol.avro.schema_ids import KnownSchemas, Schemas
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, SchemaId, Schemas
 
 _log = get_logger(__name__)
 _CHANGES: Final = {"c": Change.INSERT, "u": Change.UPDATE, "d": Change.DELETE, "": Change.UPSERT}

@@ -15,16 +15,15 @@ from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
-from drainer.protocol.avro.blocks import Piece, beside, constant, joined, varints
-from drainer.protocol.avro.column import pieces_of
 from drainer.protocol.avro.envelope import header_of
 from drainer.protocol.avro.names import SUBJECT_NAMES, key_subject, value_subject
+from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
-from drainer.protocol.avro.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
@@ -112,11 +111,16 @@ def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> 
 class AvroTableEncoder:
     """Rows of one version of a table, a column at a time."""
 
-    def __init__(self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str) -> None:
+    def __init__(
+        self, table: Table, options: ProtocolOptions, ids: SchemaIds, topic: str, vector_rows_min: int = VECTOR_ROWS_MIN
+    ) -> None:
         self._table = table
         self._options = options
-        self._zone = ZoneInfo(options.time_zone)
+        self._vector_rows_min = vector_rows_min
         self._schemas = table_schemas(table, options)
+        of = self._schemas.fields, [column.form for column in table.columns], ZoneInfo(options.time_zone)
+        self._many: Rows = Many(*of)
+        self._few: Rows = Few(*of)
         required = required_of(self._schemas, options, topic)
         found = [ids.get(one.subject, {}).get(one.fingerprint) for one in required]
         self._missing = [one.subject for one, id_ in zip(required, found, strict=True) if id_ is None]
@@ -136,62 +140,62 @@ class AvroTableEncoder:
         has_value = changes.kind is not Kind.DELETE or self._options.avro_output_old_row
         if not has_value and self._key_header is None:
             raise self._error("", commits[0], "a delete in a table without a handle key has neither key nor value")
-        image = self._image(changes, changes.image, self._schemas.order if has_value else self._table.handle)
+        how = self._few if rows < self._vector_rows_min else self._many
+        image = self._image(how, changes, changes.image, self._schemas.order if has_value else self._table.handle)
         keys: Sequence[bytes | None] = [None] * rows
         if self._key_header is not None:
             pieces = [piece for place in self._table.handle for piece in image[place]]
-            keys = joined([constant(self._key_header, rows), *pieces], rows)
+            keys = how.joined([*how.constant(self._key_header, rows), *pieces], rows)
         values: Sequence[bytes | None] = [None] * rows
         if has_value:
-            values = joined(self._value(changes, image), rows)
+            values = how.joined(self._value(how, changes, image), rows)
         return list(map(EncodedRow, keys, values, commits))
 
     def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
         """Raises EncodeError: Avro has no such messages."""
         raise self._error("", int(changes.commit_ts[0]), "Avro has no messages with the handle key alone")
 
-    def _image(self, changes: RowChanges, columns: Columns, places: Sequence[int]) -> dict[int, list[Piece]]:
+    def _image(self, how: Rows, changes: RowChanges, columns: Columns, places: Sequence[int]) -> dict[int, Pieces]:
         """By their places, columns of the table."""
-        return {place: self._column(changes, place, columns[place]) for place in places}
+        return {place: self._column(how, changes, place, columns[place]) for place in places}
 
-    def _column(self, changes: RowChanges, place: int, column: Any) -> list[Piece]:
-        of, form = self._schemas.fields[place], self._table.columns[place].form
+    def _column(self, how: Rows, changes: RowChanges, place: int, column: Any) -> Pieces:
         try:
-            return pieces_of(of, form, column, self._zone)
+            return how.column(place, column)
         except DecodeError as error:
             first = next((n for n in range(len(column)) if self._fails(place, column.slice(n, 1))), 0)
             name = self._table.columns[place].name
-            raise self._error(name, int(changes.commit_ts[first]), str(error.detail)) from error
+            raise self._error(name, int(changes.commit_ts[first]), error.detail) from error
 
     def _fails(self, place: int, column: Any) -> bool:
         try:
-            pieces_of(self._schemas.fields[place], self._table.columns[place].form, column, self._zone)
+            self._few.column(place, column)
         except DecodeError:
             return True
         return False
 
-    def _value(self, changes: RowChanges, image: Mapping[int, Sequence[Piece]]) -> list[Piece]:
+    def _value(self, how: Rows, changes: RowChanges, image: Mapping[int, Pieces]) -> Pieces:
         rows, options = len(changes), self._options
-        found: list[Piece] = [constant(self._value_header, rows)]
+        found = how.constant(self._value_header, rows)
         found += [piece for place in self._schemas.order for piece in image[place]]
         if options.enable_tidb_extension or options.avro_output_old_row:
-            found.append(constant(_OPS[changes.kind], rows))
+            found += how.constant(_OPS[changes.kind], rows)
         if options.enable_tidb_extension:
-            stamps = changes.commit_ts
-            found.append(beside(varints(stamps.view(np.int64)), varints((stamps >> _PHYSICAL_SHIFT).view(np.int64))))
+            found += how.longs(changes.commit_ts)
+            found += how.longs(changes.commit_ts >> _PHYSICAL_SHIFT)
             if options.enable_row_checksum:
-                found.append(constant(_NO_CHECKSUM, rows))
+                found += how.constant(_NO_CHECKSUM, rows)
         if options.avro_output_old_row:
-            found += self._before(changes, image)
+            found += self._before(how, changes, image)
         return found
 
-    def _before(self, changes: RowChanges, image: Mapping[int, Sequence[Piece]]) -> list[Piece]:
+    def _before(self, how: Rows, changes: RowChanges, image: Mapping[int, Pieces]) -> Pieces:
         """The record of the old row, in a union with null."""
         rows = len(changes)
         if changes.old is None:
-            return [constant(b"\0", rows)]
-        old = image if changes.new is None else self._image(changes, changes.old, self._schemas.order)
-        return [constant(b"\x02", rows), *(piece for place in self._schemas.order for piece in old[place])]
+            return how.constant(b"\0", rows)
+        old = image if changes.new is None else self._image(how, changes, changes.old, self._schemas.order)
+        return [*how.constant(b"\x02", rows), *(piece for place in self._schemas.order for piece in old[place])]
 
     def _error(self, column: str, commit_ts: int, detail: str) -> EncodeError:
         where = f"`{self._table.schema}`.`{self._table.name}`" + (f".`{column}`" if column else "")

@@ -6,9 +6,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from drainer.protocol.errors import MessageError
-
-# Confluent's registry numbers schemas; AWS Glue's versions have UUIDs.
-SchemaId = int | UUID
+from drainer.protocol.schema_ids import SchemaId
 
 CONFLUENT_HEADER: Final = 5
 GLUE_HEADER: Final = 18

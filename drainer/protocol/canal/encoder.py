@@ -6,53 +6,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from binlog.tidb.job import ActionType
-
 from drainer.protocol.canal.table_encoder import CanalTable
 from drainer.protocol.compression import compress
+from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.json_text import json_string
-from drainer.protocol.one_row import Tables, frame_rows, physical_ms, zone_of
+from drainer.protocol.one_row import Tables, frame_rows, physical_ms
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
 WATERMARK: Final = "TIDB_WATERMARK"
-
-_KINDS: Final = {
-    "CREATE": (ActionType.CREATE_TABLE,),
-    "RENAME": (ActionType.RENAME_TABLE, ActionType.RENAME_TABLES),
-    "CINDEX": (ActionType.ADD_INDEX, ActionType.ADD_FOREIGN_KEY, ActionType.ADD_PRIMARY_KEY),
-    "DINDEX": (ActionType.DROP_INDEX, ActionType.DROP_FOREIGN_KEY, ActionType.DROP_PRIMARY_KEY),
-    "ERASE": (ActionType.DROP_TABLE,),
-    "TRUNCATE": (ActionType.TRUNCATE_TABLE,),
-    "ALTER": (
-        ActionType.ADD_COLUMN,
-        ActionType.DROP_COLUMN,
-        ActionType.MODIFY_COLUMN,
-        ActionType.REBASE_AUTO_ID,
-        ActionType.SET_DEFAULT_VALUE,
-        ActionType.MODIFY_TABLE_COMMENT,
-        ActionType.RENAME_INDEX,
-        ActionType.ADD_TABLE_PARTITION,
-        ActionType.DROP_TABLE_PARTITION,
-        ActionType.MODIFY_TABLE_CHARSET_AND_COLLATE,
-        ActionType.TRUNCATE_TABLE_PARTITION,
-        ActionType.ALTER_INDEX_VISIBILITY,
-        ActionType.MULTI_SCHEMA_CHANGE,
-        ActionType.REORGANIZE_PARTITION,
-        ActionType.ALTER_TABLE_PARTITIONING,
-        ActionType.REMOVE_PARTITIONING,
-        ActionType.ADD_COLUMNS,
-        ActionType.DROP_COLUMNS,
-    ),
-}
-_TYPES: Final = {int(action): name for name, actions in _KINDS.items() for action in actions}
-
-
-def ddl_type(type_code: int) -> str:
-    """The event type of a job: `QUERY` for every kind that Canal has no name for."""
-    return _TYPES.get(type_code, "QUERY")
 
 
 @dataclass(frozen=True)
@@ -71,7 +35,7 @@ class CanalEncoder:
         return frame_rows(rows)
 
     def ddl(self, ddl: Ddl) -> list[Message]:
-        head = self._head(ddl.schema, ddl.table, "true", ddl_type(ddl.type_code), ddl.commit_ts, ddl.query)
+        head = self._head(ddl.schema, ddl.table, "true", canal_kind(ddl.type_code), ddl.commit_ts, ddl.query)
         return [self._message(head, f'"commitTs":{ddl.commit_ts}', ddl.commit_ts)]
 
     def resolved(self, commit_ts: int) -> list[Message]:
@@ -102,11 +66,11 @@ class CanalEncoder:
 
 
 def make_encoder(options: ProtocolOptions) -> CanalEncoder:
-    """Raises ProtocolConfigError for options that Canal-JSON does not have, or that contradict one another."""
+    """Raises ProtocolConfigError for options that contradict one another, and for a zone that is not known."""
+    assert options.zone
     if options.large_message_handle_option != "none" and not options.enable_tidb_extension:
         raise ProtocolConfigError(
             f"large-message-handle-option = {options.large_message_handle_option!r} needs enable-tidb-extension with "
             f"canal-json: the extension says that a message holds handle keys alone"
         )
-    zone_of(options)
     return CanalEncoder(options)

@@ -19,7 +19,7 @@ from drainer.protocol.errors import EncodeError
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers, or_null
 from drainer.protocol.json_text import json_string
 from drainer.protocol.mysql_type import basic_type, full_type
-from drainer.protocol.one_row import encoded_rows, zone_of
+from drainer.protocol.one_row import encoded_rows
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import ColumnFlag, Table
@@ -40,9 +40,8 @@ class CanalTable:
         self._updated_only = options.only_output_updated_columns or options.content_compatible
         self._short_deletes = options.delete_only_output_handle_key_columns
         self._compression = options.large_message_handle_compression
-        zone = zone_of(options)
         columns = table.columns
-        self._values = [value_of(column.form, zone) for column in columns]
+        self._values = [value_of(column.form, options.zone) for column in columns]
         self._promotions = [promotion_of(column.form.kind) for column in columns]
         self._names = [json_string(column.name) for column in columns]
         described = full_type if options.content_compatible else basic_type

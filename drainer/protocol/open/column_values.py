@@ -90,7 +90,10 @@ def _binary(column: Any) -> Any:
 
 
 def _json(column: Any) -> Any:
-    return _escaped(column, [decode_text(value)[0] for value in column.drop_null().to_pylist()])
+    """Each distinct document is read once."""
+    encoded = column.dictionary_encode()
+    texts = _escaped(encoded.dictionary, [decode_text(value)[0] for value in encoded.dictionary.to_pylist()])
+    return texts.take(encoded.indices)
 
 
 def _escaped(column: Any, texts: Sequence[str]) -> Any:

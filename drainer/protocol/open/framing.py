@@ -21,16 +21,18 @@ _length = struct.Struct(">Q").pack
 def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator[Message]:
     """Messages of at most `max_rows` rows, and of at most `max_bytes` unless a row alone is longer."""
     keys, values, size, commit_ts = [VERSION], list[bytes](), 0, 0
+    parts_max = 2 * max_rows  # of each row its length and itself
     for row in rows:
         key, value = row.key or b"", row.value or b""
-        added = len(key) + len(value) + ROW_OVERHEAD
-        if values and (len(values) >= 2 * max_rows or size + added > max_bytes):
+        key_length, value_length = len(key), len(value)
+        added = key_length + value_length + ROW_OVERHEAD
+        if values and (size + added > max_bytes or len(values) >= parts_max):
             yield Message(b"".join(keys), b"".join(values), len(values) // 2, commit_ts)
             keys, values = [VERSION], []
         if not values:
             size = RECORD_OVERHEAD + len(VERSION)
-        keys += (_length(len(key)), key)
-        values += (_length(len(value)), value)
+        keys += (_length(key_length), key)
+        values += (_length(value_length), value)
         size += added
         commit_ts = row.commit_ts
     if values:

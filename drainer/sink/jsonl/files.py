@@ -1,7 +1,7 @@
-"""The files of a directory: appended to, cut back to what is recorded, followed by the next one.
+"""The files of a directory: appending, truncating to the recorded length, and starting the next file.
 
 `000-000000012.jsonl` is file 12 of slot 0. Of each slot one file is current: its number and length are recorded with
-the position (drainer/sink/document_position.py), and what lies behind that length was not committed. Files of lower
+the position (drainer/sink/document_position.py), and bytes after that length are not committed. Files of lower
 numbers are complete. `*.part` belongs to a batch that executors write; what is committed of it gets a file's name.
 """
 
@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """A slot's current file: its number, and how many of its bytes are committed; it need not be there at 0."""
+    """A slot's current file: its number, and its committed bytes; with 0 the file may not exist."""
 
     number: int = 0
     length: int = 0
@@ -39,8 +39,8 @@ class Current:
 
 @dataclass(slots=True)
 class Notes:
-    """What is kept beside the position. `renames`: parts that are committed, and the files they are to be. `ddls`: a
-    commit_ts, and how many DDLs were written with it; of the last DDL."""
+    """Data stored with the position. `renames`: committed parts, and the names of the files that they become. `ddls`:
+    commit_ts of the last DDL, and how many DDLs were written with it."""
 
     current: dict[int, Current] = field(default_factory=dict)
     renames: list[tuple[str, str]] = field(default_factory=list)
@@ -62,8 +62,8 @@ def file_name(slot: int, number: int) -> str:
 
 
 class Appender:
-    """Appends to current files, each from its recorded length on; `finish` makes it durable and says what is then to be
-    recorded. Nothing counts until that is."""
+    """Appends to current files, each at its recorded length; `finish` syncs them and returns the lengths to record.
+    Nothing is committed before they are recorded."""
 
     def __init__(self, directory: Path, current: dict[int, Current], rotate_bytes: int) -> None:
         self._directory = directory
@@ -76,13 +76,13 @@ class Appender:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """What `finish` has not flushed is not wanted, so a disk that refuses it hides no other error."""
+        """Data that `finish` has not synced is not needed, so an error while closing must not hide another error."""
         for file in self._files:
             with suppress(OSError):
                 file.close()
 
     def add(self, slot: int, lines: Iterable[bytes]) -> None:
-        """Raises DestinationDown where the disk refuses, and DestinationRefused where committed bytes are gone."""
+        """Raises DestinationDown for an error of the disk, and DestinationRefused if committed bytes are missing."""
         try:
             current, file = self._open.get(slot) or self._opened(slot)
             data = b"".join(lines)
@@ -99,8 +99,8 @@ class Appender:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         file = os.fdopen(handle, "r+b")
         self._files.append(file)
-        _check_length(path, os.fstat(handle).st_size, current)  # or truncate would fill it up with zeros
-        file.truncate(current.length)  # what an attempt before left, of this life or of another
+        _check_length(path, os.fstat(handle).st_size, current)  # truncate would extend it with zeros
+        file.truncate(current.length)  # bytes of an earlier attempt, also of an earlier process
         file.seek(current.length)
         return current, file
 
@@ -119,8 +119,8 @@ class Appender:
 
 
 def write_parts(directory: Path, stem: str, lines: Iterable[bytes], rotate_bytes: int) -> list[tuple[str, int]]:
-    """Lines as durable parts, (name, length) of each, whose names nobody else has. Where the disk refuses one, none is
-    left on it: attempts follow one another, and a disk that is full must not become fuller. Raises DestinationDown."""
+    """Write lines as synced parts with unique names; returns (name, length) of each. If the disk refuses one, all are
+    removed, so that further attempts do not fill the disk. Raises DestinationDown."""
     found: list[tuple[str, int]] = []
     begun: list[Path] = []
     try:
@@ -154,7 +154,7 @@ def _cut(lines: Iterable[bytes], rotate_bytes: int) -> Iterator[bytes]:
 
 
 def check_part(directory: Path, name: str, length: int) -> None:
-    """Raises DestinationRefused for a part that the driver does not see as it was written."""
+    """Raises DestinationRefused if the driver does not see a part with its written length."""
     try:
         found = (directory / name).stat().st_size
     except OSError as error:
@@ -167,7 +167,7 @@ def check_part(directory: Path, name: str, length: int) -> None:
 
 
 def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
-    """May be repeated. Raises DestinationRefused where neither a part nor its file is there."""
+    """May be repeated. Raises DestinationRefused if neither a part nor its file exists."""
     if not renames:
         return
     try:
@@ -187,10 +187,9 @@ def rename_parts(directory: Path, renames: Sequence[tuple[str, str]]) -> None:
 
 
 def repair(directory: Path, notes: Notes) -> None:
-    """What a crash left: committed parts get their names, all others go, and current files end where it is recorded.
-
-    Raises DestinationRefused for a file that is shorter than what is committed of it, and DestinationDown where the
-    disk refuses."""
+    """Repair after a crash: committed parts are renamed, all others removed, and current files truncated to their
+    recorded length. Raises DestinationRefused for a file that is shorter than its committed length, and DestinationDown
+    for an error of the disk."""
     rename_parts(directory, notes.renames)
     for slot, current in notes.current.items():
         cut_back(directory, slot, current)
@@ -203,7 +202,7 @@ def repair(directory: Path, notes: Notes) -> None:
 
 
 def cut_back(directory: Path, slot: int, current: Current) -> None:
-    """The slot's current file ends where it is recorded, durably. Raises as `repair`."""
+    """Truncate the slot's current file to its recorded length and sync it. Raises as `repair`."""
     path = directory / file_name(slot, current.number)
     try:
         length = path.stat().st_size if path.exists() else 0
@@ -226,12 +225,12 @@ def _check_length(path: Path, length: int, current: Current) -> None:
 
 
 def remove_parts(directory: Path, stem: str) -> None:
-    """What attempts that lost have left of a batch that is committed."""
+    """Remove the parts of other attempts of a committed batch."""
     _remove(directory.glob(f"*-{stem}-*{PART}"))
 
 
 def _remove(parts: Iterable[Path]) -> None:
-    """What cannot be removed is in nobody's way, and the next start tries again."""
+    """Remove parts; an error is only logged, because the parts do no harm and the next start tries again."""
     try:
         for path in parts:
             path.unlink(missing_ok=True)
@@ -240,7 +239,7 @@ def _remove(parts: Iterable[Path]) -> None:
 
 
 def slot_files(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Files with a slot's name: slot and number."""
+    """The files named as a slot's: path → (slot, number)."""
     found = {}
     for path in sorted(directory.iterdir()):
         match = _NAME.fullmatch(path.name)
@@ -250,7 +249,7 @@ def slot_files(directory: Path) -> dict[Path, tuple[int, int]]:
 
 
 def _uncommitted(directory: Path, notes: Notes) -> list[Path]:
-    """Parts, and files behind the current one of their slot."""
+    """Parts, and files after the current one of their slot."""
     beyond = []
     for path, (slot, number) in slot_files(directory).items():
         current = notes.current.get(slot, Current())

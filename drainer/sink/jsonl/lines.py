@@ -1,4 +1,4 @@
-"""Changes and DDLs as lines of JSON (docs/jsonl.md). Pure: a column's values become JSON together."""
+"""Changes and DDLs as lines of JSON (docs/jsonl.md). Pure; converts whole columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Text = Callable[[Any], str]  # of a carrier that is not NULL: its JSON
 
 @dataclass(frozen=True, slots=True)
 class ByTable:
-    """See base.Slotting: all lines of a table share a file, whatever their key."""
+    """See base.Slotting: all lines of a table are in the same slot."""
 
     count: int
     version: int = SLOTTING_VERSION
@@ -47,7 +47,7 @@ def slot_of_table(schema: str, table: str, slots: int) -> int:
 
 
 def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[bytes]]:
-    """The lines of each slot that has some, in upstream's order. Raises DecodeError naming table and commit_ts."""
+    """The lines of each slot that has any, in upstream's order. Raises DecodeError naming table and commit_ts."""
     made = [_lines(changes) for changes in segment.changes]
     slots = [slotting.slots_of(changes, slotting.count)[0].tolist() for changes in segment.changes]
     found: dict[int, list[bytes]] = {}
@@ -57,14 +57,14 @@ def lines_by_slot(segment: ChangeSegment, slotting: ByTable) -> dict[int, list[b
 
 
 def lines_in_order(segment: ChangeSegment) -> Iterator[bytes]:
-    """All of them."""
+    """All lines, in upstream's order."""
     made = [_lines(changes) for changes in segment.changes]
     for of, row in in_order(segment):
         yield made[of][row]
 
 
 def ddl_line(step: Ddl, place: int) -> bytes:
-    """`place`: how many DDLs with its commit_ts are before it; those that run early share one."""
+    """`place`: the number of earlier DDLs with the same commit_ts; DDLs that run early share a commit_ts."""
     schema, table = place_of(step)
     line = {
         "commit_ts": step.commit_ts,
@@ -163,7 +163,7 @@ def _enum(elems: tuple[str, ...], value: int) -> str:
 
 
 def _string(text: str) -> str:
-    """Bytes that are no UTF-8 are lone surrogates, which only an escape can hold."""
+    """Bytes that are not UTF-8 become lone surrogates, which JSON can only have as escapes."""
     shown = json.dumps(text, ensure_ascii=False)
     try:
         shown.encode()

@@ -1,7 +1,7 @@
 """A directory with a line for each change, exactly once: reads from top to bottom as drainer/sink/base.py does.
 
-Lines are appended and flushed to the disk first; then the position and the files' lengths are written, in one. What a
-crash leaves behind the recorded lengths is cut off at the next start.
+Lines are appended and flushed to the disk first; then the position and the files' lengths are written together. The
+next start truncates the files to the recorded lengths.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from drainer.changes.change_segment import ChangeSegment
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
+    ADVANCE_EVERY_S,
     NO_QUESTION,
     Applied,
     Examination,
@@ -89,6 +90,10 @@ class JsonlSink:
         return False
 
     @property
+    def advance_s(self) -> float:
+        return ADVANCE_EVERY_S
+
+    @property
     def parallel(self) -> JsonlSink | None:
         return self if self._spread else None
 
@@ -122,7 +127,7 @@ class JsonlSink:
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
     def _check_empty(self) -> None:
-        """Files that no position tells of are not ours to cut or to go on with."""
+        """Raise DestinationRefused if there are files without a position: they may belong to something else."""
         found = next(iter(slot_files(self._directory)), None)
         if found is not None:
             raise DestinationRefused(
@@ -167,7 +172,7 @@ class JsonlSink:
             return store.job(job_id) is not None
 
     def examination(self, view: SchemaView) -> Examination | None:
-        """Nothing here refuses a row."""
+        """None: this destination refuses no row."""
         return None
 
     def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> JsonlSlotWriter:
@@ -186,7 +191,7 @@ class JsonlSink:
         return JsonlSlotWriter(self._directory, self._epoch, intent, self._rotate_bytes)
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
-        """The parts that receipts name follow the current files."""
+        """Commit the parts that the receipts name, after the current files."""
         current = dict(self._notes.current)
         renames: list[tuple[str, str]] = []
         for receipt in sorted(receipts, key=lambda one: one.slot):
@@ -200,7 +205,7 @@ class JsonlSink:
         with self._opened().transaction() as store:
             store.clear_intent(epoch=self._epoch, intent=intent, schema_version=schema_version)
             for slot, before in self._notes.current.items():
-                if current[slot].number > before.number:  # it is complete now, and was perhaps being appended to
+                if current[slot].number > before.number:  # it is complete now, and may still be open
                     cut_back(self._directory, slot, before)
             store.document.notes = notes.value()
         self._notes, self._commit_ts = notes, intent.until_ts
@@ -209,8 +214,8 @@ class JsonlSink:
         remove_parts(self._directory, self._writer(intent).stem)
 
     def _settle(self) -> None:
-        """Committed parts get their names, and then it is not recorded any more that they must: files that are
-        complete may be moved away, and a start does not miss them. Raises Fenced."""
+        """Rename committed parts, then remove the record of the renames: complete files may be moved away afterwards,
+        and a start must not look for them. Raises Fenced."""
         if not self._notes.renames:
             return
         with self._opened().transaction() as store:
@@ -221,7 +226,7 @@ class JsonlSink:
         self._notes = settled
 
     def interrupt(self) -> None:
-        """Nothing here waits."""
+        """Does nothing: this destination never waits."""
 
     def close(self, *, clean: bool) -> None:
         if self._position is not None:
@@ -229,7 +234,7 @@ class JsonlSink:
             self._position = None
 
     def _check(self, after_ts: int, until_ts: int) -> None:
-        """The fence, before anything is appended: another drainer's files are not touched."""
+        """Check the epoch before anything is appended, so that another drainer's files are not changed."""
         with self._opened().transaction() as store:
             stored = store.read()
             wanted = (self._epoch, after_ts, None)
@@ -249,7 +254,7 @@ class JsonlSink:
         also: Callable[[DocumentPositionStore], None] = lambda store: None,
         ddls: tuple[int, int] | None = None,
     ) -> None:
-        """Position and lengths, in one."""
+        """Record position and lengths together."""
         notes = replace(self._notes, current=current, ddls=ddls or self._notes.ddls)
         with self._opened().transaction() as store:
             store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)

@@ -1,4 +1,4 @@
-"""One slot's lines, written from an executor into files of their own, which count when the driver commits them."""
+"""Writes one slot's lines in an executor to separate files, which are valid after the driver has committed them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from drainer.sink.jsonl.lines import lines_in_order
 
 @dataclass(frozen=True, slots=True)
 class JsonlSlotWriter:
-    """See base.SlotWriter. Every attempt has its own names, so those of an older one, or of an older driver, are in
-    nobody's way. A receipt's `detail`: the parts and their lengths."""
+    """See base.SlotWriter. Every attempt has its own file names, so that attempts, also of an older driver, do not
+    conflict. A receipt's `detail`: the parts and their lengths."""
 
     directory: Path
     epoch: int

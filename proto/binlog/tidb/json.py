@@ -251,11 +251,10 @@ def _child_text(buf: bytes, start: int, end: int, code: int, depth: int) -> tupl
     """(text, size) of a value inside a container that ends at `end`."""
     if code == _INT64 and start + 8 <= end:
         return str(_int64.unpack_from(buf, start)[0]), 8
+    if code == _STRING and start < end and buf[start] < 0x80 and start + buf[start] < end:  # a length of one byte
+        text = buf[start + 1 : start + 1 + buf[start]].decode("utf-8", "surrogateescape")
+        return quote(text), buf[start] + 1
     stop = _cut_child(buf, start, end, code)
-    if code == _STRING:
-        body = start + 1 if buf[start] < 0x80 else decode_uvarint(buf, start)[1]
-        text = buf[body:stop].decode("utf-8", "surrogateescape")
-        return quote(text) if _SPECIAL.search(text) else f'"{text}"', stop - start
     return _text(buf, start, stop, code, depth), stop - start
 
 

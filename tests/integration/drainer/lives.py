@@ -23,14 +23,17 @@ class Lives:
     def syncer(self) -> str:
         raise NotImplementedError
 
+    def configuration(self, data_dir: Path) -> str:
+        return (
+            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
+            f'status-addr = ""\ndata-dir = "{data_dir}"\ninitial-commit-ts = 0\n'
+            f"inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
+        )
+
     def drainer(self, point: str = "") -> Server:
         self.lives += 1
         config = self.directory / "drainer.toml"
-        config.write_text(
-            f'pd-urls = "{self.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
-            f'status-addr = ""\ndata-dir = "{self.directory}/drainer"\ninitial-commit-ts = 0\n'
-            f"inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n{self.syncer}"
-        )
+        config.write_text(self.configuration(self.directory / "drainer"))
         output = self.directory / f"drainer-{self.lives}.log"
         env = {"BINLOG_CRASH_POINT": point} if point else {}
         return python_module("drainer", "-config", str(config), "--until-now", output=output, **env).start()

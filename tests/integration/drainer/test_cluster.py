@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pymysql
 import pytest
@@ -22,7 +23,7 @@ from tests.integration.drainer.large_case import descendants
 from tests.integration.drainer.test_kills import AUDIT, Writer
 from tests.integration.drainer.test_kills import World as Killed
 from tests.integration.pumpclient.conftest import Cluster
-from tests.support.servers import MariaDB, Server, free_port, python_module, require_java, running_etcd, wait_until
+from tests.support.servers import MariaDB, Server, python_module, require_java, running_etcd, wait_until
 from tests.support.spark_cluster import CORES, PACKAGES, SECRET, SparkCluster, running_cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -40,6 +41,7 @@ class World(Killed):
 
     spark: SparkCluster | None = None
     driver: Path = Path()
+    workers: ClassVar[str] = ""  # the default
 
     def drainer(self, *args: str) -> Server:  # type: ignore[override]
         assert self.spark is not None
@@ -47,14 +49,7 @@ class World(Killed):
         folder = self.driver
         (folder / "tmp").mkdir(exist_ok=True)
         config = folder / "drainer.toml"
-        config.write_text(
-            f'pd-urls = "{self.cluster.url}"\ntso-source = "own"\nnode-id = "d1"\naddr = "127.0.0.1:{free_port()}"\n'
-            f'status-addr = ""\ndata-dir = "{folder}/data"\ninitial-commit-ts = 0\n'
-            "inline-bytes-max = 4096\nspread-bytes-min = 1\nbatch-bytes-max = 16384\n"
-            '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\n'
-            f'[syncer.to]\nhost = "{self.mariadb.host}"\nport = {self.mariadb.port}\nuser = "{self.mariadb.user}"\n'
-            f'password = "{self.mariadb.password}"\nallow-triggers = true\n{self.spark.settings(**NO_SHARED_FILES)}'
-        )
+        config.write_text(self.configuration(folder / "data") + self.spark.settings(**NO_SHARED_FILES))
         output = self.directory / f"drainer-{self.lives}.log"
         env = {"TMPDIR": str(folder / "tmp")}
         return python_module("drainer", "-config", str(config), *args, output=output, **env).start()

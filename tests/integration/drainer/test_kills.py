@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -132,6 +132,7 @@ class World(Lives):
     writer: Writer
     directory: Path
     lives: int = 0
+    workers: ClassVar[str] = "worker-count = 3\n"
 
     @property
     def url(self) -> str:
@@ -140,7 +141,7 @@ class World(Lives):
     @property
     def syncer(self) -> str:
         return (
-            '[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\nworker-count = 3\n'
+            f'[syncer]\ndb-type = "mariadb"\ntxn-rows-max = 7\n{self.workers}'
             f'[syncer.to]\nhost = "{self.mariadb.host}"\nport = {self.mariadb.port}\nuser = "{self.mariadb.user}"\n'
             f'password = "{self.mariadb.password}"\nallow-triggers = true\n'
         )

@@ -1,1 +1,1 @@
-"""DDL on a server of the MySQL family: what it is told, run exactly once, and the recycle bin."""
+"""DDL on a server of the MySQL family: the statements, running them exactly once, and the recycle bin."""

@@ -1,4 +1,4 @@
-"""How the destination itself partitions a table, asked before rows go with a partition.
+"""Reads how the destination partitions a table, before rows are removed with a partition.
 
 A table that somebody made there, or an earlier release with LINEAR HASH, has partitions of the same names that hold
 other rows.
@@ -25,7 +25,7 @@ _METHODS: Final = {
 
 
 def other_kind(session: Session, step: Ddl) -> str:
-    """Why the partition of this name holds other rows here than upstream, '' where nothing says so."""
+    """Why the partition of this name has other rows here than upstream, '' if no difference is known."""
     if step.rewritten or step.job.type not in _TAKES_ROWS or session.flavour == "tidb":
         return ""
     before = next((c.before for c in step.changes if c.before and c.before.info.partition), None)

@@ -1,4 +1,5 @@
-"""EXCHANGE PARTITION by copying rows, for what the server cannot exchange or would exchange other rows for. Pure."""
+"""EXCHANGE PARTITION by copying rows, for partitions that the server cannot exchange, or of which it would exchange
+other rows. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from drainer.sink.mysql.ddl.partition_statements import null_partition, rows_of
 
 
 def exchanged(step: Ddl, dialect: Dialect) -> str | None:
-    """The server's own statement; None where the changes do not tell the partition."""
+    """The server's own statement; None if the changes do not show which partition it is."""
     found = _parts(step)
     if found is None:
         return None
@@ -22,7 +23,7 @@ def exchanged(step: Ddl, dialect: Dialect) -> str | None:
 
 
 def is_disputed(step: Ddl) -> bool:
-    """Whether the partition of that name holds other rows here than upstream (partition_statements.py)."""
+    """Whether the partition of that name has other rows here than upstream (partition_statements.py)."""
     found = _parts(step)
     if found is None:
         return False
@@ -31,7 +32,7 @@ def is_disputed(step: Ddl) -> bool:
 
 
 def copied(step: Ddl) -> tuple[str, ...] | None:
-    """The rows change places through a table beside the normal one, which takes its place in one RENAME."""
+    """Exchanges the rows through a second table, which replaces the normal table in one RENAME."""
     found = _parts(step)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What tells whether a DDL has happened: a destination's tables as it shows them, and an id that travels with them.
+"""Shows whether a DDL has run: the definitions of a destination's tables, and an id that moves with their data.
 
 RENAME rings and EXCHANGE PARTITION leave every table looking as before (rule 18); the storage engine's own table id
 moves with the data and tells them apart.
@@ -29,7 +29,7 @@ class Fingerprint(TypedDict):
 
 
 def take(session: Session, schemas: Sequence[str], tables: Sequence[Name]) -> Fingerprint:
-    """Look at these databases and tables."""
+    """Read the fingerprint of these databases and tables."""
     shown = {f"{schema}.": _show(session, b"DATABASE " + quote(schema)) for schema in schemas}
     for schema, table in tables:
         shown[f"{schema}.{table}"] = _show(session, b"TABLE " + qualified(schema, table))

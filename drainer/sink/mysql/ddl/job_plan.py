@@ -1,4 +1,5 @@
-"""A DDL job made ready for one server: what to run, where, and with which clock. JSON in the job's mark."""
+"""A DDL job prepared for one server: the statements, their database, and their session time. Stored as JSON in the
+job's mark."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ _HARMLESS: Final = re.compile(r"\s*(?:TRUNCATE\b|DROP\s+TABLE\s+IF\s+EXISTS\b)",
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is needed to run, judge or finish a job, as JSON in its mark.
+    """Everything needed to run, verify or finish a job, as JSON in its mark.
 
     `instead`: what runs in place of all statements when one is refused with an error of `instead_codes` (empty: with
-    any); None: nothing does. Statements from `optional_from` on may fail, with a log line. `clock` and `zone`: when and
-    where upstream ran it, where that matters to the rows that stood there."""
+    any); None: nothing does. Statements from `optional_from` on may fail, with a log line. `clock` and `zone`: time and
+    time zone in which upstream ran it, if existing rows depend on them."""
 
     job_id: int
     kind: int
@@ -72,7 +73,7 @@ class Plan:
 
 
 def plan_of(step: Ddl, server: Server, *, may_exist: bool) -> Plan:
-    """The step's statements as the destination must be told them. Logs what differs from upstream."""
+    """The step's statements for the destination. Logs differences from upstream."""
     zone = session_context.zone(step)
     dialect = server.dialect(zone)
     made = upstream_text.translate(step, server, dialect) if server.is_tidb else translate(step, server, dialect)

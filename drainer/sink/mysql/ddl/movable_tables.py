@@ -1,4 +1,4 @@
-"""Which tables can be moved to another schema without changing what is left behind.
+"""Which tables can be moved to another schema without changing the remaining ones.
 
 A trigger cannot follow its table. A foreign key that refers to the table would follow it, and refer to the bin when
 upstream makes a table of the old name; the table's own keys are dropped first, for their names are unique in a schema.
@@ -57,7 +57,7 @@ class Facts:
         return ""
 
     def no_twin(self, table: str) -> str:
-        """Why CREATE TABLE … LIKE would not make the same table, '' when it would."""
+        """Why CREATE TABLE … LIKE would not create an identical table, '' when it would."""
         place = (self.schema.lower(), table.lower())
         if any(place in (key.child, key.parent) for key in self.foreign_keys):
             return "it has to do with foreign keys"

@@ -1,4 +1,4 @@
-"""TRUNCATE and EXCHANGE PARTITION where the same partition holds other rows here than upstream. Pure.
+"""TRUNCATE and EXCHANGE PARTITION if the same partition has other rows here than upstream. Pure.
 
 A row whose HASH expression is NULL lies in the first partition in TiDB. MySQL and MariaDB take the smallest BIGINT for
 NULL, so that of three partitions it lies in the third. Every other row of RANGE, LIST and HASH lies in the same
@@ -41,7 +41,8 @@ def _may_be_null(info: TableInfo, parts: PartitionInfo) -> bool:
 
 
 def emptied(step: Ddl) -> tuple[str, ...] | None:
-    """The statements of a TRUNCATE PARTITION that do not leave it to the server which rows go; None where it may."""
+    """The statements of a TRUNCATE PARTITION that name the rows to delete; None if the server's own statement deletes
+    the same."""
     if step.job.type != ActionType.TRUNCATE_TABLE_PARTITION or len(step.changes) != 1:
         return None
     before, after = step.changes[0].before, step.changes[0].after

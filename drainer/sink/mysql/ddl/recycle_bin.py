@@ -1,4 +1,4 @@
-"""The recycle bin of a server: which dropped tables are in the schema of ours, and which have been there long enough.
+"""The recycle bin of a server: the dropped tables in the drainer's schema, and which of them have expired.
 
 DROP, TRUNCATE ──RENAME──► tidb_binlog.<name> ──RENAME──► FLASHBACK, RECOVER
                                     └── retention passed, in the stream's own time ──► DROP
@@ -17,12 +17,12 @@ from drainer.sink.recycle_names import Kept
 
 _log = get_logger(__name__)
 
-# Someone may be reading a table that goes; the stream does not wait for that.
+# A table may be locked by a reader; the stream does not wait for that.
 _LOCK_WAIT_S = 1
 
 
 class RecycleBin:
-    """One changefeed's tables in the bin. `keeps` false: nothing is put in; what is there is found and expires."""
+    """One changefeed's tables in the bin. `keeps` false: no tables are added; existing ones are found and expire."""
 
     def __init__(self, config: ServerConfig, identity: Identity) -> None:
         self.schema = config.recycle_schema
@@ -38,7 +38,7 @@ class RecycleBin:
         return recycle_names.name_for(self._tag, commit_ts=commit_ts, job_id=job_id, table_id=table_id, table=table)
 
     def prepare(self, session: Session) -> bool:
-        """Make the schema; False, with a log line, where this user may not."""
+        """Create the schema; False, with a log line, if the user lacks the privilege."""
         try:
             session.execute(b"CREATE DATABASE IF NOT EXISTS " + quote(self.schema))
         except ServerError as error:
@@ -47,17 +47,17 @@ class RecycleBin:
         return True
 
     def look(self, session: Session) -> list[Kept]:
-        """Our tables in the bin as the server has them."""
+        """The changefeed's tables in the bin, read from the server."""
         text = b"SELECT TABLE_NAME FROM information_schema.TABLES WHERE TABLE_SCHEMA=" + session.literal(self.schema)
         self._kept = recycle_names.kept(self._tag, (str(row[0]) for row in session.query(text)))
         return self._kept
 
     def is_due(self, position_ts: int) -> bool:
-        """Whether something there has expired, as of the last look."""
+        """Whether a table there has expired, as of the last `look`."""
         return bool(self._kept) and self._kept[0].is_expired(position_ts, self._keep_ms)
 
     def purge(self, session: Session, position_ts: int) -> None:
-        """Drop what has expired. A table that is in use, or that the server does not let go, stays for the next
+        """Drop expired tables. A table that is in use, or that the server refuses to drop, remains until the next
         start."""
         expired = [table for table in self.look(session) if table.is_expired(position_ts, self._keep_ms)]
         (waited,) = session.query(b"SELECT @@SESSION.lock_wait_timeout")[0]

@@ -1,4 +1,4 @@
-"""DROP and TRUNCATE through the recycle bin, FLASHBACK and RECOVER out of it: a plan in, the plan to run instead out.
+"""Plans DROP and TRUNCATE as renames into the recycle bin, and FLASHBACK and RECOVER as renames out of it.
 
     DROP TABLE      RENAME away
     DROP DATABASE   RENAME every replicated table away, DROP DATABASE
@@ -36,18 +36,16 @@ _BACK = frozenset({ActionType.RECOVER_TABLE, ActionType.RECOVER_SCHEMA})
 
 
 class NotInBin(DestinationError):
-    """What upstream brought back is not in the bin."""
+    """A table that upstream recovered is not in the bin."""
 
 
 def concerns(step: Ddl) -> bool:
-    """Whether the bin has to do with this job; never where an operator's text runs in its place."""
+    """Whether the job is run through the bin; never if an operator's text replaces it."""
     return not step.rewritten and step.job.type in (_AWAY | _BACK)
 
 
 def through_bin(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, server: Server) -> Plan:
-    """The plan that goes through the bin; `plan` itself where the bin is not in use or nothing can be moved.
-
-    Raises NotInBin."""
+    """The plan through the bin; `plan` itself if the bin is not used or no table can be moved. Raises NotInBin."""
     if step.job.type in _BACK:
         return _bring_back(session, bin_, step, plan, server)
     gone = [c.before for c in step.changes if c.before is not None and not c.before.info.is_view]
@@ -165,7 +163,7 @@ def _bring_back(session: Session, bin_: RecycleBin, step: Ddl, plan: Plan, serve
 
 
 def _are_there(session: Session, plan: Plan, tables: Sequence[Located]) -> bool:
-    """The job may have begun before the copy was taken that the destination was filled from."""
+    """Whether the tables exist: the job may have begun before the destination's first copy was taken."""
     if not plan.may_exist:
         return False
     known = facts(session, tables[0].schema, [table.name for table in tables])

@@ -32,12 +32,12 @@ from drainer.sink.position import DONE, JobMark, purge_old_jobs
 
 _log = get_logger(__name__)
 
-# Upstream ignores these (D-LD-14): what the first copy may already contain. Believed only where the step says so.
+# Upstream ignores these errors (D-LD-14): the first copy may contain the effect. Ignored only if the step allows it.
 IGNORABLE: Final = frozenset({1007, 1008, 1049, 1050, 1051, 1054, 1060, 1061, 1091, 1146, 1176, 1831})
 _ROWS: Final = re.compile(r"\s*(?:INSERT|REPLACE|UPDATE|DELETE)\b", re.IGNORECASE)
 _TRAVELLING: Final = frozenset({ActionType.RENAME_TABLE, ActionType.RENAME_TABLES, ActionType.EXCHANGE_TABLE_PARTITION})
-# Errors that say the destination is already as this kind of job leaves it: the thing to drop is not there, the
-# database to create is. Nothing is skipped that could still have an effect.
+# Errors that show that the job's effect exists already: the object to drop is missing, or the database to create
+# exists. No statement is skipped that could still have an effect.
 _ALREADY: Final[Mapping[int, frozenset[int]]] = {
     ActionType.CREATE_SCHEMA: frozenset({1007}),
     ActionType.DROP_SCHEMA: frozenset({1008}),
@@ -59,7 +59,7 @@ class DdlRunner:
         self._collations: frozenset[str] | None = None
 
     def is_done(self, job_id: int) -> bool:
-        """Whether the job's mark says done."""
+        """Whether the job's mark is `done`."""
         driver = self._driver
         mark = driver.patiently(f"mark of DDL job {job_id}", lambda session: driver.store(session).job(job_id))
         return mark is not None and mark.state == DONE
@@ -85,7 +85,7 @@ class DdlRunner:
                 patience.failed(error)
 
     def settle(self) -> tuple[int, ...]:
-        """Find out what became of a job that a crash interrupted, and finish it if it had begun to take effect.
+        """Find out whether a job that a crash interrupted took effect, and finish it if it did.
 
         Returns ids of jobs that are now done. Raises DdlUndecided."""
         session = self._driver.session()
@@ -140,7 +140,7 @@ class DdlRunner:
         return Server(self._driver.session().flavour, self._known_collations())
 
     def _plan_through_bin(self, step: Ddl, *, may_exist: bool) -> Plan:
-        """Raises DdlFailed for what no destination can do."""
+        """Raises DdlFailed for a job that no destination can run."""
         plan = self._plan(step, may_exist=may_exist)
         session = self._driver.session()
         why = why_not(step, self._server()) or destination_partitions.other_kind(session, step)
@@ -174,8 +174,8 @@ class DdlRunner:
         crash_point("sink.after_mark")
 
     def _change_rows(self, session: Session, plan: Plan) -> None:
-        """A statement on rows, which an operator's ddl-rewrite may hold: no table shows whether it happened, but it
-        can share a transaction with the mark that says so."""
+        """A statement on rows, from an operator's ddl-rewrite: no table definition shows whether it ran, but it can
+        share a transaction with its mark."""
 
         def body(session: Session) -> None:
             self._driver.store(session).hold(self._driver.epoch)
@@ -191,7 +191,7 @@ class DdlRunner:
             raise
 
     def _execute(self, session: Session, plan: Plan) -> bool:
-        """False when it was refused and `plan.instead` is to be run."""
+        """Run one statement. False: it was refused, and `plan.instead` must be run."""
         text = plan.sql[plan.statement]
         try:
             if plan.use:
@@ -222,7 +222,7 @@ class DdlRunner:
             session.execute(b"SET time_zone=" + session.literal(offset))
 
     def _refused(self, plan: Plan, error: ServerError) -> bool:
-        """True: go on with the next statement, False: with `plan.instead`. Raises DdlFailed."""
+        """After a refusal. True: continue with the next statement; False: with `plan.instead`. Raises DdlFailed."""
         if plan.instead is not None and (not plan.instead_codes or error.code in plan.instead_codes):
             _log.warning(
                 "DDL refused by the destination; running an equivalent, or without clauses that no row depends on",
@@ -271,7 +271,7 @@ class DdlRunner:
         run_transaction(session, body, self._what(plan), before="sink.ddl_mark_commit", after="sink.ddl_mark_committed")
 
     def _finish(self, plan: Plan) -> None:
-        """The mark after, and the position, in one transaction."""
+        """Store the final mark and the position in one transaction."""
         driver = self._driver
         session = driver.session()
 

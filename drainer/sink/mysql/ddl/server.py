@@ -1,4 +1,4 @@
-"""What a server of the MySQL family is and knows, as far as DDL is concerned. Values only."""
+"""Properties of a server of the MySQL family that DDL depends on. Values only."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MARIADB: Final = Dialect(
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """`flavour`: mysql, mariadb or tidb. `collations`: those it knows, in lower case. `database_collation`: what a
-    table of the job's database gets that names none, '' where it was not asked."""
+    """`flavour`: mysql, mariadb or tidb. `collations`: those it knows, in lower case. `database_collation`: the
+    collation of a table of the job's database that names none, '' if not read."""
 
     flavour: str
     collations: frozenset[str] = frozenset()

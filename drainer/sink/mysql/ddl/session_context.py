@@ -1,6 +1,5 @@
-"""What a DDL does to rows that stand in the table when it runs, where that depends on when or where it runs. Pure.
-
-Upstream did it once, at its own moment and in the writer's time zone; no binlog tells of those rows.
+"""Effects of a DDL on existing rows that depend on the time or time zone in which it runs. Pure. Upstream ran it once,
+at its own time and in the writer's time zone; no binlog has those rows.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ _DATES: Final = frozenset({Tp.DATE, Tp.NEWDATE, Tp.DATETIME, Tp.TIMESTAMP})
 
 
 def clock(step: Ddl) -> str:
-    """The moment, in UTC, at which upstream gave standing rows a DEFAULT CURRENT_TIMESTAMP, or a TIME its day; '' for
-    any other job."""
+    """The time, in UTC, at which upstream filled existing rows with DEFAULT CURRENT_TIMESTAMP, or added the day to a
+    TIME; '' for any other job."""
     if step.before is None or step.after is None:
         return ""
     known = step.before.columns_by_id
@@ -44,8 +43,8 @@ def clock(step: Ddl) -> str:
 
 
 def zone(step: Ddl) -> str:
-    """The writer's time zone, where standing values change between instants and what a clock shows; '' otherwise and
-    where it is UTC."""
+    """The writer's time zone, if existing values are converted between TIMESTAMP and local time; '' otherwise, and for
+    UTC."""
     if not any((was.type.tp is Tp.TIMESTAMP) != (now.type.tp is Tp.TIMESTAMP) for was, now in _converted(step)):
         return ""
     meta = step.job.rest.get("reorg_meta")
@@ -61,7 +60,7 @@ def zone(step: Ddl) -> str:
 
 
 def offset(name: str, at_ts: int) -> str:
-    """What a named zone was off UTC at a TSO, for a server without its table of zones; the name itself where Python
+    """The offset of a named zone from UTC at a TSO, for a server without time zone tables; the name itself if Python
     does not know it either."""
     try:
         there = datetime.fromtimestamp(tso.physical_ms(at_ts) / 1000, ZoneInfo(name)).utcoffset()
@@ -76,8 +75,8 @@ def _clock_offset(offset_s: int) -> str:
 
 
 def fills(step: Ddl, server: Server) -> Iterator[str]:
-    """UPDATEs of standing rows whose new column the server fills with another value than upstream: MariaDB's JSON is a
-    text, and NOT NULL makes it empty instead of the JSON null."""
+    """UPDATEs of existing rows whose new column the server fills with another value than upstream: MariaDB's JSON is a
+    text, which NOT NULL fills with '' instead of the JSON null."""
     if not server.is_mariadb or step.before is None or step.after is None or step.rewritten:
         return
     known = {column.id for column in paired(shown_columns(step.before), shown_columns(step.after), step.query).values()}
@@ -85,7 +84,7 @@ def fills(step: Ddl, server: Server) -> Iterator[str]:
     for column in shown_columns(step.after):
         made = column.id not in known and not column.is_generated
         if made and column.type.tp is Tp.JSON and column.is_not_null and column.origin_default is None:
-            # A column that moves with every UPDATE must not.
+            # A column with ON UPDATE must not change.
             still = "".join(f", {quoted(c.name)}={quoted(c.name)}" for c in _moving(step))
             name, place = quoted(column.name), step.changes[0].after
             assert place is not None
@@ -98,7 +97,7 @@ def _moving(step: Ddl) -> Iterator[ColumnInfo]:
 
 
 def _converted(step: Ddl) -> Iterator[tuple[ColumnInfo, ColumnInfo]]:
-    """Columns before and after, of those that stay and change their type."""
+    """(before, after) of the columns whose type changes."""
     if step.before is None or step.after is None:
         return
     pairs = paired(shown_columns(step.before), shown_columns(step.after), step.query)

@@ -1,4 +1,4 @@
-"""What a server is told to do a job. Pure.
+"""The statements that run a job on a server. Pure.
 
 MySQL and MariaDB: the difference of the job's TableInfos before and after, printed (drainer.ddl). Upstream's text, as
 a whole, is used for what a TableInfo does not hold:
@@ -50,9 +50,9 @@ _SEQUENCES: Final = frozenset({ActionType.CREATE_SEQUENCE, ActionType.ALTER_SEQU
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """`sql` runs in order; `instead` in place of all of it when a statement is refused with an error of `codes`
-    (empty: any). `use`: the current database the text needs. `tables`: of its own. `optional`: what is refused in the
-    end is left out, for no row is in it."""
+    """`sql` runs in order; `instead` in place of all of it when a statement is refused with an error of `codes` (empty:
+    any). `use`: the current database the text needs. `tables`: of its own. `optional`: a statement that is refused in
+    the end is skipped, because no row depends on it."""
 
     sql: tuple[str, ...]
     instead: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class Translation:
 
 
 def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
-    """For MySQL or MariaDB; an operator's text runs as it is."""
+    """For MySQL or MariaDB; an operator's text runs unchanged."""
     kind = step.job.type
     if step.rewritten:
         return Translation(step.sql, use=step.use)
@@ -91,7 +91,7 @@ def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
 
 
 def why_not(step: Ddl, server: Server) -> str:
-    """Why a job must not run although the server would take it, '' when it may."""
+    """Why a job must not run although the server would accept it, '' if it may."""
     if step.rewritten:
         return ""
     if step.job.type == ActionType.FLASHBACK_CLUSTER:
@@ -103,8 +103,8 @@ def why_not(step: Ddl, server: Server) -> str:
 
 
 def generated(step: Ddl, dialect: Dialect) -> tuple[str, ...] | None:
-    """The job as the difference of what it found and what it left; () when nothing of it is there for the destination,
-    None where this is not known. Raises UnsupportedType."""
+    """The job as the difference of its TableInfos; () if it does not affect the destination, None if the difference is
+    unknown. Raises UnsupportedType."""
     kind, database = step.job.type, step.job.db_info
     if kind == ActionType.DROP_SCHEMA:
         return (f"DROP DATABASE {quoted(step.schema)}",)
@@ -136,7 +136,7 @@ def _one(step: Ddl, change: TableChange, dialect: Dialect) -> tuple[str, ...] | 
 
 
 def _view(step: Ddl) -> Translation | None:
-    """Only a privileged user may make a view for another; one that the destination cannot have is left out."""
+    """Only a privileged user may create a view for another; a view that the destination refuses is skipped."""
     after = step.changes[0].after if len(step.changes) == 1 else None
     text = create_view(after.schema, after.info, definer=names_definer(step.query)) if after is not None else ""
     if after is None or not text:
@@ -146,7 +146,7 @@ def _view(step: Ddl) -> Translation | None:
 
 
 def names_definer(query: str) -> bool:
-    """Whether upstream's text names a user: a TableInfo tells one in any case, also where it was the writer."""
+    """Whether upstream's text names a DEFINER: a TableInfo always has one, also if it was the writer."""
     words = list(tokens(query))
     at = next((at for at, word in enumerate(words) if word.is_word("DEFINER")), None)
     return at is not None and not any(word.is_word("CURRENT_USER") for word in words[at + 1 : at + 3])
@@ -162,6 +162,6 @@ def _exchange(step: Ddl, dialect: Dialect) -> Translation | None:
 
 
 def is_temporary(step: Ddl) -> bool:
-    """GLOBAL TEMPORARY tables have no rows in any binlog, and only TiDB has them."""
+    """GLOBAL TEMPORARY tables exist only in TiDB, and their rows are in no binlog."""
     info = step.after or step.before
     return info is not None and info.rest.get("temp_table_type") not in (None, 0)

@@ -1,9 +1,8 @@
-"""What a TiDB is told to do a job: upstream's text as a whole. Pure.
-
-A text leans on the writer's session, of which no job tells. Its current database: schema/statement.py. Its time zone:
-a TIMESTAMP's DEFAULT 'text' is another moment here, so the difference of the TableInfos is printed in its place, and
-behind a CREATE TABLE, whose text says more than that, the default is set anew. Its database's collation: where the
-destination's is another one, a CREATE TABLE that names none is printed, too.
+"""The statements that run a job on a TiDB: upstream's text, unedited. Pure. A text depends on the writer's session,
+which is in no job. Its current database: schema/statement.py. Its time zone: a TIMESTAMP's DEFAULT 'text' is another
+moment here, so the difference of the TableInfos is printed in its place, and behind a CREATE TABLE, whose text says
+more than that, the default is set anew. Its database's collation: where the destination's is another one, a CREATE
+TABLE that names none is printed, too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _DATABASES: Final = frozenset({ActionType.CREATE_SCHEMA, ActionType.MODIFY_SCHEM
 
 
 def translate(step: Ddl, server: Server, dialect: Dialect) -> Translation:
-    """The statements for a TiDB; an operator's text runs as it is."""
+    """The statements for a TiDB; an operator's text runs unchanged."""
     text = Translation(step.sql, use=step.use)
     if step.rewritten:
         return text

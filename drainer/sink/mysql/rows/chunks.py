@@ -1,8 +1,8 @@
 """Cuts a slot's work into transactions, from a total order (rule 16): the same rows give the same chunks. Pure.
 
 First ordered changes by (commit_ts, sequence), then tables by (class, table id), rows by identity. Tables with
-secondary unique keys or keys of text come last: only they can meet a surprise, and then nothing else of the slot is
-left to do. A change of this cut needs a new HASH_VERSION.
+secondary unique keys or keys of text come last: only their rows can conflict with others, and then nothing else of the
+slot remains to be written. A change of this cut needs a new HASH_VERSION.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Chunk:
 
 
 def cut(work: SegmentWork, phase: Phase, chunk_rows: int) -> list[Chunk]:
-    """The chunks of a slot in a phase. The phases DELETE and INSERT hold only tables whose rows may collide."""
+    """The chunks of a slot in a phase. The phases DELETE and INSERT contain only tables whose rows may conflict."""
     unique = _sorted(folded for folded in work.folded if folded.shape.may_collide)
     if phase is not Phase.DIRECT:
         return list(_folded_chunks(unique, chunk_rows))
@@ -63,7 +63,7 @@ def _ordered_chunks(changes: Sequence[Change], chunk_rows: int) -> Iterator[Chun
 
 
 def _folded_chunks(tables: Sequence[Folded], chunk_rows: int) -> Iterator[Chunk]:
-    """A chunk ends with the row that makes `chunk_rows` of it, or CHUNK_BYTES_MAX."""
+    """A chunk ends with the row with which it reaches `chunk_rows` or CHUNK_BYTES_MAX."""
     parts: list[Folded] = []
     count = size = 0
     for folded in tables:

@@ -1,4 +1,5 @@
-"""Which rows are in the way of values that a batch brings, asked before it is begun (rule 21). Writes nothing."""
+"""Finds rows of the destination that conflict with unique values of a batch, before the batch is started (rule 21).
+Writes nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
         for question in questions(list(group)):
             try:
                 rows = session.query(question.quick()) and session.query(question.exact())
-            except ServerError as error:  # no such table, no such column: whoever writes the rows says it
+            except ServerError as error:  # no such table or column: writing the rows will raise the error
                 return f"{table}: {error}"
             if rows:
                 value = ",".join(str(cell) for cell in rows[0])[:200]
@@ -76,8 +77,8 @@ def _asked(session: Session, probes: Sequence[Probe]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether rows hold one of `values` and are not the one that may, which `pairs` name. `head`: up to the values;
-    `both`: the columns of a pair."""
+    """Asks whether a row has one of `values`, except the row that may have it, given by `pairs`. `head`: the statement
+    up to the values; `both`: the columns of a pair."""
 
     head: bytes
     both: bytes
@@ -85,9 +86,9 @@ class Question:
     pairs: tuple[bytes, ...]
 
     def quick(self) -> bytes:
-        """The server finds values by their index, and pairs in a sorted list; as many ANDs and ORs take it longer than
-        to write the rows. It may find rows that are none: in a list of several pairs MariaDB compares text of another
-        character set than the statement's byte for byte."""
+        """A quick question: the server finds values by their index and pairs in a sorted list; the same with AND and OR
+        would take longer than writing the rows. It may return rows that do not match: in a list of several pairs
+        MariaDB compares text of another character set than the statement's byte for byte."""
         return self._asking(b"(" + self.both + b") NOT IN (" + b",".join(self.pairs) + b")")
 
     def exact(self) -> bytes:
@@ -99,14 +100,14 @@ class Question:
 
 
 def refuses(keys: Sequence[UniqueKey], columns: Sequence[str]) -> bool:
-    """Whether a table with these unique keys refuses a second row of one value in these columns. Where it does not,
-    nothing stands in the way, and without a key the server would read the whole table for every question. Pure."""
+    """Whether a table with these unique keys refuses a second row with the same value in these columns. If not, there
+    is no conflict, and without a key the server would read the whole table for every question. Pure."""
     within = {name.lower() for name in columns}
     return any({part.column.lower() for part in key.parts} <= within for key in keys)
 
 
 def questions(probes: Sequence[Probe]) -> Iterator[Question]:
-    """Bounded in size. `probes`: of one unique key. Pure."""
+    """Statements of bounded size. `probes`: of one unique key. Pure."""
     shape, places = probes[0].shape, probes[0].places
     value = b",".join(quote(shape.columns[at]) for at in places)
     both = b",".join(quote(shape.columns[at]) for at in (*places, *shape.key))

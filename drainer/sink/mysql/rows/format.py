@@ -1,6 +1,6 @@
 """Rows as the text of VALUES tuples: `(1,'a',NULL)`. Pure.
 
-A packed row has a comma behind it, so that rows which follow one another in a buffer are the body of a statement.
+A packed row ends with a comma, so that consecutive rows of a buffer are the body of a statement.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _bytes(value: Row | Key) -> bytes:
 
 
 def _tuples(forms: Sequence[Form], columns: Sequence[Any], end: bytes) -> Any:
-    """A binary array of tuples, one a row, each behind its opening bracket ended by `end`."""
+    """A binary array of tuples, one for each row, each ended by `end`."""
     parts: list[Any] = []
     constant = b"("
     for number, (form, column) in enumerate(zip(forms, columns, strict=True)):
@@ -103,12 +103,12 @@ def _joined(parts: Sequence[Any], end: bytes) -> Any:
 
 
 def _literal(form: Form, column: Any) -> tuple[bytes, Any, bytes]:
-    """(what stands before each, texts without a NULL among them, what stands behind each)."""
+    """(text before each value, texts without NULLs, text after each value)."""
     return _quoted(form.family, text_of(form, column))
 
 
 def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
-    """As `_literal`, of the texts that stand between quotes."""
+    """As `_literal`, for quoted texts."""
     before, after = QUOTES.get(family, (b"", b""))
     if family in ESCAPED:
         escaped = _escaped(text)
@@ -126,7 +126,7 @@ def _quoted(family: Family, text: Any) -> tuple[bytes, Any, bytes]:
 
 
 def _escaped(text: Any) -> Any | None:
-    """The insides of quoted strings (literals.escape); None where not all of them are UTF-8."""
+    """The content of quoted strings (literals.escape); None if not all of them are UTF-8."""
     data = data_of(text)
     if data.size and data.max() >= _ASCII:
         try:

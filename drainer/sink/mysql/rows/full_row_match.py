@@ -1,4 +1,4 @@
-"""How a row without a key is found: by all its columns, exactly (correctness rule 11). Pure."""
+"""Finds rows of tables without a key by comparing all columns exactly (correctness rule 11). Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Flavour = str
 
 @dataclass(frozen=True, slots=True)
 class OneByOne:
-    """A statement that must change exactly `rows` rows. `loose`: what to try when it finds none, because the
-    destination may hold the same JSON in another spelling; None when nothing else may match."""
+    """A statement that must change exactly `rows` rows. `loose`: the statement to try if it finds none, because the
+    destination may store the same JSON as another text; None if nothing else may match."""
 
     sql: bytes
     rows: int
@@ -37,7 +37,7 @@ def exact_single(literal: bytes) -> bytes:
     A FLOAT is compared as the double it widens to, so `c = 0.1` is never true; 0.10000000149011612e0 is."""
     try:
         single = struct.unpack("<f", struct.pack("<f", float(literal)))[0]
-    except OverflowError:  # no FLOAT holds it, so nothing may match
+    except OverflowError:  # beyond FLOAT, so no row can match
         return literal
     return repr(single).encode() + (b"" if "e" in repr(single) else b"e0")
 
@@ -52,7 +52,7 @@ def condition(name: bytes, literal: bytes, match: Match, flavour: Flavour) -> by
         # JSON compares 1 and 1.0 as equal; their texts, normalised by the same server, do not.
         return b"CAST(" + name + b" AS CHAR)=CAST(CAST(" + literal + b" AS JSON) AS CHAR)"
     if match in (Match.BINARY_TEXT, Match.JSON) and literal[:1] == b"'":
-        # The plain comparison first, so that an index may serve; then byte for byte, blanks at the end included.
+        # The plain comparison first, so that an index can be used; then by bytes, including trailing spaces.
         plain = name + b"<=>" + literal + b" AND " if match is Match.BINARY_TEXT else b""
         text = b"CAST(CONVERT(" + name + b" USING utf8mb4) AS BINARY)"
         return plain + text + b"<=>CAST(" + literal + b" AS BINARY)"
@@ -72,7 +72,7 @@ def where(shape: TableShape, image: Sequence[bytes], flavour: Flavour, *, loose:
 
 
 def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flavour: Flavour) -> Iterator[Statement]:
-    """DELETE by the key, strings byte for byte: where the column's own comparison would take other rows, too."""
+    """DELETE by the key, strings by bytes: for columns whose own comparison would delete other rows, too."""
     head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE "
     parts = [(quote(shape.columns[at]), shape.match[at]) for at in shape.key]
 
@@ -84,7 +84,7 @@ def exact_deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, flav
 
 
 def one_by_one(changes: Sequence[Change], limits: Limits, flavour: Flavour) -> Iterator[OneByOne]:
-    """The statements of ordered changes, in order; neighbouring inserts of one table share a statement."""
+    """The statements of ordered changes, in order; consecutive inserts of one table share a statement."""
     at = 0
     while at < len(changes):
         change = changes[at]

@@ -10,7 +10,7 @@ from drainer.row.form import Form
 from drainer.row.scalar import is_utf8
 from drainer.row.text import NUMBERS, shown_as
 
-# What stands around the text of a value (row/text.py); around numbers, decimals and floats nothing.
+# The text before and after the text of a value (row/text.py); empty for numbers, decimals and floats.
 QUOTES: Final = {
     Family.TEXT: (b"'", b"'"),
     Family.JSON: (b"'", b"'"),
@@ -23,19 +23,19 @@ ESCAPED: Final = frozenset({Family.TEXT, Family.JSON})
 
 
 def escape(text: bytes) -> bytes:
-    """The inside of a quoted string. Servers need no more than these two: a query has a length, so NUL and control
-    characters stand for themselves."""
+    """The content of a quoted string. Only these two characters must be escaped: a query has a length, so NUL and
+    control characters need no escape."""
     return text.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
 
 
 def string_literal(text: bytes) -> bytes:
-    """Quoted and escaped; bytes that are no UTF-8 as a hexadecimal literal, so that nothing is guessed. It
-    is not written as that of a binary column (X), for LOAD DATA can take those alone."""
+    """Quoted and escaped; bytes that are not UTF-8 as a hexadecimal literal. It is not written like that of a binary
+    column (X), because LOAD DATA can load only those."""
     return b"'%b'" % escape(text) if is_utf8(text) else b"x'%b'" % text.hex().encode()
 
 
 def placeholder(family: Family) -> bytes:
-    """For the text of a value that needs no escaping, or its number."""
+    """The placeholder for the text of a value that needs no escaping, or for its number."""
     before, after = QUOTES.get(family, (b"", b""))
     return before + (b"%d" if family in NUMBERS else b"%b") + after
 
@@ -51,7 +51,7 @@ def literal_of_text(family: Family, text: object) -> bytes:
 
 
 def literal_writer(form: Form) -> Callable[[Any], bytes]:
-    """From a carrier that is not NULL."""
+    """Returns a function from a carrier that is not NULL to its literal."""
     if form.family is Family.TEXT:
         return string_literal
     show, shape = shown_as(form), placeholder(form.family)
@@ -61,7 +61,7 @@ def literal_writer(form: Form) -> Callable[[Any], bytes]:
 
 
 def column_of(form: Form, values: Sequence[Any]) -> tuple[bytes, Sequence[object]]:
-    """(placeholder, what fills it) for one column: by one look at all its text where nothing in it needs escaping."""
+    """(placeholder, values for it) of one column; all its text is checked at once for characters that need escaping."""
     family = form.family
     if None in values:
         write = literal_writer(form)

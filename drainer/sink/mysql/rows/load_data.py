@@ -1,9 +1,9 @@
 """LOAD DATA LOCAL of the text of VALUES tuples: `(1,'a',NULL),(2,X'00',NULL),` is the file that is read. Pure.
 
-The options below make the server's reader of files take such a text apart as its reader of statements does: a field in
-quotes ends where a quote is followed by `,` or `),`, a backslash escapes what stands behind it, and NULL without quotes
-is NULL. What a file cannot say goes through a variable: a file has strings alone, and to some types a number is
-something else than the string of its digits.
+With the options below the server parses such a file as it parses a statement: a field in quotes ends where a quote is
+followed by `,` or `),`, a backslash escapes the next character, and NULL without quotes is NULL. Values that a file
+cannot express are assigned from a variable: fields of a file are strings, and for some types a number differs from the
+string of its digits.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FORMAT: Final = (
     b" FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\\'' ESCAPED BY '\\\\'"
     rb" LINES STARTING BY '(' TERMINATED BY '),' "
 )
-# What a file cannot say as a statement does: bytes of a string column that are no UTF-8 (literals.string_literal) and
-# -0.0, which is 0.0 as a literal. Both are rare, and may be found in a string that only looks like them.
+# Values that differ between file and statement: bytes of a string column that are not UTF-8 (literals.string_literal),
+# and -0.0, which is 0.0 as a literal. Both are rare; a string with such text is found, too, which is harmless.
 _NOT_IN_A_FILE: Final = re.compile(rb"[,(](?:x'|-0\.0[,)])")
 _MAYBE: Final = (re.compile(rb"x'"), re.compile(rb"-0\.0"))  # a third of the time that `in` takes
 
-# A file is made in memory. Rows that are more are so long that a statement's are no slower.
+# A file is made in memory. Larger files have such long rows that statements are as fast.
 BODY_BYTES_MAX: Final = 16 << 20
 
 _PLAIN: Final = b""
@@ -38,8 +38,8 @@ _STRINGS: Final = dict.fromkeys(("char", "varchar", "tinytext", "text", "mediumt
 _INTEGERS: Final = dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint"), _PLAIN)
 _BYTES: Final = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
-# By the family of upstream's column and the type of the destination's: how the field becomes the value that the literal
-# is. No other pair is loaded.
+# By the family of upstream's column and the type of the destination's: how the field is converted to the value of the
+# literal. Other pairs are not loaded.
 _VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
     Family.INT.value: {**_INTEGERS, "year": _INTEGER},
     Family.DECIMAL.value: {"decimal": _PLAIN},
@@ -57,9 +57,9 @@ _VALUES: Final[Mapping[str, Mapping[str, bytes]]] = {
 
 
 def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
-    """What stands behind the table's name in LOAD DATA. `columns`: the destination's, by their names in lower case.
-    Empty where rows could differ from those of a statement: a column is not of upstream's type there, or it is not
-    known of what type that is."""
+    """The part of LOAD DATA after the table's name. `columns`: the destination's, by their names in lower case. Empty
+    if rows could differ from those of a statement: a column does not have upstream's type there, or upstream's type is
+    unknown."""
     if len(shape.families) != len(shape.columns):
         return b""
     names, assignments, charset = [], [], b"binary"
@@ -69,8 +69,8 @@ def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
         if column is None or value is None:
             return b""
         if column.type == "timestamp" and not column.nullable:
-            value = b"%s"  # of a file, NULL would be the moment of loading
-        # Strings of utf8mb4 columns are taken as they are; for any other the server must know what they are.
+            value = b"%s"  # NULL in a file would become the current time
+        # Strings of utf8mb4 columns are stored unchanged; for any other charset the server must convert them.
         if family in (Family.TEXT.value, Family.JSON.value) and column.charset != "utf8mb4":
             charset = b"utf8mb4"
         variable = b"@drainer_%d" % place
@@ -82,14 +82,14 @@ def clause_of(shape: TableShape, columns: Mapping[str, Column]) -> bytes:
 
 
 def statement(shape: TableShape, clause: bytes, *, replaces: bool) -> bytes:
-    """With `replaces` rows take the place of those with their keys; without it they are skipped, and counted."""
+    """With `replaces` rows replace those with the same key; without it they are skipped, and counted."""
     how = b"REPLACE " if replaces else b""
     table = qualified(shape.schema, shape.table)
     return b"LOAD DATA LOCAL INFILE 'rows' " + how + b"INTO TABLE " + table + clause
 
 
 def body_of(tuples: Sequence[bytes]) -> bytes | None:
-    """The file of some rows; None where a value of them can only be told to a statement, or they are too many bytes."""
+    """The file of these rows; None if a value can only be written by a statement, or if they have too many bytes."""
     if isinstance(tuples, Tuples):
         lines = tuples.lines()
         body = bytes(lines) if len(lines) <= BODY_BYTES_MAX else b""

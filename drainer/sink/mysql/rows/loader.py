@@ -1,8 +1,9 @@
-"""Writes rows by LOAD DATA LOCAL, or leaves them to statements: what a server does not store as told is taken back.
+"""Writes rows by LOAD DATA LOCAL; if the server does not store them exactly, the load is rolled back and statements
+must follow.
 
-With LOCAL a server refuses nothing: it skips a row, or changes a value, and warns. So each load stands behind a
-savepoint, and stays only if the server counted every row, skipped none, and warned of nothing that matters. Otherwise
-the statements that follow say what is wrong, or do what LOAD DATA could not.
+With LOCAL a server refuses nothing: it skips a row, or changes a value, and warns. So each load follows a savepoint,
+and is kept only if the server counted every row, skipped none, and no warning shows a changed value. Otherwise the
+statements that follow say what is wrong, or do what LOAD DATA could not.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from drainer.sink.mysql.rows.unique_keys import UniqueKeys
 
 _log = get_logger(__name__)
 
-# Error numbers of a client or server that does not let files in, and of a proxy that does not know the statement.
+# Error numbers of a client or server that forbids LOCAL, and of a proxy that does not know the statement.
 _NOT_ALLOWED: Final = frozenset({1064, 1148, 1235, 3948, 4166})
 _NO_SAVEPOINT: Final = 1305
-# A connection that breaks may have done so by chance, a proxy that breaks it does so each time.
+# A lost connection may be an accident; a proxy that closes it does so every time.
 STATEMENTS_ONLY_S: Final = 600.0
 
-_until: dict[str, float] = {}  # by the address of a server that gets statements alone: until when, of time.monotonic
+_until: dict[str, float] = {}  # address of a server for which only statements are used → until when, of time.monotonic
 _lock = threading.Lock()
 
 
 def leave_to_statements(address: str, why: str) -> None:
-    """This process does not load into that server for some time."""
+    """Use only statements for that server in this process, for STATEMENTS_ONLY_S."""
     with _lock:
         told = address in _until
         _until[address] = time.monotonic() + STATEMENTS_ONLY_S
@@ -66,7 +67,8 @@ class Loader:
         self._rows_min = rows_min
 
     def write(self, shape: TableShape, rows: Sequence[bytes], *, replaces: bool) -> bool:
-        """Whether the rows are written; if not, nothing of them is. With `replaces` a row takes away that of its key.
+        """Whether all rows have been written; otherwise none has. With `replaces` a row replaces the one with the same
+        key.
 
         Raises ConnectionLost, and Retry: run the whole transaction again."""
         session = self._session
@@ -92,7 +94,7 @@ class Loader:
         return False
 
     def _load(self, shape: TableShape, rows: Sequence[bytes], sql: bytes, body: bytes) -> str:
-        """Why it may not stay, '' if it may."""
+        """Why the load must be rolled back, '' if it need not."""
         session = self._session
         try:
             done = session.load(sql, body)

@@ -1,4 +1,4 @@
-"""Which row of a chunk the server refuses: the last one of the shortest beginning that fails. Pure."""
+"""Finds the row of a chunk that the server refuses: the last row of the shortest prefix that fails. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def beginning(chunk: Chunk, rows: int) -> Chunk:
 
 
 def blame(error: DataError, chunk: Chunk, fails: Callable[[Chunk], bool]) -> None:
-    """Note in the error which row it is. `fails`: whether the error comes again with these rows alone."""
+    """Add the refused row to the error. `fails`: whether writing only these rows fails with the same error."""
     if not fails(chunk):
         return
     low, high = 0, chunk.rows

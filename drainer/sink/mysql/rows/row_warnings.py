@@ -1,4 +1,4 @@
-"""What a server's warnings about written rows mean for them. Pure."""
+"""Decides from a server's warnings whether rows were stored exactly. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIDB_NO_LITERAL: Final = frozenset({1105, 1690})
 
 
 def literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
-    """The literal that a warning "… for column 'c' at row n" is about; b"" when it cannot be told."""
+    """The literal that a warning "… for column 'c' at row n" is about; b"" if unknown."""
     found = _AT_ROW.search(text)
     if found is None:
         return b""
@@ -26,8 +26,8 @@ def literal_at(shape: TableShape, tuples: Sequence[bytes], text: str) -> bytes:
 
 
 def is_computed(shape: TableShape, text: str) -> bool:
-    """Whether a warning is about a column that is not written but generated there, as it is upstream: TiDB lets a
-    row in whose VIRTUAL column does not fit its type."""
+    """Whether a warning is about a column that is generated in the destination, as it is upstream: TiDB accepts a row
+    whose VIRTUAL column does not fit its type."""
     found = _AT_ROW.search(text)
     return found is not None and found.group(1) not in shape.columns
 
@@ -40,6 +40,6 @@ def is_about_no_literal(code: int, text: str) -> bool:
 
 
 def stored_exactly(code: int, literal: bytes) -> bool:
-    """Warnings about values that arrive as they are: 0 in an ENUM or SET (X-14; no other type complains about a 0),
+    """Warnings about values that are stored unchanged: 0 in an ENUM or SET (X-14; no other type complains about a 0),
     and the largest FLOAT, whose nine digits are a little more than it is."""
     return (code == TRUNCATED and literal == b"0") or (code == 1264 and literal.lstrip(b"-") == b"3.40282347e+38")

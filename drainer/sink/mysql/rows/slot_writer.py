@@ -24,17 +24,17 @@ from drainer.sink.mysql.rows.writer import Name, UniqueSurprise, Writer
 from drainer.sink.position import check_cut, expect
 from drainer.sink.retry import Patience
 
-# A task never pauses between statements; a stopped one must not keep its locks much longer than that.
+# A task does not pause between statements; a suspended one must not keep its locks much longer than that.
 _IDLE_S: Final = 120
 
 
 class _NotNext(Exception):
-    """The mark did not move: look at it again."""
+    """The mark was not advanced; it must be read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class MySQLSlotWriter:
-    """See base.SlotWriter. Carries no connection: every `write` takes one that its process keeps, or opens it."""
+    """See base.SlotWriter. Contains no connection: `write` takes one from its process's pool, or opens one."""
 
     config: ServerConfig
     changefeed: Changefeed
@@ -86,7 +86,7 @@ class _SlotRun:
             self._close()
 
     def _done(self) -> int:
-        """Chunks committed so far; after a lost answer this tells what became of the last one."""
+        """Number of committed chunks; after a lost answer this shows whether the last one was committed."""
         target = self._target
         marks, label = store(self._open(), target.changefeed), target.changefeed.label
         found = marks.chunk(intent=target.intent, stage=target.phase, slot=self._slot)
@@ -114,7 +114,7 @@ class _SlotRun:
             self._rows += chunk.rows
 
     def _fails(self, chunk: Chunk, kind: type[DataError]) -> bool:
-        """Whether these rows alone are refused like that; nothing of it stays."""
+        """Whether writing only these rows fails with that error; the attempt is rolled back."""
         session = self._open()
         session.begin()
         try:
@@ -164,7 +164,7 @@ class _SlotRun:
         return self._session
 
     def _keep(self) -> None:
-        """Everything went well: the worker's next task may go on with this session."""
+        """After success: keep this session for the worker's next task."""
         if self._session is not None:
             connection_pool.give_back(self._target.config, self._session)
             self._session = None

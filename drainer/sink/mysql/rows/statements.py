@@ -1,4 +1,4 @@
-"""Text of statements that write many rows. Pure: rows and keys in, statements out, bounded in rows and bytes.
+"""Statements that write many rows, bounded in rows and bytes. Pure.
 
 A row is the text of a VALUES tuple, a key that of the key's columns alone (drainer/batch/work.py).
 """
@@ -104,8 +104,8 @@ def inserts(shape: TableShape, rows: Sequence[bytes], limits: Limits) -> Iterato
 
 
 def deletes(shape: TableShape, keys: Sequence[bytes], limits: Limits, *, by: Sequence[int] = ()) -> Iterator[Statement]:
-    """DELETE … WHERE (key) IN (…). The comparison is the column's own: all rows that collate equal go (rule 10). `by`:
-    places of the key's columns, where it is not the fold key."""
+    """DELETE … WHERE (key) IN (…). With the column's own comparison: all rows that compare equal are deleted (rule 10).
+    `by`: indexes of the key's columns, if it is not the fold key."""
     names = b",".join(quote(shape.columns[at]) for at in by or shape.key)
     head = b"DELETE FROM " + qualified(shape.schema, shape.table) + b" WHERE (" + names + b") IN ("
     return bounded(head, b")", keys, limits)

@@ -1,8 +1,8 @@
-"""How the destination's own unique keys tell rows apart, compared with upstream's (rule 10).
+"""Compares which rows the destination's unique keys distinguish with upstream's (rule 10).
 
 A table that somebody made there as `_ci`, a collation that the server lacks, a unique key that upstream has not: what
-are two rows upstream may be one row here, and REPLACE or DELETE by key would take the other one away without a word.
-Such a table's rows are deleted byte for byte and inserted plainly, so that a collision is an error and no row is lost.
+are two rows upstream may be one row here, and REPLACE or DELETE by key would silently remove the other one. Such a
+table's rows are deleted by exact bytes and written with INSERT, so that a collision is an error and no row is lost.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UniqueKey:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How rows of a table are written. `replaces`: REPLACE takes the row of the same key upstream away, and no other.
+    """How rows of a table are written. `replaces`: REPLACE removes exactly the row with upstream's key.
     `coarse`: columns whose comparison here is coarser, of upstream's key or any unique key here. `exact`: whether keys
     to delete are compared byte for byte. `narrow`: columns (their places, the digits they keep) that keep fewer digits
     behind the point than upstream's. `load`: the clause with which LOAD DATA writes the rows that a statement
@@ -75,7 +75,7 @@ class Handling:
 
 
 class UniqueKeys:
-    """Asks once for each table, until told to forget: after every DDL."""
+    """Reads each table's keys once, and again after every DDL."""
 
     def __init__(self, *, tell: bool = False) -> None:
         self._known: dict[TableShape, Handling] = {}
@@ -85,7 +85,7 @@ class UniqueKeys:
         self._known.clear()
 
     def write_by_statements(self, shape: TableShape) -> None:
-        """LOAD DATA does not do for a table."""
+        """Do not use LOAD DATA for this table."""
         if shape in self._known:
             self._known[shape] = replace(self._known[shape], load=b"")
 
@@ -93,7 +93,7 @@ class UniqueKeys:
         found = self._known.get(shape)
         if found is None:
             there = read(session, shape.schema, shape.table)
-            if there is None:  # no such table: the statement's own error says it
+            if there is None:  # no such table: the statement will fail with the server's error
                 return Handling()
             keys, columns = there
             handling = handling_of(shape, keys, {name: column.collation for name, column in columns.items()})
@@ -145,7 +145,7 @@ def read(session: Session, schema: str, table: str) -> tuple[tuple[UniqueKey, ..
 
 
 def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapping[str, str]) -> Handling:
-    """What the keys here, and the collations of columns, mean for a table's rows. Pure."""
+    """How a table's rows must be written, from the destination's keys and the collations of columns. Pure."""
     upstream = upstream_collations(shape)
 
     def coarser(part: Part) -> bool:
@@ -158,7 +158,7 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
     by = {part.column.lower() for part in own}
 
     def tells_apart(key: UniqueKey) -> bool:
-        """Whether rows with different fold keys never meet in it."""
+        """Whether rows with different fold keys never conflict in it."""
         return by <= {part.column.lower() for part in key.parts if part.whole and not coarser(part)}
 
     has_own = any({part.column.lower() for part in key.parts} == by for key in keys)
@@ -167,8 +167,8 @@ def handling_of(shape: TableShape, keys: tuple[UniqueKey, ...], collations: Mapp
 
 
 def narrower(shape: TableShape, columns: Mapping[str, Column]) -> tuple[tuple[int, int], ...]:
-    """Columns (their places, the digits they keep) that keep fewer digits behind the point here. A server cuts or
-    rounds those of a second, and any of a whole number, without a word. Pure."""
+    """Columns (their places, the digits they keep) that keep fewer digits behind the point here. A server silently
+    truncates or rounds fractions of a second, and all digits after the point in an integer column. Pure."""
     found = []
     for place, wanted in enumerate(shape.fractions):
         here = columns.get(shape.columns[place].lower())
@@ -184,7 +184,8 @@ def upstream_collations(shape: TableShape) -> Mapping[str, str]:
 
 
 def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Iterator[str]:
-    """The statements after which these columns compare as upstream's; none for a column where no collation does."""
+    """Statements that give these columns a collation like upstream's; none for a column for which no such collation
+    exists."""
     if not columns:
         return
     lines = session.show_create(b"TABLE " + quoted(shape.schema, shape.table).encode()).splitlines()
@@ -198,7 +199,7 @@ def mend(session: Session, shape: TableShape, columns: tuple[str, ...]) -> Itera
 
 
 def _available(session: Session, collation: str) -> str:
-    """This collation or the nearest one here that is no coarser."""
+    """This collation, or the most similar one here that distinguishes at least as much."""
     wanted = [c for c in (collation, *SUBSTITUTES.get(collation.lower(), ())) if not is_coarser(c, collation)]
     names = b",".join(session.literal(name) for name in wanted)
     known = session.query(

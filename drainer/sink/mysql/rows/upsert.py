@@ -1,7 +1,7 @@
 """Statements for tables that upsert and stay in order (rule 21). Pure.
 
-Rows that follow one another share a REPLACE, which takes them one after another: a later one may take an earlier one
-of the same statement away. Deletes that follow one another share a DELETE where the table has a key.
+Consecutive rows share a REPLACE, which writes them one after another: a later one may replace an earlier one of the
+same statement. Consecutive deletes share a DELETE if the table has a key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from drainer.sink.mysql.rows.unique_keys import Handling
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`kind`: INSERT writes `statement.tuples`, DELETE takes away at most as many rows. `loose`: as in OneByOne."""
+    """`kind`: INSERT writes `statement.tuples`, DELETE removes at most as many rows. `loose`: as in OneByOne."""
 
     shape: TableShape
     kind: Kind
@@ -72,13 +72,13 @@ def _literal(value: object) -> bytes:
 
 
 def refusal(shape: TableShape, handling: Handling) -> str:
-    """Why REPLACE would take a row away that it does not take away upstream, '' where it would not."""
+    """Why REPLACE would remove a row that exists upstream, '' if it would not."""
     if not replaces(shape):
         return ""
     if handling.coarse:
         return f"column {', '.join(handling.coarse)} compares strings more coarsely here than upstream"
     if len(shape.unique) != len(shape.secondary_unique):
-        return ""  # a key on a prefix or on a generated column: what it looks like here is not known
+        return ""  # a key on a prefix or on a generated column: its definition here is not known
     known = [{shape.columns[at].lower() for at in places} for places in shape.unique]
     strange = [key.name for key in handling.keys if {part.column.lower() for part in key.parts} not in known]
     return f"unique key {', '.join(strange)} is not there upstream" if strange else ""

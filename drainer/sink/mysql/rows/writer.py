@@ -1,4 +1,4 @@
-"""Writes net rows and ordered changes into an open transaction, and notices when the server stores something else."""
+"""Writes net rows and ordered changes in an open transaction, and checks that the server stores them exactly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ Name = tuple[str, str]
 
 
 class UniqueSurprise(DataError):
-    """A row that is in the way of a unique key was found: try the thorough way. Raised out of this package only where a
-    segment has several transactions, which are then applied one by one."""
+    """A row conflicts with another row's unique key: write again with `thorough`. Leaves this package only for a
+    segment of several transactions, which are then applied one by one."""
 
     def __init__(self, message: str, *, schema: str, table: str, key: str) -> None:
         super().__init__(message, schema=schema, table=table)
@@ -52,8 +52,8 @@ class Written:
 
 
 class Writer:
-    """Writes through one session; `thorough` after a surprise: every touched key is deleted first, then rows are
-    inserted plainly, so that what stands in the way can only be a row that upstream did not touch."""
+    """Writes through one session. `thorough`, after a UniqueSurprise: all touched keys are deleted first, then rows are
+    written with INSERT, so that a conflict can only be with a row that upstream did not change."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class Writer:
         self.written = Written()
 
     def folded(self, folded: Folded, *, thorough: bool) -> None:
-        """Net rows of one table in one go: stale keys first, then rows (rules 10 and 12)."""
+        """Write net rows of one table: delete stale keys first, then write rows (rules 10 and 12)."""
         self._refuse_triggers(folded.shape)
         plain = self._keys.handling(self._session, folded.shape).replaces
         if folded.shape.secondary_unique or not plain:
-            # What cannot collide upstream has no second try in a spread range (chunks.py).
+            # Rows that cannot conflict upstream are not tried again in a spread range (chunks.py).
             thorough = thorough or not folded.shape.may_collide
             self.delete_touched(folded, known_absent=not thorough)
             self.insert_live(folded, thorough=thorough)
@@ -94,17 +94,18 @@ class Writer:
         self.written.rows += len(folded.rows)
 
     def clear(self, folded: Folded) -> None:
-        """What the thorough way deletes, for a table that it is meant for, ahead of all inserts of a transaction."""
+        """With `thorough`: delete the touched keys of the tables concerned, before all inserts of a transaction."""
         if folded.shape.may_collide:
             self.delete_touched(folded, known_absent=False)
 
     def delete_touched(self, folded: Folded, *, known_absent: bool) -> None:
-        """Delete every key that the range touches; with `known_absent` not those that it creates."""
+        """Delete every key that the range changes; with `known_absent` not those that it creates."""
         self._refuse_triggers(folded.shape)
         self._delete(folded.shape, list(touched_keys(folded, known_absent=known_absent)))
 
     def insert_live(self, folded: Folded, *, thorough: bool) -> None:
-        """Insert what is alive at the end. Raises UniqueSurprise, or UniqueConflict when nothing is left to try."""
+        """Insert the rows that exist after the range. Raises UniqueSurprise, or UniqueConflict after a `thorough`
+        attempt."""
         rows = _texts(folded)
         if not self._load(folded.shape, rows, replaces=False):
             for statement in inserts(folded.shape, rows, self._limits):
@@ -117,8 +118,7 @@ class Writer:
         return loaded
 
     def ordered(self, changes: Sequence[Change]) -> None:
-        """One change after another (rule 11). Raises RowMissing when a row to change is not there, unless its table
-        upserts (rule 21)."""
+        """Write ordered changes (rule 11). Raises RowMissing for a missing row, unless its table upserts (rule 21)."""
         for upserts, run in groupby(changes, key=lambda change: change.shape.upserts):
             if upserts:
                 self._upserted(tuple(run))
@@ -150,7 +150,7 @@ class Writer:
         self.written.rows += len(changes)
 
     def _refuse_triggers(self, shape: TableShape) -> None:
-        """Rule 13: a trigger would see rows come and go that upstream only changed."""
+        """Rule 13: a trigger would see deletes and inserts for rows that upstream only updated."""
         if (shape.schema.lower(), shape.table.lower()) in self._triggers:
             raise RowsRefused(
                 f"{shape.schema}.{shape.table} has triggers in the destination, and rows are replaced there, not "
@@ -174,12 +174,12 @@ class Writer:
             try:
                 self._check_warnings(shape, step.tuples, comparison=True)
             except ValueChanged:
-                # TiDB's UPDATE says "Data truncated for column '%s'", so which value it means is found by looking.
+                # TiDB's UPDATE says "Data truncated for column '%s'", so the value is found by reading the row.
                 if self._session.flavour != "tidb" or not self._is_stored(shape, step.change):
                     raise
 
     def _is_stored(self, shape: TableShape, change: Change) -> bool:
-        """Whether the table has a row that is exactly as the change leaves it."""
+        """Whether the table has a row that equals the change's new image."""
         image = where(shape, [_bytes(value) for value in change.new or ()], self._session.flavour)
         return bool(self._session.query(b"SELECT 1 FROM " + qualified(shape.schema, shape.table) + image))
 
@@ -250,7 +250,7 @@ class Writer:
         )
 
     def _check_fractions(self, shape: TableShape, tuples: Sequence[bytes]) -> None:
-        """Raises ValueChanged where digits behind the point would be cut off, of which a server need not tell."""
+        """Raises ValueChanged if digits after the point would be truncated, which a server does not always report."""
         narrow = self._keys.handling(self._session, shape).narrow if any(shape.fractions) else ()
         for row in tuples if narrow else ():
             literals = split_row(row)
@@ -304,7 +304,7 @@ def tables_there(session: Session, wanted: Sequence[Name]) -> list[Name]:
 
 
 def touched_keys(folded: Folded, *, known_absent: bool) -> Iterable[bytes]:
-    """Keys to delete. `known_absent` leaves out keys whose first change in the range was their creation."""
+    """Keys to delete. With `known_absent`, without keys whose first change in the range was an INSERT."""
     for row in folded.rows:
         for key in row.stale:
             yield _bytes(key)
@@ -317,7 +317,7 @@ def live(rows: Iterable[NetRow]) -> int:
 
 
 def _texts(folded: Folded) -> Sequence[bytes]:
-    """The rows that are alive, as texts."""
+    """The rows that exist after the range, as texts."""
     rows = live_rows(folded)
     return rows if isinstance(rows, Tuples) else [_bytes(row) for row in rows]
 

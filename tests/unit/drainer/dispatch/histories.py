@@ -49,14 +49,16 @@ def rows_of_transactions(draw: st.DrawFn, shape: str, most: int = 8) -> list[lis
     size = {"two columns": 2, "none": 0}.get(shape, 1)
     there: list[Row] = []
     small = st.integers(0, 2)
+    nullable = st.none() | small
     found = []
     for _ in range(draw(st.integers(1, most))):
         changes: list[tuple[Row | None, Row | None]] = []
         for _ in range(draw(st.integers(1, 5))):
-            old = draw(st.sampled_from(there)) if there and draw(st.integers(0, 3)) else None
-            new = None
+            touches = draw(st.integers(0, 3))
+            old: Row | None = draw(st.sampled_from(there)) if there and touches else None
+            new: Row | None = None
             if old is None or draw(st.integers(0, 2)):
-                new = draw(small), draw(small), draw(st.none() | small), draw(small)
+                new = draw(small), draw(small), draw(nullable), draw(small)
                 if old is not None and draw(st.booleans()):
                     new = (*old[:2], *new[2:])
             left = list(there)
@@ -72,7 +74,10 @@ def rows_of_transactions(draw: st.DrawFn, shape: str, most: int = 8) -> list[lis
     return found
 
 
-def payloads_of(info: TableInfo, transactions: Sequence[Sequence[tuple[Row | None, Row | None]]]) -> list[bytes]:
+def payloads_of(
+    info: TableInfo, transactions: Sequence[Sequence[tuple[Row | None, Row | None]]], *, lasting: int = 3
+) -> list[bytes]:
+    """`lasting`: from start_ts to commit_ts."""
     payloads = []
     for number, changes in enumerate(transactions):
         steps: list[tuple[TableInfo, Step]] = []
@@ -80,7 +85,7 @@ def payloads_of(info: TableInfo, transactions: Sequence[Sequence[tuple[Row | Non
             kind = "insert" if old is None else "delete" if new is None else "update"
             before, after = (_written(info, row) if row is not None else {} for row in (old, new))
             steps.append((info, (kind, before, after)))  # type: ignore[arg-type]
-        payloads.append(transaction(steps, commit_ts=BEGIN_TS + number))
+        payloads.append(transaction(steps, commit_ts=BEGIN_TS + number, start_ts=BEGIN_TS + number - lasting))
     return payloads
 
 

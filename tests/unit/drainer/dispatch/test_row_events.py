@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
-from tests.support.row_case import BEGIN_TS, INT, table, transaction
+from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction
 from tests.unit.drainer.dispatch.histories import (
     SHAPES,
     Event,
@@ -146,14 +146,14 @@ def test_transactions_of_one_commit_ts_are_told_apart() -> None:
 def test_events_of_all_tables_have_places_among_one_another() -> None:
     first = table_of_shape("handle")
     second = table_of_shape("none", table_id=101, name="other")
-    steps = []
+    steps: list[tuple[TableInfo, Step]] = []
     for number in range(3):
         steps += [
             (info, ("insert", {}, {1: value, 2: 0, 3: None, 4: 0}))
             for info, value in ((first, number), (second, str(number).encode()))
         ]
     payloads = [
-        transaction(steps, commit_ts=BEGIN_TS),  # type: ignore[arg-type]
+        transaction(steps, commit_ts=BEGIN_TS),
         transaction([(first, ("delete", {1: 1, 2: 0, 3: None, 4: 0}, {}))], commit_ts=BEGIN_TS + 1),
     ]
     found = events(first, segment_of([first, second], payloads))

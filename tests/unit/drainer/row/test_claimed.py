@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.row.claimed import needed_of, other_keys, value_function
 from tests.support.row_case import codec_of, not_null, table
-from tests.unit.drainer.row.test_usual import KINDS, _encoded, datums
+from tests.unit.drainer.changes.cases import KINDS, datums
+from tests.unit.drainer.row.test_usual import _encoded
 
 KEYED = [kind for kind in KINDS if kind.tp is not Tp.JSON]
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from tests.support.row_case import INT, codec_of, not_null, table
-from tests.unit.drainer.row.test_usual import KINDS, both, datums
+from tests.unit.drainer.changes.cases import KINDS, datums
+from tests.unit.drainer.row.test_usual import both
 
 COLLATED = tuple(
     FieldType(tp, 0, 60, 0, charset, collate)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from binlog.errors import DecodeError
 from binlog.tidb.datum import Datum, Uint
-from binlog.tidb.decimal import Decimal
-from binlog.tidb.flatten import flatten
-from binlog.tidb.json import BinaryJSON
-from binlog.tidb.json_encode import encode_json
 from binlog.tidb.row import encode_delete, encode_insert, encode_row, encode_update
 from binlog.tidb.table import ROWID, TableInfo
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -21,75 +15,7 @@ from drainer.batch.work import Kind
 from drainer.row.codec import Codec
 from drainer.row.usual import Cells
 from tests.support.row_case import INT, TEXT, codec_of, not_null, table
-
-KINDS = (
-    FieldType(Tp.LONG, flen=11, decimal=0),
-    FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0),
-    FieldType(Tp.NEWDECIMAL, 0, 10, 2),
-    FieldType(Tp.NEWDECIMAL, 0, 30, 10),
-    FieldType(Tp.NEWDECIMAL, 0, 9, 0),
-    FieldType(Tp.NEWDECIMAL, 0, 9, 9),
-    FieldType(Tp.FLOAT, 0, 12, -1),
-    FieldType(Tp.DOUBLE, 0, 22, -1),
-    FieldType(Tp.VARCHAR, 0, 100, 0, "utf8mb4", "utf8mb4_bin"),
-    FieldType(Tp.STRING, 0, 100, 0, "utf8mb4", "utf8mb4_general_ci"),
-    FieldType(Tp.BLOB, Flag.BINARY, 65535, 0, "binary", "binary"),
-    FieldType(Tp.DATE, 128, 10, 0),
-    FieldType(Tp.DATETIME, 128, 19, 0),
-    FieldType(Tp.TIMESTAMP, 128, 26, 6),
-    FieldType(Tp.DURATION, 128, 10, 0),
-    FieldType(Tp.DURATION, 128, 14, 3),
-    FieldType(Tp.YEAR, Flag.UNSIGNED | Flag.ZEROFILL, 4, 0),
-    FieldType(Tp.ENUM, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("a", "it's", "\\")),
-    FieldType(Tp.SET, 0, 1, 0, "utf8mb4", "utf8mb4_bin", ("x", "y'", "z")),
-    FieldType(Tp.BIT, Flag.UNSIGNED, 20, 0),
-    FieldType(Tp.BIT, Flag.UNSIGNED, 64, 0),
-    FieldType(Tp.JSON, 128, -1, 0),
-)
-_NUMBER = st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
-_BYTES = st.binary(max_size=200) | st.text(st.sampled_from("a'\\\0\n é你😀"), max_size=80).map(str.encode)
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def datums(kind: FieldType) -> st.SearchStrategy[Datum]:
-    """Values of a column, NULL left out."""
-    if kind.tp is Tp.NEWDECIMAL:
-        most = 10**kind.flen - 1
-        whole = st.integers(-most, most).map(lambda n: _decimal(n, kind))
-        return whole
-    if kind.tp in (Tp.FLOAT, Tp.DOUBLE):
-        width = 32 if kind.tp is Tp.FLOAT else 64
-        return st.floats(allow_nan=False, allow_infinity=False, width=width)
-    if kind.is_string:
-        return _BYTES
-    if kind.tp in (Tp.DATE, Tp.DATETIME, Tp.TIMESTAMP):
-        stamps = st.datetimes().map(lambda d: d.isoformat(" ", "microseconds")) | st.just("0000-00-00 00:00:00")
-        return stamps.map(lambda text: flatten(text[:10] if kind.tp is Tp.DATE else text, kind))
-    if kind.tp is Tp.DURATION:
-        unit = 1_000_000 if kind.decimal else 1_000_000_000
-        return st.integers(-3_020_399, 3_020_399).map(lambda n: n * unit)
-    if kind.tp is Tp.YEAR:
-        return st.sampled_from([0, 1901, 2000, 2155])
-    if kind.tp is Tp.ENUM:
-        return st.integers(0, 3).map(Uint)
-    if kind.tp is Tp.SET:
-        return st.integers(0, 7).map(Uint)
-    if kind.tp is Tp.BIT:
-        return st.integers(0, 2**kind.flen - 1).map(Uint)
-    if kind.tp is Tp.JSON:
-        return _JSON.map(lambda v: BinaryJSON(encode_json(json.loads(json.dumps(v)))))
-    return st.integers(0, 2**64 - 1).map(Uint) if kind.is_unsigned else _NUMBER
-
-
-def _decimal(unscaled: int, kind: FieldType) -> Decimal:
-    digits = f"{abs(unscaled):0{kind.decimal + 1}d}"
-    cut = len(digits) - kind.decimal
-    text = ("-" if unscaled < 0 else "") + digits[:cut] + ("." + digits[cut:] if kind.decimal else "")
-    return Decimal(text, kind.flen, kind.decimal)
+from tests.unit.drainer.changes.cases import KINDS, datums
 
 
 @st.composite
@@ -161,7 +87,7 @@ def _encoded(info: TableInfo, old: dict[int, Datum], new: dict[int, Datum]) -> d
 @pytest.mark.parametrize("needed", ["key", "all"])
 @settings(deadline=None, max_examples=200)
 @given(case=rows())
-def test_the_usual_way_and_the_judge_agree(
+def test_the_usual_and_the_general_decoder_agree(
     needed: str, case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]]
 ) -> None:
     info, old, new = case
@@ -180,7 +106,7 @@ def _is_unusual(old: dict[int, Datum], new: dict[int, Datum]) -> bool:
 
 @settings(deadline=None, max_examples=150)
 @given(case=rows(), data=st.data())
-def test_damage_never_passes_the_usual_way_alone(
+def test_damage_never_passes_the_usual_decoder_alone(
     case: tuple[TableInfo, dict[int, Datum], dict[int, Datum]], data: st.DataObject
 ) -> None:
     """Cut at every byte, and with one byte changed: the usual decoder gives what the general decoder gives, or nothing.
@@ -230,7 +156,7 @@ def test_a_rowid_behind_a_row_is_stepped_over(rowid: int) -> None:
 
 
 @pytest.mark.parametrize("rowid", [b"\0", b"\0\x08", b"\x01\x05", b"\x02\0", b"\x05\x05", b"\x09\x05"])
-def test_a_rowid_that_is_no_whole_number_is_judged(rowid: bytes) -> None:
+def test_a_rowid_that_is_no_whole_number_is_left_to_the_general_decoder(rowid: bytes) -> None:
     info = table([("a", INT), ("b", TEXT)])
     codec = codec_of(info)
     values: dict[int, Datum] = {1: 5, 2: b"x"}

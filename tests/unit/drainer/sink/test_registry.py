@@ -20,6 +20,7 @@ from drainer.sink.section_union import sections, taken
 from drainer.sink.settings import SyncerSettings, ToSection
 
 ROOT = Path(drainer.__file__).parent
+MINIMAL = {"kafka": {"addresses": ["nowhere:9092"], "topic": "t"}}
 PACKAGES = sorted(path.name for path in (ROOT / "sink").iterdir() if (path / "__init__.py").exists())
 
 
@@ -92,7 +93,8 @@ def test_no_module_imports_a_destination_s_package() -> None:
 
 @pytest.mark.parametrize("db_type", registry.KINDS)
 def test_every_kind_is_made_without_touching_anything(db_type: str, tmp_path: Path) -> None:
-    to = registry.section(db_type).model_validate({"path": str(tmp_path / "x")} if "path" in keys(db_type) else {})
+    path = {key: str(tmp_path / "x") for key in ("path", "dir") if key in keys(db_type)}
+    to = registry.section(db_type).model_validate({**MINIMAL.get(db_type, {}), **path})
     to.check()
     made = registry.sink(db_type, to, SyncerSettings())
     assert made.wants in Wants

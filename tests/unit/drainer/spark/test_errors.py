@@ -11,7 +11,7 @@ import pkgutil
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 
@@ -52,9 +52,10 @@ def value_of(hint: object) -> object:
     """A value of an annotated parameter, as unfriendly as its type allows."""
     if isinstance(hint, UnionType):
         return value_of(typing.get_args(hint)[0])
-    if typing.get_origin(hint) is tuple:
+    if typing.get_origin(hint) in (tuple, Sequence):
         parts = typing.get_args(hint)
-        return tuple(value_of(part) for part in parts if part is not Ellipsis) * (2 if Ellipsis in parts else 1)
+        is_long = Ellipsis in parts or typing.get_origin(hint) is Sequence
+        return tuple(value_of(part) for part in parts if part is not Ellipsis) * (2 if is_long else 1)
     values: dict[object, object] = {str: HOSTILE, object: HOSTILE, int: -(1 << 63), bytes: b"\0\xff", bool: True}
     return values[hint]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 from dataclasses import replace
+from functools import cache
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
@@ -31,7 +32,7 @@ def values(image: Image | None) -> dict[str, object]:
     return {name: column.value for name, column in (image or {}).items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
     old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -53,7 +54,7 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
             assert values(event.new) == (read_row(TABLE.columns, now, ZONE) if kind is not Kind.DELETE else {})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(typed_rows(), st.data())
 def test_only_changed_columns_come_back(row: Row, data: st.DataObject) -> None:
     """The old image is partial: exactly the columns whose values differ."""
@@ -91,6 +92,7 @@ def test_an_encoder_is_sent_without_what_it_compiled() -> None:
     assert copied.table(TABLE) is copied.table(TABLE)
 
 
+@cache
 def sample() -> bytes:
     changes = make_changes(TABLE, Kind.INSERT, new=[tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))])
     return ENCODER.table(TABLE).encode(changes)[0].value or b""

@@ -42,7 +42,7 @@ def _decoded(value: Carrier) -> Value:
 
 
 def _single(value: Carrier) -> Value:
-    return float(str(np.float32(value)))  # type: ignore[arg-type]
+    return float(str(np.float32(value)))
 
 
 def _shown(kind: FieldType) -> Callable[[Carrier], Value]:

@@ -19,7 +19,7 @@ from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
 from drainer.protocol.open.decoder import make_decoder
 from drainer.protocol.open.encoder import OpenEncoder, make_encoder
-from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.options import Compression, ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.row.carrier import Carrier
 from tests.support.row_changes import make_changes, make_table
@@ -42,9 +42,9 @@ def events(changes: RowChanges, options: ProtocolOptions = OPTIONS) -> list[Even
 
 
 def seen(image: Sequence[Carrier]) -> dict[str, object]:
-    found = {"id": image[0]}
-    found |= {s.name: None if v is None else s.seen(v) for s, v in zip(SAMPLES, image[1:], strict=True)}  # type: ignore[misc]
-    return found  # type: ignore[return-value]
+    found: dict[str, object] = {"id": image[0]}
+    found |= {s.name: None if v is None else s.seen(v) for s, v in zip(SAMPLES, image[1:], strict=True)}
+    return found
 
 
 def values(image: object) -> object:
@@ -133,7 +133,7 @@ def test_deletes_with_handle_keys_alone() -> None:
 
 
 @pytest.mark.parametrize("how", ["snappy", "lz4"])
-def test_compressed_rows_and_ddls(how: str) -> None:
+def test_compressed_rows_and_ddls(how: Compression) -> None:
     options = replace(OPTIONS, large_message_handle_compression=how)
     rows = [(n, b"aaaaaaaaaaaaaaaa" * 10) for n in range(1, 40)]
     found = events(make_changes(SMALL, Kind.INSERT, new=rows), options)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
-from drainer.protocol.avro.envelope import SchemaId
-
+# Confluent's registry numbers schemas; AWS Glue's versions have UUIDs.
+SchemaId = int | UUID
 # Subject → fingerprint of the schema's text → its id.
 SchemaIds = Mapping[str, Mapping[str, SchemaId]]
 

@@ -1,0 +1,94 @@
+"""A DDL to what messages say of it, and where they go.
+
+One message for each table: a RENAME of several tables is a RENAME for each, and so is a batch of CREATE TABLE. DROP
+TABLE of several tables comes as a job for each. The topic is that of the table before the DDL; what concerns a database
+or the whole cluster goes to the default topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from binlog.errors import DecodeError
+from binlog.tidb.job import ActionType
+
+from drainer.ddl.mysql_objects import rename_tables
+from drainer.dispatch.rules import Router
+from drainer.protocol.encoder import Ddl, DdlScope
+from drainer.protocol.table import Table, table_of
+from drainer.row.form import Form
+from drainer.row.layout import published
+from drainer.schema import job_kinds, steps
+from drainer.schema.steps import Located, TableChange
+
+# Their statements name the tables in full, or one table where the text names several.
+_REWRITTEN = frozenset({*job_kinds.DROPS, ActionType.EXCHANGE_TABLE_PARTITION, ActionType.RENAME_TABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class DdlMessage:
+    """One DDL as encoders take it, and its topic."""
+
+    topic: str
+    ddl: Ddl
+
+
+def ddl_messages(step: steps.Ddl, router: Router) -> list[DdlMessage]:
+    """In the order in which a reader runs them."""
+    if step.job.type in job_kinds.ON_SCHEMA | job_kinds.ON_CLUSTER or not step.changes:
+        return [_message(step, router, None, int(step.job.type), _text(step))]
+    if step.job.type == ActionType.RENAME_TABLES and not step.rewritten:
+        return [_message(step, router, one, int(ActionType.RENAME_TABLE), _rename(step, one)) for one in step.changes]
+    if step.job.type == ActionType.CREATE_TABLES and len(step.sql) == len(step.changes):
+        each = zip(step.changes, step.sql, strict=True)
+        return [_message(step, router, one, int(ActionType.CREATE_TABLE), text) for one, text in each]
+    return [_message(step, router, step.changes[0], int(step.job.type), _text(step))]
+
+
+def ddl_partitions(scope: DdlScope, partitions: int) -> range:
+    """Which of a topic's partitions a DDL goes to."""
+    if scope is DdlScope.NONE:
+        return range(0)
+    return range(1 if scope is DdlScope.FIRST_PARTITION else partitions)
+
+
+def _text(step: steps.Ddl) -> str:
+    if step.rewritten or step.job.type in _REWRITTEN:
+        return "; ".join(step.sql)
+    return step.query
+
+
+def _rename(step: steps.Ddl, change: TableChange) -> str:
+    old, new = change.before, change.after
+    if old is None or new is None:
+        return step.query
+    return rename_tables([((old.schema, old.name), (new.schema, new.name))])
+
+
+def _message(step: steps.Ddl, router: Router, change: TableChange | None, type_code: int, query: str) -> DdlMessage:
+    before, after = (None, None) if change is None else (change.before, change.after)
+    version = step.job.schema_version
+    named, first = after or before, before or after
+    ddl = Ddl(
+        commit_ts=step.commit_ts,
+        start_ts=step.job.start_ts,
+        schema=named.schema if named is not None else step.schema,
+        table=named.name if named is not None else "",
+        query=query,
+        type_code=type_code,
+        before=_table(before, version - 1),
+        after=_table(after, version),
+        job_id=step.job.id,
+    )
+    return DdlMessage(router.topic(first.schema, first.name) if first is not None else router.default_topic, ddl)
+
+
+def _table(located: Located | None, version: int) -> Table | None:
+    """None also where a column has a type that rows cannot carry; then there are no rows either."""
+    if located is None:
+        return None
+    try:
+        forms = [(column.id, Form.of(column.type)) for column in published(located.info)]
+    except DecodeError:
+        return None
+    return table_of(located.schema, located.info, forms, version, version)

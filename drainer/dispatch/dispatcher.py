@@ -1,0 +1,116 @@
+"""Events to topics and partitions.
+
+Where the old and the new image of an update belong into different partitions, it becomes a delete in the one and an
+insert in the other, so that what happens to a row with these values is in one partition, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.changes.decode import Columns
+from drainer.changes.vector import Ints, Mask, Words
+from drainer.dispatch.conflict import conflict_hashes
+from drainer.dispatch.errors import DispatchError
+from drainer.dispatch.merge import differ
+from drainer.dispatch.partition import Hashes, row_hashes
+from drainer.dispatch.row_events import halves_of
+from drainer.dispatch.rules import Method, Router, Rule
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Events of one table and kind, and the partition of each in `topic`."""
+
+    changes: RowChanges
+    topic: str
+    partitions: Ints
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def where(self, chosen: Mask) -> Routes:
+        if bool(chosen.all()):
+            return self
+        places = np.flatnonzero(chosen)
+        return Routes(self.changes.take(places), self.topic, self.partitions[places])
+
+
+class Dispatcher:
+    """`partitions`: how many each topic has; who made it may add topics. `zone`: in which TIMESTAMPs are text. `raw`:
+    updates stay whole, in the partition of their new image (TiCDC's output-raw-change-event)."""
+
+    def __init__(self, router: Router, partitions: Mapping[str, int], zone: tzinfo, *, raw: bool = False) -> None:
+        self.router = router
+        self.partitions = partitions
+        self.zone = zone
+        self.raw = raw
+
+    def count(self, topic: str) -> int:
+        """Partitions of a topic. Raises DispatchError where it is not known."""
+        found = self.partitions.get(topic, 0)
+        if found < 1:
+            raise DispatchError(f"topic {topic}: the number of its partitions is not known")
+        return found
+
+    def routes(self, events: Sequence[RowChanges]) -> list[Routes]:
+        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). Raises DispatchError, and
+        DecodeError for values that no column of their type holds."""
+        found: list[Routes] = []
+        conflicting: dict[tuple[int, str], list[RowChanges]] = {}
+        for changes in events:
+            table = changes.table
+            rule = self.router.rule(table.schema, table.name)
+            if rule.method is Method.CONFLICT:
+                conflicting.setdefault((table.id, table.schema), []).append(changes)
+            else:
+                found += self._route(changes, rule)
+        for group in conflicting.values():
+            topic = self.router.topic(group[0].table.schema, group[0].table.name)
+            hashes = conflict_hashes(group, self.zone)
+            for changes, of_rows in zip(group, hashes, strict=True):
+                found.append(Routes(changes, topic, self._modulo(of_rows, topic)))
+        return found
+
+    def image_partitions(self, table: Table, rule: Rule, columns: Columns, commit_ts: Words) -> Ints:
+        """Where images belong, by a rule that looks at nothing else."""
+        topic = rule.topic.topic(table.schema, table.name)
+        if rule.method is Method.TS:
+            return (commit_ts % np.uint64(self.count(topic))).astype(np.int64)
+        return self._modulo(row_hashes(table, rule.places(table), columns, len(commit_ts), self.zone), topic)
+
+    def _route(self, changes: RowChanges, rule: Rule) -> Iterator[Routes]:
+        table = changes.table
+        topic = rule.topic.topic(table.schema, table.name)
+        partitions = self.image_partitions(table, rule, changes.image, changes.commit_ts)
+        if self.raw or changes.old is None or changes.new is None:
+            yield Routes(changes, topic, partitions)
+            return
+        each = np.arange(len(changes))
+        changed = np.flatnonzero(differ(changes.old, changes.new, rule.places(table), each, each))
+        if not len(changed):
+            yield Routes(changes, topic, partitions)
+            return
+        some = pa.array(changed)
+        old = tuple(column.take(some) for column in changes.old)
+        before = self.image_partitions(table, rule, old, changes.commit_ts[changed])
+        moves = before != partitions[changed]
+        moved = changed[moves]
+        stays = np.ones(len(changes), np.bool_)
+        stays[moved] = False
+        if stays.any():
+            yield Routes(changes, topic, partitions).where(stays)
+        if len(moved):
+            deletes, inserts = halves_of(changes, moved)
+            yield Routes(deletes, topic, before[moves])
+            yield Routes(inserts, topic, partitions[moved])
+
+    def _modulo(self, hashes: Hashes, topic: str) -> Ints:
+        return (hashes % np.uint32(self.count(topic))).astype(np.int64)

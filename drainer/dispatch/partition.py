@@ -1,0 +1,71 @@
+"""Partition numbers, the same that TiCDC gives: a hash of names and of values as text, whole columns at a time.
+
+    hash        xor of the CRC-32 of each of: schema and table; of each column that counts its name and its text
+    partition   hash modulo the number of partitions
+
+NULL has the text `null`, as the text "null" has; parts are joined with nothing between them. Other producers of the
+same topic do so, too, and a row must be where they put it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import tzinfo
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+from binlog.errors import DecodeError
+from binlog.tidb.types import Tp
+
+from drainer.changes.decode import Columns
+from drainer.protocol.column_text import text_of
+from drainer.protocol.table import Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+Hashes = npt.NDArray[np.uint32]
+
+_NUMBERS = (Family.INT, Family.ENUM, Family.SET, Family.BIT)
+
+
+def hash_of(groups: Iterable[Iterable[bytes]]) -> int:
+    """Of groups of byte strings, whatever their order."""
+    found = 0
+    for group in groups:
+        found ^= crc32(b"".join(group))
+    return found
+
+
+def hash_text(form: Form, zone: tzinfo) -> Callable[[Any], bytes]:
+    """From a carrier that is not NULL to its text in hashes. What it gives raises DecodeError."""
+    if form.family in _NUMBERS:
+        return lambda value: b"%d" % value
+    if form.family in (Family.TEXT, Family.BYTES):
+        return bytes
+    if form.family is Family.FLOAT:
+        number = np.float32 if form.kind.tp is Tp.FLOAT else np.float64
+        return lambda value: np.format_float_positional(number(value), unique=True, trim="-").encode()
+    text = text_of(form, zone)
+    return lambda value: text(value).encode()
+
+
+def row_hashes(table: Table, places: Sequence[int], columns: Columns, count: int, zone: tzinfo) -> Hashes:
+    """Of `count` rows by their table and the columns at `places`. Raises DecodeError naming the column."""
+    found = np.full(count, crc32(f"{table.schema}{table.name}".encode()), np.uint32)
+    for place in places:
+        column = table.columns[place]
+        encoded = columns[place].dictionary_encode()
+        begin, text = crc32(column.name.encode()), hash_text(column.form, zone)
+        try:
+            hashes = [crc32(b"null", begin)] + [
+                crc32(b"null" if value is None else text(value), begin) for value in encoded.dictionary.to_pylist()
+            ]
+        except DecodeError as error:
+            what = f"column `{table.schema}`.`{table.name}`.`{column.name}`: {error.what}"
+            raise DecodeError(what, offset=error.offset, detail=error.detail) from None
+        number = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False) + 1
+        found ^= np.array(hashes, np.uint32)[number]
+    return found

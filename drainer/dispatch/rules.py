@@ -1,0 +1,170 @@
+"""Dispatch rules: which topic a table's events go to, and what chooses the partition of each.
+
+The first rule with a matching pattern counts for both; a table without one goes to the default topic, by table.
+
+    table, default   a table is in one partition
+    index-value      by the handle key, or by the unique index that the rule names
+    columns          by the columns that the rule names
+    ts               by commit_ts
+    conflict         by rows that no other unique value ties together (drainer/dispatch/conflict.py); ours, after the
+                     design that TiCDC began with
+    rowid            old name of index-value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch.table_pattern import TablePatterns
+from drainer.dispatch.topic import TopicExpression, check_topic
+from drainer.protocol.table import Table
+
+
+class Method(Enum):
+    """What chooses a partition."""
+
+    TABLE = "table"
+    INDEX_VALUE = "index-value"
+    COLUMNS = "columns"
+    TS = "ts"
+    CONFLICT = "conflict"
+
+
+_METHODS: Final[Mapping[str, Method]] = {
+    "": Method.TABLE,
+    "default": Method.TABLE,
+    "table": Method.TABLE,
+    "index-value": Method.INDEX_VALUE,
+    "rowid": Method.INDEX_VALUE,
+    "columns": Method.COLUMNS,
+    "ts": Method.TS,
+    "conflict": Method.CONFLICT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRule:
+    """As it is configured, under TiCDC's names. `matcher`: patterns of tables (table_pattern.py); `partition`: how a
+    partition is chosen; `dispatcher`: its older name; `topic`: an expression (topic.py), "" for the default topic;
+    `index`: of `index-value`, which unique index, "" for the handle key; `columns`: of `columns`."""
+
+    matcher: tuple[str, ...]
+    partition: str = ""
+    dispatcher: str = ""
+    topic: str = ""
+    index: str = ""
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One that was read."""
+
+    patterns: TablePatterns | None
+    method: Method
+    topic: TopicExpression
+    index: str = ""
+    columns: tuple[str, ...] = ()
+
+    def match(self, schema: str, table: str) -> bool:
+        return self.patterns is None or self.patterns.match(schema, table)
+
+    def places(self, table: Table) -> tuple[int, ...]:
+        """Of the columns whose values choose the partition, in `table.columns`. Raises DispatchError."""
+        if self.method is Method.COLUMNS:
+            return _column_places(table, self.columns)
+        if self.method is Method.INDEX_VALUE and self.index:
+            return _index_places(table, self.index)
+        return table.handle if self.method in (Method.INDEX_VALUE, Method.CONFLICT) else ()
+
+
+class Router:
+    """Finds a table's rule. Keeps what it has found; not for several threads."""
+
+    def __init__(
+        self,
+        rules: Iterable[DispatchRule],
+        default_topic: str,
+        *,
+        protocol: str = "",
+        ignores_case: bool = True,
+    ) -> None:
+        """Raises DispatchConfigError. `warnings`: what a user should be told of the rules."""
+        self.default_topic = check_topic(default_topic)
+        self.warnings: list[str] = []
+        self._protocol = protocol
+        self._ignores_case = ignores_case
+        default = TopicExpression(default_topic)
+        self.rules = (*(self._read(rule) for rule in rules), Rule(None, Method.TABLE, default))
+        self._found: dict[tuple[str, str], Rule] = {}
+
+    def _read(self, rule: DispatchRule) -> Rule:
+        patterns = TablePatterns.parse(rule.matcher, ignores_case=self._ignores_case)
+        where = f"dispatch rule for {', '.join(rule.matcher)}"
+        if rule.partition and rule.dispatcher:
+            raise DispatchConfigError(f"{where}: partition and dispatcher are one setting; give only partition")
+        name = (rule.partition or rule.dispatcher).lower()
+        method = _METHODS.get(name, Method.TABLE)
+        if name not in _METHODS:
+            self.warnings.append(f"{where}: partition {name!r} is not known, and its tables go by table")
+        if name == "rowid":
+            self.warnings.append(f"{where}: partition 'rowid' is an old name, and its tables go by index-value")
+        if rule.columns and method is not Method.COLUMNS:
+            raise DispatchConfigError(f"{where}: columns are given, and partition is {name or 'default'!r}")
+        if rule.index and method is not Method.INDEX_VALUE:
+            raise DispatchConfigError(f"{where}: an index is given, and partition is {name or 'default'!r}")
+        if method is Method.COLUMNS and not rule.columns:
+            raise DispatchConfigError(f"{where}: partition is 'columns', and none are given")
+        topic = TopicExpression.parse(rule.topic or self.default_topic, self._protocol)
+        return Rule(patterns, method, topic, rule.index, rule.columns)
+
+    def rule(self, schema: str, table: str) -> Rule:
+        found = self._found.get((schema, table))
+        if found is None:
+            found = next(rule for rule in self.rules if rule.match(schema, table))
+            self._found[schema, table] = found
+        return found
+
+    def topic(self, schema: str, table: str) -> str:
+        """Of a table's events. `table` "": of what concerns a database, which is the default topic."""
+        return self.rule(schema, table).topic.topic(schema, table) if table else self.default_topic
+
+    def topics(self, tables: Iterable[tuple[str, str]]) -> list[str]:
+        """Those of these tables, and the default topic, each once."""
+        return list(dict.fromkeys([*(self.topic(*name) for name in tables), self.default_topic]))
+
+    def check(self, table: Table) -> None:
+        """Raises DispatchError where a table's rule cannot be applied to it: before there are rows."""
+        self.rule(table.schema, table.name).places(table)
+
+
+def _column_places(table: Table, names: Sequence[str]) -> tuple[int, ...]:
+    places = {name.lower(): place for name, place in table.places.items()}
+    missing = [name for name in names if name.lower() not in places]
+    if missing:
+        virtual = {column.name.lower() for column in table.info.columns if column.is_virtual}
+        why = "virtual generated columns, which rows do not have" if missing[0].lower() in virtual else "not found"
+        raise DispatchError(
+            f"table `{table.schema}`.`{table.name}`: columns {why}: {', '.join(missing)}; its dispatch rule names them"
+        )
+    return tuple(places[name.lower()] for name in names)
+
+
+def _index_places(table: Table, name: str) -> tuple[int, ...]:
+    where = f"table `{table.schema}`.`{table.name}`: its dispatch rule names the index {name}"
+    info = table.info
+    if name.lower() == "primary" and info.handle_column is not None:
+        return table.handle
+    found = next((index for index in info.indexes if index.is_public and index.name.lower() == name.lower()), None)
+    if found is None:
+        raise DispatchError(f"{where}, which is not found")
+    if not (found.unique or found.primary):
+        raise DispatchError(f"{where}, which is not unique")
+    columns = info.index_columns(found)
+    if any(column.name not in table.places for column in columns):
+        raise DispatchError(f"{where}, which has virtual generated columns, and rows do not have those")
+    return tuple(table.places[column.name] for column in columns)

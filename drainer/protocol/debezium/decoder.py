@@ -1,0 +1,178 @@
+"""Debezium JSON to events.
+
+What a value is stands in the message's schema. Without it values stay as JSON has them: a date is a number of days, a
+binary string is base64. With TiDB's types in it (enable-tidb-extension) binary strings become bytes again, and unsigned
+BIGINTs above 2^63-1 what they were.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import isfinite
+from typing import Final
+
+from binlog.errors import DecodeError
+from binlog.tidb.time import duration_text
+
+from drainer.protocol.compression import decompress
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, Event, Image, ResolvedEvent, RowEvent, Value
+from drainer.protocol.json_read import Reader, parse
+from drainer.protocol.options import ProtocolOptions
+
+_CHANGES: Final = {"c": Change.INSERT, "u": Change.UPDATE, "d": Change.DELETE, "r": Change.INSERT}
+_WATERMARK: Final = "m"
+_EPOCH: Final = datetime(1970, 1, 1)
+_UNSIGNED_BIGINT: Final = "bigint unsigned"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column's schema. `tidb` is "" without the extension."""
+
+    type: str
+    semantic: str
+    tidb: str
+
+
+@dataclass(frozen=True, slots=True)
+class DebeziumDecoder:
+    """Keeps nothing between messages."""
+
+    options: ProtocolOptions
+
+    def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
+        message = self._parse(value, "Debezium value")
+        payload = message.needed("payload")
+        source = payload.needed("source")
+        commit_ts = source.integer("commit_ts", 0)
+        if "op" not in payload.document:
+            return [_ddl(payload, source, commit_ts)]
+        operation = payload.text("op")
+        if operation == _WATERMARK:
+            return [ResolvedEvent(source.integer("commit_ts"))]
+        if operation not in _CHANGES:
+            raise MessageError(f"{payload.where}: op {operation!r} is none of {', '.join(_CHANGES)}, {_WATERMARK}")
+        return [self._row(key, message, payload, _CHANGES[operation])]
+
+    def _parse(self, data: bytes | None, what: str) -> Reader:
+        if data is not None:
+            data = decompress(data, self.options.large_message_handle_compression)
+        return parse(data, what)
+
+    def _row(self, key: bytes | None, message: Reader, payload: Reader, change: Change) -> RowEvent:
+        fields = _image_fields(message)
+        before, after = payload.child("before"), payload.child("after")
+        if change is not Change.DELETE and after is None:
+            payload.wrong("after", "the new row")
+        if change is Change.DELETE and before is None:
+            payload.wrong("before", "the old row")
+        source = payload.needed("source")
+        return RowEvent(
+            change,
+            source.integer("commit_ts", 0),
+            source.text("db"),
+            source.text("table"),
+            old=None if before is None else _image(before, fields),
+            new=None if after is None else _image(after, fields),
+            key=self._key(key),
+        )
+
+    def _key(self, key: bytes | None) -> Image | None:
+        if key is None:
+            return None
+        message = self._parse(key, "Debezium key")
+        schema = message.child("schema")
+        return _image(message.needed("payload"), {} if schema is None else _fields(schema))
+
+
+def make_decoder(options: ProtocolOptions) -> DebeziumDecoder:
+    return DebeziumDecoder(options)
+
+
+def _ddl(payload: Reader, source: Reader, commit_ts: int) -> DdlEvent:
+    changes = [dict(change.document) for change in payload.objects("tableChanges")]
+    return DdlEvent(
+        commit_ts, source.text("db"), source.text("table", ""), payload.text("ddl"), extra={"tableChanges": changes}
+    )
+
+
+def _image_fields(message: Reader) -> Mapping[str, Field]:
+    """Of the row's columns: the same for both images. Empty where the message has no schema."""
+    schema = message.child("schema")
+    if schema is None:
+        return {}
+    for part in schema.objects("fields"):
+        if part.text("field", "") == "after":
+            return _fields(part)
+    raise MessageError(f"{schema.where}: fields has none for 'after'")
+
+
+def _fields(schema: Reader) -> Mapping[str, Field]:
+    return {
+        part.text("field"): Field(part.text("type"), part.text("name", ""), part.text("tidb_type", ""))
+        for part in schema.objects("fields")
+    }
+
+
+def _image(row: Reader, fields: Mapping[str, Field]) -> Image:
+    found = {}
+    for name in row.document:
+        field = fields.get(name)
+        if fields and field is None:
+            raise MessageError(f"{row.where}: {name} is not in the schema")
+        type_name = "" if field is None else field.tidb or field.semantic or field.type
+        found[name] = ColumnValue(_value(row, name, field), type_name=type_name)
+    return found
+
+
+def _value(row: Reader, name: str, field: Field | None) -> Value:
+    found = row.document[name]
+    if found is None:
+        return None
+    if isinstance(found, bool):
+        return int(found)
+    if not isinstance(found, int | str) and not (isinstance(found, float) and isfinite(found)):
+        row.wrong(name, "a number, a string or a boolean")
+    if field is None or isinstance(found, float):
+        return found
+    try:
+        return _whole(found, field) if isinstance(found, int) else _text(found, field)
+    except (ValueError, OverflowError, DecodeError):
+        row.wrong(name, f"a value of type {field.semantic or field.type}")
+
+
+def _whole(value: int, field: Field) -> Value:
+    if field.type in ("string", "bytes", "boolean"):
+        raise ValueError(value)
+    if field.type in ("float", "double"):
+        return float(value)
+    match field.semantic:
+        case "io.debezium.time.Date":
+            return (_EPOCH + timedelta(days=value)).date().isoformat()
+        case "io.debezium.time.Timestamp":
+            return _moment(value * 1000)
+        case "io.debezium.time.MicroTimestamp":
+            return _moment(value)
+        case "io.debezium.time.MicroTime":
+            return duration_text(value * 1000, 6).removesuffix(".000000")
+        case _:
+            return value + (1 << 64) if value < 0 and field.tidb == _UNSIGNED_BIGINT else value
+
+
+def _moment(micros: int) -> str:
+    """The fraction is there where it is not zero, in six digits: the schema does not say how many the column has."""
+    return (_EPOCH + timedelta(microseconds=micros)).isoformat(" ")
+
+
+def _text(value: str, field: Field) -> Value:
+    if field.semantic == "io.debezium.data.Bits":
+        return int.from_bytes(base64.b64decode(value, validate=True), "little")
+    if "blob" in field.tidb or "binary" in field.tidb:
+        return base64.b64decode(value, validate=True)
+    if field.type not in ("string", "bytes"):
+        raise ValueError(value)
+    return value

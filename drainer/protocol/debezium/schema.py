@@ -1,0 +1,184 @@
+"""Kafka Connect schemas of Debezium's messages, as documents."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.protocol.debezium.defaults import NO_DEFAULT, default_of
+from drainer.protocol.table import Column, Table
+from drainer.row.family import Family
+
+Document = dict[str, object]
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
+_NOT_IN_TOPICS: Final = re.compile(r"[^A-Za-z0-9_.]")
+_INTEGERS: Final = {Tp.TINY: "int16", Tp.SHORT: "int16", Tp.INT24: "int32", Tp.LONG: "int32", Tp.LONGLONG: "int64"}
+_LARGER: Final = {Tp.SHORT: "int32", Tp.LONG: "int64"}
+# TypeToStr says no more of these in tidb_type.
+_NEVER_UNSIGNED: Final = frozenset({Tp.YEAR, Tp.BIT, Tp.VARCHAR, Tp.STRING, Tp.NEWDECIMAL})
+
+
+def schema_name(namespace: str, schema: str, table: str) -> str:
+    """`<cluster>.<database>.<table>` with the characters that such names may have."""
+    return f"{safe_name(namespace)}.{safe_name(schema)}.{_NOT_IN_TOPICS.sub('_', table)}"
+
+
+def safe_name(name: str) -> str:
+    """Every other character becomes `_`; a digit in front stays behind one."""
+    first = f"_{name[0]}" if name[:1].isascii() and name[:1].isdigit() else _NOT_IN_NAMES.sub("_", name[:1])
+    return first + _NOT_IN_NAMES.sub("_", name[1:])
+
+
+def key_schema(namespace: str, table: Table, *, extended: bool) -> Document:
+    return {
+        "type": "struct",
+        "name": f"{schema_name(namespace, table.schema, table.name)}.Key",
+        "optional": False,
+        "fields": [field_schema(table.columns[place], extended=extended) for place in table.handle],
+    }
+
+
+def envelope_schema(namespace: str, table: Table, *, extended: bool) -> Document:
+    name = schema_name(namespace, table.schema, table.name)
+    fields = [field_schema(column, extended=extended) for column in table.columns]
+    images: list[Document] = [
+        {"type": "struct", "optional": True, "name": f"{name}.Value", "field": which, "fields": fields}
+        for which in ("before", "after")
+    ]
+    return _envelope(name, images)
+
+
+def watermark_schemas(namespace: str) -> tuple[Document, Document]:
+    """Of key and value."""
+    name = f"{safe_name(namespace)}.watermark"
+    return {"type": "struct", "name": f"{name}.Key", "optional": False, "fields": []}, _envelope(name, [])
+
+
+def _envelope(name: str, images: list[Document]) -> Document:
+    transaction = [_field("id", "string"), _field("total_order", "int64"), _field("data_collection_order", "int64")]
+    return {
+        "type": "struct",
+        "optional": False,
+        "name": f"{name}.Envelope",
+        "version": 1,
+        "fields": [
+            *images,
+            source_schema(),
+            _field("op", "string"),
+            _field("ts_ms", "int64", optional=True),
+            {
+                "type": "struct",
+                "fields": transaction,
+                "optional": True,
+                "name": "event.block",
+                "version": 1,
+                "field": "transaction",
+            },
+        ],
+    }
+
+
+def _field(name: str, kind: str, *, optional: bool = False) -> Document:
+    return {"type": kind, "optional": optional, "field": name}
+
+
+def source_schema() -> Document:
+    snapshot: Document = {
+        "type": "string",
+        "optional": True,
+        "name": "io.debezium.data.Enum",
+        "version": 1,
+        "parameters": {"allowed": "true,last,false,incremental"},
+        "default": "false",
+        "field": "snapshot",
+    }
+    fields = [
+        _field("version", "string"),
+        _field("connector", "string"),
+        _field("name", "string"),
+        _field("ts_ms", "int64"),
+        snapshot,
+        _field("db", "string"),
+        _field("sequence", "string", optional=True),
+        _field("table", "string", optional=True),
+        _field("server_id", "int64"),
+        _field("gtid", "string", optional=True),
+        _field("file", "string"),
+        _field("pos", "int64"),
+        _field("row", "int32"),
+        _field("thread", "int64", optional=True),
+        _field("query", "string", optional=True),
+    ]
+    return {
+        "type": "struct",
+        "fields": fields,
+        "optional": False,
+        "name": "io.debezium.connector.mysql.Source",
+        "field": "source",
+    }
+
+
+def field_schema(column: Column, *, extended: bool) -> Document:
+    """`extended`: with TiDB's type, by which a reader tells what Connect's types do not say (binary, unsigned)."""
+    kind = column.form.kind
+    found: Document = {"tidb_type": tidb_type(kind)} if extended else {}
+    type_, semantic = _types(column)
+    found |= {"type": type_, "optional": not kind.is_not_null}
+    if semantic:
+        found |= {"name": semantic, "version": 1}
+    parameters = _parameters(kind)
+    if parameters:
+        found["parameters"] = parameters
+    found["field"] = column.name
+    default = default_of(column)
+    if default is not NO_DEFAULT:
+        found["default"] = default
+    return found
+
+
+def tidb_type(kind: FieldType) -> str:
+    unsigned = kind.is_unsigned and kind.tp not in _NEVER_UNSIGNED
+    return kind.mysql_name + (" unsigned" if unsigned else "")
+
+
+def _types(column: Column) -> tuple[str, str]:
+    """Connect's type and the semantic one, "" where there is none."""
+    kind = column.form.kind
+    match column.form.family:
+        case Family.INT if kind.tp is Tp.YEAR:
+            return "int32", "io.debezium.time.Year"
+        case Family.INT:
+            return (_LARGER if kind.is_unsigned and kind.tp in _LARGER else _INTEGERS)[kind.tp], ""
+        case Family.FLOAT if kind.tp is Tp.FLOAT and kind.decimal < 0:
+            return "float", ""
+        case Family.FLOAT | Family.DECIMAL:
+            return "double", ""
+        case Family.BIT:
+            return ("boolean", "") if kind.flen <= 1 else ("bytes", "io.debezium.data.Bits")
+        case Family.ENUM:
+            return "string", "io.debezium.data.Enum"
+        case Family.SET:
+            return "string", "io.debezium.data.EnumSet"
+        case Family.DATE:
+            return "int32", "io.debezium.time.Date"
+        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return "string", "io.debezium.time.ZonedTimestamp"
+        case Family.DATETIME:
+            return "int64", f"io.debezium.time.{'MicroTimestamp' if kind.decimal > 3 else 'Timestamp'}"
+        case Family.TIME:
+            return "int64", "io.debezium.time.MicroTime"
+        case Family.JSON:
+            return "string", "io.debezium.data.Json"
+        case _:
+            return "string", ""
+
+
+def _parameters(kind: FieldType) -> dict[str, str]:
+    if kind.tp is Tp.ENUM:
+        return {"allowed": ",".join(name.replace(",", "\\,") for name in kind.elems)}
+    if kind.tp is Tp.SET:
+        return {"allowed": ",".join(kind.elems)}
+    return {"length": str(kind.flen)} if kind.tp is Tp.BIT and kind.flen > 1 else {}

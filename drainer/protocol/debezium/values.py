@@ -1,0 +1,144 @@
+"""Values of Debezium's payload, by the types that its MySQL connector gives them."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.tidb.time import unpack
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.changes.texts import text_of as column_text
+from drainer.changes.vector import Ints, Mask, Words
+from drainer.protocol.column_text import text_of
+from drainer.protocol.json_fragments import Fragment, base64, distinct, each, short_double, text, utf8_text
+from drainer.protocol.json_text import json_string
+from drainer.row.family import Family
+from drainer.row.form import Form
+from drainer.row.scalar import bit_number
+
+EPOCH: Final = b"1970-01-01T00:00:00Z"
+_DAY_US: Final = 86_400_000_000
+_MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`quoted`: a JSON string."""
+
+    fragment: Fragment
+    quoted: bool
+
+
+def value_of(form: Form) -> Value:
+    kind = form.kind
+    match form.family:
+        case Family.INT:
+            return Value(_whole, quoted=False)
+        case Family.DECIMAL:
+            double = short_double(Form(FieldType(Tp.DOUBLE), Family.FLOAT))
+            return Value(lambda array: double(array.cast(pa.float64())), quoted=False)
+        case Family.FLOAT:
+            return Value(short_double(form), quoted=False)
+        case Family.TEXT:
+            return Value(utf8_text, quoted=True)
+        case Family.BYTES:
+            return Value(base64, quoted=True)
+        case Family.ENUM | Family.SET:
+            names = text_of(form, UTC)
+            return Value(distinct(lambda value: json_string(names(value))[1:-1].encode()), quoted=True)
+        case Family.BIT:
+            return _bit(kind)
+        case Family.DATE:
+            return Value(lambda array: _numbers(array, _micros(array) // _DAY_US, kind), quoted=False)
+        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return Value(lambda array: _zoned(form, array), quoted=True)
+        case Family.DATETIME:
+            step = 1 if kind.decimal > 3 else 1000
+            return Value(lambda array: _numbers(array, _micros(array) // step, kind), quoted=False)
+        case Family.TIME:
+            return Value(lambda array: _text(pc.divide(array, pa.scalar(1000, pa.int64()))), quoted=False)
+        case _:
+            return Value(text(form, UTC), quoted=True)
+
+
+def _text(array: Any) -> Any:
+    return array.cast(pa.string()).cast(pa.binary())
+
+
+def _whole(array: Any) -> Any:
+    """An unsigned BIGINT above 2^63-1 becomes negative: Connect's int64 has no other place for it."""
+    return _text(array.view(pa.int64()) if array.type == pa.uint64() else array)
+
+
+def _bit(kind: FieldType) -> Value:
+    """BIT(1) is a boolean, a longer one the bytes of its number, the lowest first."""
+    width = max(kind.flen, 1)
+    if width == 1:
+        return Value(each(lambda value: b"true" if bit_number(value, 1) else b"false"), quoted=False)
+    size = (width + 7) // 8
+    return Value(
+        distinct(lambda value: b2a_base64(bit_number(value, width).to_bytes(size, "little"), newline=False)),
+        quoted=True,
+    )
+
+
+def _zoned(form: Form, array: Any) -> Any:
+    """UTC, as the carrier is; the zero timestamp is shown as the epoch."""
+    shown = pc.binary_replace_slice(column_text(form, array), 10, 11, b"T")
+    shown = pc.binary_join_element_wise(shown, b"Z", b"")
+    return pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), EPOCH, shown)
+
+
+def _micros(array: Any) -> Ints:
+    """Since 1970 without a zone; of what is no day (a zero month, February 30th) anything. DecodeError for what no
+    column holds."""
+    packed: Words = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    year, month, day, time = _civil(packed)
+    return _days(year, month, day) * _DAY_US + time
+
+
+def _civil(packed: Words) -> tuple[Ints, Ints, Ints, Ints]:
+    """Years below 100 are taken for 1970 to 2069, as Debezium takes them."""
+    bits = (packed >> np.uint64(24)).astype(np.int64)
+    ymd, hour, minute, second = bits >> 17, bits >> 12 & 31, bits >> 6 & 63, bits & 63
+    micros = (packed & np.uint64(0xFFFFFF)).astype(np.int64)
+    wrong = (ymd >= 4_160_000) | (hour > 23) | (minute > 59) | (second > 59) | (micros > 999_999)
+    for bad in packed[wrong][:1].tolist():
+        unpack(bad)
+    year, month = np.divmod(ymd >> 5, 13)
+    year = np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
+    return year, month, ymd & 31, ((hour * 60 + minute) * 60 + second) * 1_000_000 + micros
+
+
+def _days(year: Ints, month: Ints, day: Ints) -> Ints:
+    """Since 1970 in the Gregorian calendar."""
+    shifted = year - (month <= 2)
+    era, of_era = np.divmod(shifted, 400)
+    of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    found: Ints = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    return found
+
+
+def _numbers(array: Any, found: npt.NDArray[np.int64], kind: FieldType) -> Any:
+    """Of what is no day: null, and 0 in a column that has no NULL."""
+    shown = _text(pa.array(found))
+    absent = np.asarray(array.is_null()) | ~_is_day(array)
+    if absent.any():
+        other = pc.if_else(array.is_null(), None, b"0") if kind.is_not_null else pa.scalar(None, pa.binary())
+        return pc.if_else(pa.array(absent), other, shown)
+    return shown
+
+
+def _is_day(array: Any) -> Mask:
+    packed: Words = pc.fill_null(array, 0).to_numpy(zero_copy_only=False)
+    year, month, day, _ = _civil(packed)
+    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0)) & (month == 2)
+    found: Mask = (month > 0) & (day > 0) & (day <= _MONTH_DAYS[month] + leap)
+    return found

@@ -1,0 +1,174 @@
+"""Rows whose messages are above what a topic takes: their handle keys alone, a claim check, or an error that names the
+row. Nothing is ever left out.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from drainer.changes.vector import Ints
+from drainer.protocol.claim_store import ClaimStore
+from drainer.protocol.encoder import RECORD_OVERHEAD, Decoder, EncodedRow, Encoder, Message, TableEncoder
+from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge
+from drainer.protocol.event import RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+
+# What TiCDC leaves for Kafka's own headers of a batch, below the topic's max.message.bytes.
+TOPIC_RESERVE: Final = 128
+# More than any protocol's framing adds to one row; what comes nearer to the limit is framed to be measured.
+_FRAME_MAX: Final = 64
+
+
+class Limits(NamedTuple):
+    """In bytes, as Message.length counts. `batch`: what messages of several rows stay below, to be set as the encoder's
+    max_message_bytes; `message`: what a message of one row may have."""
+
+    batch: int
+    message: int
+
+
+def limits_of(options: ProtocolOptions, topic_bytes_max: int | None) -> Limits:
+    """`topic_bytes_max`: the topic's max.message.bytes, None where it is not known; max-message-bytes is both then."""
+    if topic_bytes_max is None:
+        return Limits(options.max_message_bytes, options.max_message_bytes)
+    message = topic_bytes_max - TOPIC_RESERVE
+    return Limits(min(options.max_message_bytes, message), message)
+
+
+@dataclass(frozen=True, slots=True)
+class LargeMessages:
+    """`message_bytes_max`: Limits.message of the topic; `changefeed`: in the names of claims, which are the same when
+    the same row is sent again; `store`: for claim checks."""
+
+    encoder: Encoder
+    options: ProtocolOptions
+    message_bytes_max: int
+    changefeed: str
+    store: ClaimStore | None = None
+
+    def fitted(self, table: TableEncoder, changes: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
+        """`rows`: what `table` made of `changes`. The same with the large ones replaced; claims are stored when this
+        returns. Raises MessageTooLarge for a row that does not fit in the way that is chosen, EncodeError where its
+        table has no handle key, ClaimStoreError."""
+        bound = self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
+        near = [at for at, (key, value, _) in enumerate(rows) if len(key or b"") + len(value or b"") > bound]
+        wholes = {at: _single(self.encoder, rows[at]) for at in near}
+        large = [at for at, whole in wholes.items() if whole.length > self.message_bytes_max]
+        if not large:
+            return rows
+        option = self.options.large_message_handle_option
+        if option == "none":
+            raise self._too_large(changes, large[0], wholes[large[0]].length)
+        some = changes.take(_places(large))
+        if option == "handle-key-only":
+            smaller = self._checked(some, table.encode_handle_only(some))
+        else:
+            smaller = self._claimed(table, some, [wholes[at] for at in large])
+        found = list(rows)
+        for at, row in zip(large, smaller, strict=True):
+            found[at] = row
+        return found
+
+    def _claimed(self, table: TableEncoder, some: RowChanges, wholes: Sequence[Message]) -> list[EncodedRow]:
+        if self.store is None:
+            raise EncodeError('large-message-handle-option is "claim-check", and there is no store for claims')
+        names = [claim_name(self.changefeed, some, at) for at in range(len(some))]
+        rows = self._checked(some, table.encode_handle_only(some, [self.store.location(name) for name in names]))
+        for name, whole in zip(names, wholes, strict=True):
+            raw = self.options.claim_check_raw_value
+            self.store.put(name, (whole.value or b"") if raw else _content(whole))
+        return rows
+
+    def _checked(self, some: RowChanges, rows: list[EncodedRow]) -> list[EncodedRow]:
+        for at, row in enumerate(rows):
+            length = _single(self.encoder, row).length
+            if length > self.message_bytes_max:
+                raise self._too_large(some, at, length)
+        return rows
+
+    def _too_large(self, changes: RowChanges, at: int, length: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            schema=changes.table.schema,
+            table=changes.table.name,
+            key=key_text(changes, at),
+            commit_ts=int(changes.commit_ts[at]),
+            length=length,
+            limit=self.message_bytes_max,
+        )
+
+
+def _places(large: Sequence[int]) -> Ints:
+    return np.array(large, np.int64)
+
+
+def _single(encoder: Encoder, row: EncodedRow) -> Message:
+    (message,) = encoder.frame([row])
+    return message
+
+
+def _content(whole: Message) -> bytes:
+    """As TiCDC stores it."""
+    parts = {"key": b64encode(whole.key or b"").decode(), "value": b64encode(whole.value or b"").decode()}
+    return json.dumps(parts, separators=(",", ":")).encode()
+
+
+def key_text(changes: RowChanges, at: int) -> str:
+    """A row's handle key for people: `id = 5`."""
+    table = changes.table
+    found = [f"{table.columns[place].name} = {_shown(changes.image[place][at].as_py())}" for place in table.handle]
+    text = ", ".join(found) or "without a key"
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _shown(value: object) -> str:
+    return repr(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)
+
+
+def claim_name(changefeed: str, changes: RowChanges, at: int) -> str:
+    """The same for the same change of the same row, however often it is sent, so that no attempt leaves a file behind
+    that no message names. It looks like TiCDC's names, which are random: a UUID and `.json`."""
+    table = changes.table
+    keys = [
+        [image[place][at].as_py() for place in table.handle]
+        for image in (changes.old, changes.new)
+        if image is not None
+    ]
+    what = (changefeed, table.schema, table.name, table.id, changes.kind.name, int(changes.commit_ts[at]), keys)
+    return f"{UUID(bytes=sha256(repr(what).encode('utf-8', 'surrogatepass')).digest()[:16])}.json"
+
+
+def claimed_row(event: RowEvent, decoder: Decoder, store: ClaimStore, *, raw_value: bool = False) -> RowEvent:
+    """The whole row of an event with a claim. Of its location the last part counts: the store is the reader's own.
+    `raw_value`: as claim-check-raw-value of the writer. Raises MessageError, ClaimStoreError."""
+    name = event.claim.rpartition("/")[2]
+    if not name.strip(".") or "\0" in name:
+        raise MessageError(f"the claim {event.claim!r} of `{event.schema}`.`{event.table}` names no object")
+    content = store.get(name)
+    key, value = (None, content) if raw_value else _parts(name, content)
+    found = decoder.decode(key, value)
+    if len(found) != 1 or not isinstance(found[0], RowEvent):
+        raise MessageError(f"the claim {name} holds {len(found)} events, not one row")
+    whole = found[0]
+    if (whole.schema, whole.table, whole.commit_ts) != (event.schema, event.table, event.commit_ts):
+        raise MessageError(
+            f"the claim {name} holds a row of `{whole.schema}`.`{whole.table}` at commit_ts {whole.commit_ts}, and the "
+            f"message that names it one of `{event.schema}`.`{event.table}` at {event.commit_ts}"
+        )
+    return replace(whole, claim=event.claim)
+
+
+def _parts(name: str, content: bytes) -> tuple[bytes, bytes]:
+    try:
+        document = json.loads(content)
+        return b64decode(document["key"], validate=True), b64decode(document["value"], validate=True)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MessageError(f"the claim {name} is no JSON object with key and value in base64: {error}") from None

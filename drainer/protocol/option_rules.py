@@ -1,0 +1,65 @@
+"""Which options of protocols are refused, in TiCDC's words where it has some. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args, get_origin, get_type_hints
+
+from drainer.protocol.errors import ProtocolConfigError
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS
+
+_AVRO: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "avro")
+_OPEN: Final = frozenset(name for name, package in PROTOCOLS.items() if package == "open")
+# Option → what it may be, in the order in which errors name it.
+_CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    name: get_args(hint) for name, hint in get_type_hints(ProtocolOptions).items() if get_origin(hint) is Literal
+} | {"avro_decimal_handling_mode": ("string", "precise")}
+
+
+def check(options: ProtocolOptions) -> None:
+    """Raises ProtocolConfigError naming option, value and what it may be."""
+    if options.protocol not in PROTOCOLS:
+        raise ProtocolConfigError(f"protocol {options.protocol!r} is not known: there are {', '.join(PROTOCOLS)}")
+    for name in ("max_message_bytes", "max_batch_size"):
+        if getattr(options, name) <= 0:
+            raise ProtocolConfigError(f"invalid {_shown(name)} {getattr(options, name)}: it must be above 0")
+    for name, choices in _CHOICES.items():
+        if getattr(options, name) not in choices:
+            allowed = " or ".join([", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'])
+            raise ProtocolConfigError(f'{_shown(name)} value could only be {allowed}, not "{getattr(options, name)}"')
+    assert options.zone
+    if options.protocol in _AVRO:
+        _check_avro(options)
+    if options.large_message_handle_option != "none":
+        _check_large(options)
+
+
+def _check_avro(options: ProtocolOptions) -> None:
+    if not options.schema_registry:
+        raise ProtocolConfigError(f'the protocol {options.protocol} requires parameter "schema-registry"')
+    if options.avro_enable_watermark and not options.enable_tidb_extension:
+        raise ProtocolConfigError('avro-enable-watermark needs "enable-tidb-extension" to be "true"')
+    modes = (options.avro_decimal_handling_mode, options.avro_bigint_unsigned_handling_mode)
+    if options.enable_row_checksum and not (options.enable_tidb_extension and modes == ("string", "string")):
+        raise ProtocolConfigError(
+            'row checksums (integrity-check-level "correctness") need "enable-tidb-extension" to be "true", and '
+            '"avro-decimal-handling-mode" and "avro-bigint-unsigned-handling-mode" to be "string"'
+        )
+
+
+def _check_large(options: ProtocolOptions) -> None:
+    what = f'large-message-handle-option is "{options.large_message_handle_option}"'
+    if options.protocol not in {*_OPEN, "simple", "canal-json"}:
+        raise ProtocolConfigError(f"{what}, but the protocol {options.protocol} has no such messages")
+    if options.protocol == "canal-json" and not options.enable_tidb_extension:
+        raise ProtocolConfigError(f'{what} and the protocol canal-json, but "enable-tidb-extension" is not "true"')
+    if options.large_message_handle_option != "claim-check":
+        return
+    if not options.claim_check_storage_uri:
+        raise ProtocolConfigError(f'{what}, which needs "claim-check-storage-uri"')
+    if options.claim_check_raw_value and options.protocol in _OPEN:
+        raise ProtocolConfigError(f"claim-check-raw-value is not supported for the protocol {options.protocol}")
+
+
+def _shown(name: str) -> str:
+    return name.replace("_", "-")

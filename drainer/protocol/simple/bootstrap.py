@@ -1,0 +1,56 @@
+"""When a table's schema is sent again for readers that begin in the middle. Pure: the time is an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.table import Table
+
+# A table without rows for this long is forgotten; its next row has its schema before it.
+IDLE_MAX_S: Final = 30 * 60.0
+
+
+@dataclass(slots=True)
+class _Sent:
+    """`rows` since `at_s`, when the schema was last sent; `seen_s`: when the last rows came."""
+
+    schema: tuple[int, int, int, str, str]
+    at_s: float
+    rows: int
+    seen_s: float
+
+
+class BootstrapSchedule:
+    """A table is due with its first rows, when it has changed since, when the interval is over, and when as many rows
+    as the count have gone out. It never is with an interval or a count of 0."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._interval_s = options.send_bootstrap_interval_s
+        self._count = options.send_bootstrap_in_msg_count
+        self._everywhere = options.send_bootstrap_to_all_partition
+        self._sent: dict[tuple[str, int], _Sent] = {}
+
+    def due(self, topic: str, table: Table, *, rows: int, partitions: int, now_s: float) -> range:
+        """The partitions of `topic` that get the table's schema before these `rows`; empty: none. `now_s`: seconds of
+        a clock that does not go back."""
+        if self._interval_s <= 0 or self._count <= 0:
+            return range(0)
+        self._forget(now_s)
+        schema = (*table.key, table.name)
+        sent = self._sent.get((topic, table.id))
+        if sent is None or sent.schema != schema or self._is_over(sent, now_s):
+            self._sent[topic, table.id] = _Sent(schema, now_s, rows, now_s)
+            return range(partitions if self._everywhere else min(partitions, 1))
+        sent.rows += rows
+        sent.seen_s = now_s
+        return range(0)
+
+    def _is_over(self, sent: _Sent, now_s: float) -> bool:
+        return sent.rows >= self._count or now_s - sent.at_s >= self._interval_s
+
+    def _forget(self, now_s: float) -> None:
+        idle = [key for key, sent in self._sent.items() if now_s - sent.seen_s > IDLE_MAX_S]
+        for key in idle:
+            del self._sent[key]

@@ -1,0 +1,158 @@
+"""Simple's JSON to events. It keeps every table schema that it has read: rows say nothing of their types."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from drainer.protocol.compression import decompress
+from drainer.protocol.errors import MessageError, ProtocolConfigError
+from drainer.protocol.event import (
+    BootstrapEvent,
+    Change,
+    ColumnValue,
+    DdlEvent,
+    Event,
+    Image,
+    ResolvedEvent,
+    RowEvent,
+    Value,
+)
+from drainer.protocol.json_read import Reader, double, parse, whole_number
+from drainer.protocol.options import ProtocolOptions
+
+VERSION: Final = 1
+# Versions of tables are kept up to this number, then the oldest goes.
+SCHEMAS_MAX: Final = 65_536
+
+_CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
+_DDLS: Final = frozenset({"CREATE", "RENAME", "CINDEX", "DINDEX", "ERASE", "TRUNCATE", "ALTER", "QUERY"})
+_INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
+
+Types = Mapping[str, str]
+
+
+class SchemaUnknown(MessageError):
+    """A row whose table's schema has not been read: what came before it in the partition is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    schema: str
+    table: str
+    version: int
+
+
+class SimpleDecoder:
+    """For one partition, from its beginning, or from a bootstrap message of every table whose rows follow."""
+
+    def __init__(self, options: ProtocolOptions) -> None:
+        self._compression = options.large_message_handle_compression
+        self._schemas: dict[_Version, Types] = {}
+
+    def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
+        """Raises SchemaUnknown, which is a MessageError, for a row whose schema has not come yet."""
+        if value is not None:
+            value = decompress(value, self._compression)
+        message = parse(value, "Simple message")
+        if message.integer("version") != VERSION:
+            message.wrong("version", str(VERSION))
+        kind = message.text("type")
+        commit_ts = message.integer("commitTs")
+        if kind == "WATERMARK":
+            return [ResolvedEvent(commit_ts)]
+        if kind == "BOOTSTRAP":
+            schema = message.needed("tableSchema")
+            self._keep([schema])
+            return [BootstrapEvent(schema.text("schema"), schema.text("table"), commit_ts, dict(message.document))]
+        if kind in _CHANGES:
+            return [self._row(message, _CHANGES[kind], commit_ts)]
+        if kind in _DDLS:
+            return [self._ddl(message, kind, commit_ts)]
+        raise MessageError(f"{message.where}: type {kind!r} is not known")
+
+    def _ddl(self, message: Reader, kind: str, commit_ts: int) -> DdlEvent:
+        after, before = message.child("tableSchema"), message.child("preTableSchema")
+        query = message.text("sql")
+        self._keep([schema for schema in (after, before) if schema is not None])
+        extra: dict[str, object] = {"type": kind}
+        for name in ("tableSchema", "preTableSchema"):
+            if message.document.get(name) is not None:
+                extra[name] = message.document[name]
+        if after is None:
+            return DdlEvent(commit_ts, message.text("database", ""), message.text("table", ""), query, extra=extra)
+        return DdlEvent(commit_ts, after.text("schema"), after.text("table"), query, extra=extra)
+
+    def _keep(self, schemas: list[Reader]) -> None:
+        read = [_schema_of(schema) for schema in schemas]
+        for version, types in read:
+            self._schemas.pop(version, None)
+            self._schemas[version] = types
+        while len(self._schemas) > SCHEMAS_MAX:
+            del self._schemas[next(iter(self._schemas))]
+
+    def _row(self, message: Reader, change: Change, commit_ts: int) -> RowEvent:
+        version = _Version(message.text("database"), message.text("table"), message.integer("schemaVersion"))
+        types = self._schemas.get(version)
+        if types is None:
+            raise SchemaUnknown(
+                f"{message.where}: the {change.value} with commit_ts {commit_ts} in "
+                f"`{version.schema}`.`{version.table}` has schema version {version.version}, which no DDL or bootstrap "
+                f"message before it in the partition has: read the partition from its beginning, or from the table's "
+                f"next bootstrap message"
+            )
+        new = message.needed("data") if change is not Change.DELETE else None
+        old = message.needed("old") if change is not Change.INSERT else None
+        return RowEvent(
+            change,
+            commit_ts,
+            version.schema,
+            version.table,
+            old=None if old is None else _image(old, types),
+            new=None if new is None else _image(new, types),
+            handle_only=message.boolean("handleKeyOnly", False),
+            claim=message.text("claimCheckLocation", ""),
+        )
+
+
+def make_decoder(options: ProtocolOptions) -> SimpleDecoder:
+    """Raises ProtocolConfigError for Avro."""
+    if options.encoding_format != "json":
+        raise ProtocolConfigError(f"encoding-format {options.encoding_format!r} of protocol simple is not supported")
+    return SimpleDecoder(options)
+
+
+def _schema_of(schema: Reader) -> tuple[_Version, Types]:
+    types = {column.text("name"): column.needed("dataType").text("mysqlType") for column in schema.objects("columns")}
+    return _Version(schema.text("schema"), schema.text("table"), schema.integer("version")), types
+
+
+def _image(row: Reader, types: Types) -> Image:
+    return {name: ColumnValue(_value(row, name, types), type_name=types[name]) for name in row.document}
+
+
+def _value(row: Reader, name: str, types: Types) -> Value:
+    mysql_type = types.get(name)
+    if mysql_type is None:
+        raise MessageError(f"{row.where}: {name} is not in the table's schema")
+    if row.document[name] is None:
+        return None
+    if mysql_type == "timestamp":
+        return row.needed(name).text("value")
+    text = row.text(name)
+    try:
+        return _read(text, mysql_type)
+    except ValueError:
+        row.wrong(name, f"a value of type {mysql_type}")
+
+
+def _read(text: str, mysql_type: str) -> Value:
+    if mysql_type in _INTEGERS:
+        return whole_number(text)
+    if mysql_type in ("float", "double"):
+        return double(text)
+    if "blob" in mysql_type or "binary" in mysql_type:
+        return base64.b64decode(text, validate=True)
+    return text

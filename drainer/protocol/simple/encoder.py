@@ -1,0 +1,91 @@
+"""Simple: watermarks, schemas, and one encoder for each table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from binlog.tidb.job import ActionType
+
+from drainer.protocol.compression import compress
+from drainer.protocol.ddl_kind import canal_kind
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.errors import ProtocolConfigError
+from drainer.protocol.json_text import json_document
+from drainer.protocol.one_row import Tables, frame_rows, physical_ms, refuse
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.simple.schema import table_schema
+from drainer.protocol.simple.table_encoder import SimpleTable
+from drainer.protocol.table import Table
+
+
+@dataclass(frozen=True)
+class SimpleEncoder:
+    """Rows are of use to readers that have their table's schema: from its DDL, or from a bootstrap message, which are
+    sent when bootstrap.BootstrapSchedule says so."""
+
+    options: ProtocolOptions
+    name: str = "simple"
+    ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
+    _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
+
+    def table(self, table: Table) -> TableEncoder:
+        return self._tables.get(table.key) or self._tables.keep(table, SimpleTable(table, self.options))
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame_rows(rows)
+
+    def ddl(self, ddl: Ddl) -> list[Message]:
+        """A table that is dropped is described as it was; a DDL of a database has its name instead."""
+        table = ddl.after
+        if table is None and ddl.type_code == ActionType.DROP_TABLE:
+            table = ddl.before
+        document: dict[str, object] = {"version": 1}
+        if table is None:
+            document |= {"database": ddl.schema} | ({"table": ddl.table} if ddl.table else {})
+        document |= {
+            "type": canal_kind(ddl.type_code),
+            "sql": ddl.query,
+            "commitTs": ddl.commit_ts,
+            "buildTs": physical_ms(ddl.commit_ts),
+        }
+        if table is not None:
+            document["tableSchema"] = table_schema(table)
+        if ddl.before is not None:
+            document["preTableSchema"] = table_schema(ddl.before)
+        return [self._message(document, ddl.commit_ts)]
+
+    def resolved(self, commit_ts: int) -> list[Message]:
+        at = physical_ms(commit_ts)
+        document = {"version": 1, "type": "WATERMARK", "commitTs": commit_ts, "buildTs": at}
+        return [self._message(document, commit_ts)]
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        """Its commitTs is 0, as TiCDC's is."""
+        document = {
+            "version": 1,
+            "type": "BOOTSTRAP",
+            "commitTs": 0,
+            "buildTs": physical_ms(commit_ts),
+            "tableSchema": table_schema(table),
+        }
+        return [self._message(document, commit_ts)]
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
+
+    def _message(self, document: dict[str, object], commit_ts: int) -> Message:
+        value = compress(json_document(document).encode(), self.options.large_message_handle_compression)
+        return Message(None, value, 0, commit_ts)
+
+
+def make_encoder(options: ProtocolOptions) -> SimpleEncoder:
+    """Raises ProtocolConfigError for options that Simple does not have here."""
+    if options.encoding_format != "json":
+        raise ProtocolConfigError(
+            f"encoding-format {options.encoding_format!r} of protocol simple is not supported: choose json"
+        )
+    refuse(options, ["enable-row-checksum"], "checksums are in Avro alone")
+    refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
+    assert options.zone
+    return SimpleEncoder(options)

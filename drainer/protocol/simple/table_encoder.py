@@ -1,0 +1,129 @@
+"""Rows of one version of a table as Simple's JSON. Columns stand in the order of their names, as Go writes maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from binlog.tidb.types import Tp
+
+from drainer.batch.work import Kind
+from drainer.protocol.compression import compress
+from drainer.protocol.encoder import EncodedRow
+from drainer.protocol.errors import EncodeError
+from drainer.protocol.json_fragments import Fragment, base64, plain_double, text, utf8_text
+from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers
+from drainer.protocol.json_text import json_string
+from drainer.protocol.one_row import encoded_rows
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.simple.schema import schema_version
+from drainer.protocol.table import Table
+from drainer.row.family import Family
+from drainer.row.form import Form
+
+Parts = list[str | Slot]
+
+# What comes before the values in `Rows.build`.
+_TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
+_FIRST_VALUE: Final = 3
+
+
+class SimpleTable:
+    """Documents are compiled once for each kind of change, with all columns or with the handle key's alone."""
+
+    def __init__(self, table: Table, options: ProtocolOptions) -> None:
+        self._table = table
+        self._compression = options.large_message_handle_compression
+        self._values = [_value_of(column.form, options) for column in table.columns]
+        self._names = [json_string(column.name) for column in table.columns]
+        self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
+        self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
+
+    def encode(self, changes: RowChanges) -> list[EncodedRow]:
+        return self._encode(changes, self._all, "", None)
+
+    def encode_handle_only(self, changes: RowChanges, claims: Sequence[str] | None = None) -> list[EncodedRow]:
+        if not self._table.handle:
+            commit = int(changes.commit_ts[0]) if len(changes) else 0
+            raise EncodeError(
+                f"`{self._table.schema}`.`{self._table.name}` has no handle key, so the {changes.kind.name.lower()} at "
+                f"commit_ts {commit} cannot be sent with handle key columns alone"
+            )
+        places = tuple(place for place in self._all if place in self._table.handle)
+        return self._encode(changes, places, "handle" if claims is None else "claim", claims)
+
+    def _encode(
+        self, changes: RowChanges, places: tuple[int, ...], mark: str, claims: Sequence[str] | None
+    ) -> list[EncodedRow]:
+        if not len(changes):
+            return []
+        columns = [
+            numbers(changes.commit_ts >> np.uint64(18)),
+            numbers(changes.commit_ts),
+            pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
+        ]
+        for image in (changes.new, changes.old):
+            if image is not None:
+                columns += fragments_of(changes, image, self._values, places)
+        document = self._documents.get((changes.kind, places, mark))
+        if document is None:
+            document = self._documents[changes.kind, places, mark] = Rows(self._parts(changes.kind, places, mark))
+        messages = document.build(columns)
+        if self._compression != "none":
+            messages = [compress(message, self._compression) for message in messages]
+        return encoded_rows(None, messages, changes.commit_ts)
+
+    def _parts(self, kind: Kind, places: tuple[int, ...], mark: str) -> Parts:
+        table = self._table
+        claim: Parts = [',"claimCheckLocation":', _CLAIM] if mark == "claim" else []
+        new = self._image("data", places, _FIRST_VALUE) if kind is not Kind.DELETE else []
+        behind_new = _FIRST_VALUE + (len(places) if new else 0)
+        old = self._image("old", places, behind_new) if kind is not Kind.INSERT else []
+        return [
+            f'{{"version":1,"database":{json_string(table.schema)},"table":{json_string(table.name)},'
+            f'"tableID":{table.id},"type":"{kind.name}","commitTs":',
+            _COMMIT,
+            ',"buildTs":',
+            _TIME,
+            f',"schemaVersion":{schema_version(table)}',
+            *claim,
+            ',"handleKeyOnly":true' if mark else "",
+            *new,
+            *old,
+            "}",
+        ]
+
+    def _image(self, name: str, places: tuple[int, ...], first: int) -> Parts:
+        members: list[Parts] = [
+            [f"{self._names[place]}:", Slot(first + n, quoted=not _is_object(self._table.columns[place].form))]
+            for n, place in enumerate(places)
+        ]
+        return [f',"{name}":{{', *joined(members), "}"]
+
+
+def _is_object(form: Form) -> bool:
+    """A TIMESTAMP says its zone beside it."""
+    return form.kind.tp is Tp.TIMESTAMP
+
+
+def _value_of(form: Form, options: ProtocolOptions) -> Fragment:
+    if _is_object(form):
+        return _located(text(form, options.zone), options.time_zone)
+    if form.family is Family.FLOAT:
+        return plain_double(form)
+    if form.family is Family.TEXT:
+        return utf8_text
+    return base64 if form.family is Family.BYTES else text(form, options.zone)
+
+
+def _located(shown: Fragment, zone: str) -> Fragment:
+    head = f'{{"location":{json_string(zone)},"value":"'.encode()
+
+    def run(array: Any) -> Any:
+        return pc.binary_join_element_wise(head, shown(array), b'"}', b"")
+
+    return run

@@ -1,0 +1,97 @@
+"""`reparo -data-dir …`: exit code 0, 1 for bad settings, 2 for a failure or a bad command line (K-03)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from binlog.errors import BinlogError
+from binlog.runtime import log
+from binlog.runtime.config import ConfigError, load_or_exit
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from drainer.reparo.config import FLAGS, PRINT, PROGRAM, ReparoConfig
+from drainer.reparo.replaying import Counts, print_all, replay
+from drainer.reparo.stream import Advanced, Range, Stream
+from drainer.sink.registry import replayer
+from drainer.sink.replay import ReplayPosition
+
+_log = log.get_logger("reparo")
+
+
+def main(argv: list[str] | None = None) -> int:
+    config = load_or_exit(
+        ReparoConfig,
+        component="reparo",
+        argv=sys.argv[1:] if argv is None else argv,
+        env_prefix="REPARO",
+        flags=FLAGS,
+        program=PROGRAM,
+    )
+    try:
+        log.setup(config.log_level, config.log_file)
+        config.check()
+        counts = run(config)
+    except (ConfigError, ValueError) as error:
+        sys.stderr.write(f"reparo: {error}\n")
+        return 1
+    except BinlogError as error:
+        _log.error("reparo failed", kind=type(error).__name__, error=str(error))
+        sys.stderr.write(f"reparo: {error}\n")
+        return 2
+    except BrokenPipeError:  # what it prints into was closed, as `head` does
+        sys.stderr.close()
+        return 0
+    _log.info("done", transactions=counts.transactions, rows=counts.rows, ddls=counts.ddls)
+    return 0
+
+
+def run(config: ReparoConfig) -> Counts:
+    """Raises BinlogError."""
+    wanted, filter_ = Range(config.start_ts, config.stop_ts), config.filter()
+    if config.dest_type == PRINT:
+        with _stream(config, wanted, None) as stream:
+            return print_all(stream, filter_, config.ignore_txn_commit_ts, sys.stdout.write)
+    to = replayer(config.dest_type, config.dest_db.model_dump(by_alias=True), config.replay())
+    try:
+        position = to.open()
+        if position is not None:
+            _log.info("going on where the destination stands", destination=to.name, commit_ts=position.commit_ts)
+        with _stream(config, wanted, position) as stream:
+            return replay(stream, to, filter_, config.ignore_txn_commit_ts, config.txn_batch)
+    finally:
+        to.close()
+
+
+@contextmanager
+def _stream(config: ReparoConfig, wanted: Range, position: ReplayPosition | None) -> Iterator[Stream]:
+    """With a progress bar, where standard error is a terminal and nothing else goes there."""
+    console = Console(stderr=True)
+    shown = console.is_terminal and not (config.dest_type == PRINT and sys.stdout.isatty())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not shown) as progress:
+        task = progress.add_task("files", total=None)
+        read: dict[int, int] = {}
+
+        def advanced(number: int, read_bytes: int) -> None:
+            if shown:
+                read[number] = read_bytes
+                progress.update(task, completed=sum(read.values()))
+
+        told: Advanced = advanced
+        stream = Stream(Path(config.data_dir), wanted, position, skips_damage=config.skip_damaged, advanced=told)
+        progress.update(task, total=stream.total_bytes())
+        yield stream
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""reparo's settings, under upstream's names."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.cluster import tso
+from binlog.runtime.config import ConfigError, Flag, Names, Program, Section
+from pydantic import AfterValidator, Field
+
+from drainer.schema.filter import Filter
+from drainer.sink.replay import ReplaySettings
+
+PRINT: Final = "print"
+_DATETIME: Final = "%Y-%m-%d %H:%M:%S"
+
+
+def _check_zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
+        ) from error
+    return text
+
+
+class TablePatterns(Section):
+    """`[[replicate-do-table]]` and its like."""
+
+    db_name: str = Field(description="database; `~` begins a regular expression")
+    tbl_name: str = Field(description="table; `~` begins a regular expression")
+
+
+class DestSection(Section):
+    """`[dest-db]`."""
+
+    host: str = Field("127.0.0.1", description="the server")
+    port: int = Field(3306, ge=1, le=65535, description="its port")
+    user: str = Field("root", description="its user")
+    password: str = Field("", repr=False, description="password of the user; never logged or shown")
+    path: str = Field("", description="of a sqlite destination: its file, made if it is not there")
+
+
+class ReparoConfig(Section):
+    """All of it."""
+
+    data_dir: str = Field("", description="directory of the files")
+    start_datetime: str = Field(
+        "", description="local time, `YYYY-MM-DD hh:mm:ss`, of the first transaction; wins over start-tso"
+    )
+    stop_datetime: str = Field("", description="likewise, of the last one")
+    start_tso: int = Field(0, ge=0, description="commit_ts of the first transaction, inclusive; 0: from the beginning")
+    stop_tso: int = Field(0, ge=0, description="commit_ts of the last one, inclusive; 0: to the end")
+    dest_type: str = Field(PRINT, description="print, or a database: mysql, tidb, mariadb, sqlite")
+    dest_db: DestSection = Field(default_factory=lambda: DestSection.model_validate({}))
+    txn_batch: int = Field(20, ge=1, description="transactions that are applied in one, at most")
+    worker_count: int = Field(16, ge=1, description="upstream's workers; here one applies everything, in commit order")
+    safe_mode: bool = Field(
+        False, description="rows may be there already or be missing: REPLACE for INSERT, DELETE and REPLACE for UPDATE"
+    )
+    name: str = Field(
+        "reparo", max_length=100, description="of this replay: under it the destination keeps its position"
+    )
+    skip_damaged: bool = Field(
+        False, description="go on behind a damaged place of a file, with a warning, in place of stopping"
+    )
+    ignore_txn_commit_ts: tuple[int, ...] = Field((), description="commit_ts of transactions and DDLs to pass over")
+    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
+        "UTC", description="of TIMESTAMPs in the files: the drainer's `time-zone`, of upstream's drainer its machine's"
+    )
+    replicate_do_db: Names = Field((), description="databases to apply; `~` begins a regular expression")
+    replicate_do_table: tuple[TablePatterns, ...] = Field((), description="tables to apply")
+    replicate_ignore_db: Names = Field((), description="databases to leave out")
+    replicate_ignore_table: tuple[TablePatterns, ...] = Field((), description="tables to leave out")
+    log_file: str = Field("", description="file for the log; empty: standard error")
+    log_level: str = Field("info", description="debug, info, warn, error or fatal")
+
+    def check(self) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+        if not self.data_dir:
+            raise ConfigError("data-dir is empty: give the directory of the drainer's files")
+        if not Path(self.data_dir).is_dir():
+            raise ConfigError(f"data-dir {self.data_dir} is no directory")
+        if self.stop_ts and self.stop_ts < self.start_ts:
+            raise ConfigError(f"the stop, {self.stop_ts}, is before the start, {self.start_ts}")
+
+    @property
+    def start_ts(self) -> int:
+        return _ts("start-datetime", self.start_datetime) if self.start_datetime else self.start_tso
+
+    @property
+    def stop_ts(self) -> int:
+        return _ts("stop-datetime", self.stop_datetime) if self.stop_datetime else self.stop_tso
+
+    def filter(self) -> Filter:
+        """Raises ConfigError for a pattern that is none."""
+        return Filter.create(
+            do_dbs=self.replicate_do_db,
+            do_tables=[(one.db_name, one.tbl_name) for one in self.replicate_do_table],
+            ignore_tables=[(one.db_name, one.tbl_name) for one in self.replicate_ignore_table],
+            ignore_schemas=self.replicate_ignore_db,
+        )
+
+    def replay(self) -> ReplaySettings:
+        return ReplaySettings(self.name, safe=self.safe_mode, zone=self.time_zone)
+
+
+def _ts(name: str, text: str) -> int:
+    try:
+        return tso.compose(int(datetime.strptime(text, _DATETIME).astimezone().timestamp()) * 1000)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {text!r} is not of the form 2024-02-29 13:05:06") from error
+
+
+FLAGS: Final = (
+    Flag("data-dir"),
+    Flag("start-datetime"),
+    Flag("stop-datetime"),
+    Flag("start-tso"),
+    Flag("stop-tso"),
+    Flag("dest-type"),
+    Flag("txn-batch"),
+    Flag("c", "worker-count"),
+    Flag("safe-mode"),
+    Flag("name"),
+    Flag("skip-damaged"),
+    Flag("time-zone"),
+    Flag("log-file"),
+    Flag("L", "log-level"),
+)
+PROGRAM: Final = Program(
+    about="Prints the drainer's pb files, or applies them to a database in commit order, each transaction once.",
+    examples=(
+        "reparo -data-dir /var/lib/changes -start-datetime '2024-02-29 13:00:00'",
+        "reparo -config reparo.toml -dest-type mysql",
+    ),
+)

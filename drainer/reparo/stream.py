@@ -1,0 +1,209 @@
+"""The records of a directory's files, in commit order, from where they are wanted to where they end."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from binlog.runtime.log import get_logger
+from google_crc32c import value as crc32c
+
+from drainer.protocol.errors import MessageError
+from drainer.protocol.pb_file.decoder import FileBinlog, decode
+from drainer.protocol.pb_file.reader import Record, RecordDamaged, records, sorted_files
+from drainer.protocol.pb_file.records import OVERHEAD, FileName, parse_name
+from drainer.reparo.errors import ReparoError
+from drainer.sink.replay import ReplayPosition
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record that is wanted. `where`: file and offset, for errors; `position`: the destination's when it is
+    applied; `repeated`: a DDL that was begun before."""
+
+    binlog: FileBinlog
+    where: str
+    position: ReplayPosition
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """commit_ts, both inclusive; 0: open."""
+
+    start_ts: int = 0
+    stop_ts: int = 0
+
+
+Advanced = Callable[[int, int], None]  # the number of a file, and how many of its bytes have been read
+
+
+def _ignore(number: int, read_bytes: int) -> None:
+    pass
+
+
+class Stream:
+    """One reading of a directory.
+
+    A drainer of upstream's that was killed writes transactions again: what does not go on from the highest commit_ts
+    so far is passed over."""
+
+    def __init__(
+        self,
+        directory: Path,
+        wanted: Range,
+        position: ReplayPosition | None = None,
+        *,
+        skips_damage: bool = False,
+        advanced: Advanced = _ignore,
+    ) -> None:
+        """Raises ReparoError where there are no files, or not those of the position."""
+        self._directory = directory
+        self._wanted = wanted
+        self._position = position
+        self._skips_damage = skips_damage
+        self._advanced = advanced
+        self._highest = (position.commit_ts, position.crc) if position is not None and not position.in_ddl else (0, 0)
+        self._repeating = False
+        self._passed_over = 0
+        self._last_number = -1
+        self.files = self._chosen()
+
+    def _chosen(self) -> list[FileName]:
+        try:
+            found = sorted_files(self._directory, parse_name)
+        except OSError as error:
+            raise ReparoError(f"{self._directory} cannot be read: {error}") from error
+        if not found:
+            raise ReparoError(f"{self._directory} has no files of a drainer (binlog-<number>-<time>)")
+        self._last_number = found[-1].number
+        if self._position is not None:
+            number = self._position.file_number
+            if number not in {name.number for name in found}:
+                raise ReparoError(
+                    f"the destination stands in file {number}, which is not in {self._directory}: bring it back, or "
+                    f"give another -name to begin anew"
+                )
+            found = [name for name in found if name.number >= number]
+        return self._whole(self._in_range(found))
+
+    def _in_range(self, files: Sequence[FileName]) -> list[FileName]:
+        """From the last file whose first record is not behind the start, to the last one whose is not behind the stop.
+        A file without records says nothing of where it belongs, and is no reason to leave another out."""
+        chosen: list[FileName] = []
+        for name in files:
+            first = name.first_ts or self._first_ts(name)
+            if first and self._wanted.stop_ts and first > self._wanted.stop_ts:
+                break
+            # Not at `==`: the transactions of one commit_ts may be in two files.
+            if first and first < self._wanted.start_ts and self._position is None:
+                chosen = []
+            chosen.append(name)
+        return chosen
+
+    def _first_ts(self, name: FileName) -> int:
+        try:
+            for one in self._records(name):
+                return self._decoded(name, one).commit_ts
+        except OSError as error:
+            raise ReparoError(f"{self._directory / name.text}: {error}") from error
+        return 0
+
+    def _whole(self, files: list[FileName]) -> list[FileName]:
+        for before, name in itertools.pairwise(files):
+            if name.number != before.number + 1:
+                text = f"{self._directory}: {before.text} is followed by {name.text}, so files are missing in between"
+                if not self._skips_damage:
+                    raise ReparoError(f"{text}; -skip-damaged goes on without them")
+                _log.warning(text)
+        return files
+
+    def total_bytes(self) -> int:
+        """Of all chosen files, as they lie on the disk."""
+        return sum((self._directory / name.text).stat().st_size for name in self.files)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Raises ReparoError naming file and offset."""
+        for name in self.files:
+            path = self._directory / name.text
+            try:
+                for one in self._behind(name):
+                    entry = self._entry(name, one)
+                    if entry is not None:
+                        yield entry
+                    self._advanced(name.number, one.read_bytes)
+                self._advanced(name.number, path.stat().st_size)
+            except OSError as error:
+                raise ReparoError(f"{path}: {error}") from error
+        if self._passed_over:
+            _log.info("records that stand in the files twice were passed over", records=self._passed_over)
+
+    def _records(self, name: FileName) -> Iterator[Record]:
+        def skipped(damage: RecordDamaged, length: int) -> None:
+            _log.warning("a damaged place is passed over", error=str(damage), bytes=length)
+
+        path = self._directory / name.text
+        try:
+            yield from records(
+                path, is_last=name.number == self._last_number, skipped=skipped if self._skips_damage else None
+            )
+        except RecordDamaged as error:
+            raise ReparoError(f"{error}; -skip-damaged goes on behind it") from error
+
+    def _behind(self, name: FileName) -> Iterator[Record]:
+        """A file's records behind the position, which must be in it as it was."""
+        position = self._position
+        if position is None or name.number != position.file_number:
+            yield from self._records(name)
+            return
+        found = False
+        for one in self._records(name):
+            if one.offset == position.begin:
+                found = crc32c(one.payload) == position.crc
+            if one.offset >= position.end:
+                self._expect(name, position, found=found)
+                yield one
+        self._expect(name, position, found=found)
+
+    def _expect(self, name: FileName, position: ReplayPosition, *, found: bool) -> None:
+        if not found:
+            raise ReparoError(
+                f"{self._directory / name.text} does not have, at byte {position.begin}, the record of commit_ts "
+                f"{position.commit_ts} that the destination was given last: these are other files, or the destination "
+                f"is another one's; give another -name to begin anew"
+            )
+
+    def _decoded(self, name: FileName, one: Record) -> FileBinlog:
+        try:
+            return decode(one.payload)
+        except MessageError as error:
+            raise ReparoError(f"{self._directory / name.text}: record at byte {one.offset}: {error}") from error
+
+    def _entry(self, name: FileName, one: Record) -> Entry | None:
+        """None for what is not wanted."""
+        binlog = self._decoded(name, one)
+        crc = crc32c(one.payload)
+        if self._is_repeated(binlog.commit_ts, crc):
+            self._passed_over += 1
+            return None
+        wanted = self._wanted
+        if binlog.commit_ts < wanted.start_ts or (wanted.stop_ts and binlog.commit_ts > wanted.stop_ts):
+            return None
+        where = f"{self._directory / name.text}, record at byte {one.offset}"
+        end = one.offset + len(one.payload) + OVERHEAD
+        begun = self._position
+        repeated = begun is not None and begun.in_ddl and (name.number, one.offset) == (begun.file_number, begun.begin)
+        return Entry(binlog, where, ReplayPosition(name.number, one.offset, end, crc, binlog.commit_ts), repeated)
+
+    def _is_repeated(self, commit_ts: int, crc: int) -> bool:
+        highest, last_crc = self._highest
+        if commit_ts < highest or (commit_ts == highest and (self._repeating or crc == last_crc)):
+            self._repeating = True
+            return True
+        self._repeating = False
+        self._highest = commit_ts, crc
+        return False

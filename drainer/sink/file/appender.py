@@ -1,0 +1,190 @@
+"""The files of records of a directory: appended to, followed by the next one, cut back to what is recorded.
+
+One file is current: its name and length are recorded with the position, and what lies behind that length was not
+committed, nor any file with a higher number. Files of lower numbers are complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from google_crc32c import extend
+
+from drainer.protocol.pb_file.records import OVERHEAD, TAIL, file_name, head, parse_name
+from drainer.sink.disk import sync_directory
+from drainer.sink.errors import DestinationDown, DestinationRefused
+
+_MODE: Final = 0o600
+_BUFFER: Final = 1 << 20
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The current file: how many of its bytes are committed, and when it was begun, ms since 1970. `name` "": it is not
+    begun yet, and all files of lower numbers are complete."""
+
+    number: int = 0
+    name: str = ""
+    length: int = 0
+    begun_ms: int = 0
+
+    @classmethod
+    def of(cls, notes: dict[str, Any]) -> Current:
+        return cls(*notes.get("current", ()))
+
+    def value(self) -> list[Any]:
+        return [self.number, self.name, self.length, self.begun_ms]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a file is followed by the next one. `interval_ms` 0: never for its age."""
+
+    file_bytes: int
+    interval_ms: int = 0
+
+    def is_due(self, current: Current, now_ms: int) -> bool:
+        if not current.length:
+            return False
+        return current.length >= self.file_bytes or 0 < self.interval_ms <= now_ms - current.begun_ms
+
+
+class Appender:
+    """Appends records behind the current file's recorded length; `finish` makes them durable and says what is then to
+    be recorded. Nothing counts until that is."""
+
+    def __init__(self, directory: Path, current: Current, rotation: Rotation, now: Callable[[], datetime]) -> None:
+        self._directory = directory
+        self._current = current
+        self._rotation = rotation
+        self._now = now
+        self._file: BinaryIO | None = None
+        self._made = False
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """What `finish` has not flushed is not wanted, so a disk that refuses it hides no other error."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+    def put(self, parts: Iterable[bytes], length: int) -> None:
+        """A record of that payload. Raises DestinationDown where the disk refuses, and DestinationRefused where
+        committed bytes are gone."""
+        try:
+            current, file = self._ready()
+            file.write(head(length))
+            crc = 0
+            for part in parts:
+                file.write(part)
+                crc = extend(crc, part)
+            file.write(TAIL.pack(crc))
+        except OSError as error:
+            raise DestinationDown(f"{self._directory}: {error}") from error
+        self._current = Current(current.number, current.name, current.length + length + OVERHEAD, current.begun_ms)
+
+    def _ready(self) -> tuple[Current, BinaryIO]:
+        """The file that the next record goes to."""
+        now = self._now()
+        current = self._current
+        if self._rotation.is_due(current, _ms(now)):
+            self._sync()
+            current = Current(current.number + 1)
+        if not current.name:
+            current = Current(current.number, file_name(current.number, now), 0, _ms(now))
+            remove_beyond(self._directory, current.number - 1)  # what an attempt before left
+            self._file = self._opened(current.name, os.O_CREAT | os.O_EXCL)
+            self._made = True
+        elif self._file is None:
+            self._file = self._opened(current.name)
+            check_length(self._directory / current.name, os.fstat(self._file.fileno()).st_size, current)
+            self._file.truncate(current.length)  # what an attempt before left, of this life or of another
+            self._file.seek(current.length)
+        self._current = current
+        assert self._file is not None
+        return current, self._file
+
+    def _opened(self, name: str, flags: int = 0) -> BinaryIO:
+        path = self._directory / name
+        try:
+            return os.fdopen(os.open(path, os.O_RDWR | os.O_CLOEXEC | flags, _MODE), "r+b", _BUFFER)
+        except FileNotFoundError as error:
+            raise DestinationRefused(
+                f"{path} is gone, and {self._current.length} bytes are committed of it: "
+                f"restore it, or empty the directory and start anew"
+            ) from error
+
+    def _sync(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._file = None
+
+    def finish(self) -> Current:
+        crash_point("file.appended")
+        try:
+            self._sync()
+            if self._made:
+                sync_directory(self._directory)
+        except OSError as error:
+            raise DestinationDown(f"{self._directory}: {error}") from error
+        crash_point("file.synced")
+        return self._current
+
+
+def _ms(now: datetime) -> int:
+    return int(now.timestamp() * 1000)
+
+
+def check_length(path: Path, length: int, current: Current) -> None:
+    """Raises DestinationRefused where committed bytes are gone."""
+    if length < current.length:
+        raise DestinationRefused(
+            f"{path} has {length} bytes, and {current.length} are committed: restore it, or empty the directory and "
+            f"start anew"
+        )
+
+
+def repair(directory: Path, current: Current) -> None:
+    """What a crash left: files beyond the current one go, and that ends where it is recorded.
+
+    Raises DestinationRefused for a file that is shorter than what is committed of it, and DestinationDown where the
+    disk refuses."""
+    try:
+        if current.name:
+            _cut_back(directory / current.name, current)
+        remove_beyond(directory, current.number if current.name else current.number - 1)
+    except OSError as error:
+        raise DestinationDown(f"{directory}: {error}") from error
+
+
+def _cut_back(path: Path, current: Current) -> None:
+    length = path.stat().st_size if path.exists() else 0
+    check_length(path, length, current)
+    if length > current.length:
+        _log.warning("records that were not committed are cut off", file=str(path), bytes=length - current.length)
+        with path.open("r+b") as file:
+            file.truncate(current.length)
+            os.fsync(file.fileno())
+
+
+def remove_beyond(directory: Path, number: int) -> None:
+    """Files of higher numbers, which are not committed. Raises OSError."""
+    for path in sorted(directory.iterdir()):
+        name = parse_name(path.name)
+        if name is not None and name.number > number:
+            _log.warning("a file that was not committed is removed", file=str(path))
+            path.unlink(missing_ok=True)

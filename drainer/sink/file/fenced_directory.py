@@ -1,0 +1,87 @@
+"""The position of a destination that is a directory: one document, taken at `open`, compared before every write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from drainer.sink.base import FirstStart, Identity, Position, TableName
+from drainer.sink.document_position import DocumentPositionStore, PositionFile
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.position import Stored, refusal
+
+POSITION: Final = "position.json"
+
+
+class FencedDirectory:
+    """Open, with its lock held, from the constructor until `close`. `notes`: what the sink keeps beside its position.
+
+    The constructor takes the directory as base.Sink.open says. `occupied`: a file that must not be there where there is
+    no position, None if there is none."""
+
+    def __init__(
+        self,
+        directory: Path,
+        identity: Identity,
+        initial_ts: int,
+        first: FirstStart,
+        occupied: Callable[[], Path | None],
+    ) -> None:
+        self._file = PositionFile(directory / POSITION, identity)
+        try:
+            missing: tuple[TableName, ...] = ()
+            with self._file.transaction() as store:
+                stored = store.read()
+                fresh = stored is None
+                if stored is None:
+                    _check_empty(occupied())
+                    missing = first.missing(())
+                    stored = Stored(first.begin_ts(initial_ts, missing), 0, 0)
+                    store.create(stored.commit_ts)
+                self._epoch = store.take_epoch(stored.epoch, identity.node_id)
+                self.notes: dict[str, Any] = store.document.notes
+        except BaseException:
+            self.close()
+            raise
+        self.position = Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+        self.commit_ts = stored.commit_ts
+
+    def check(self, after_ts: int, until_ts: int) -> None:
+        """The fence, before anything is written: another drainer's files are not touched. Raises Fenced and
+        PositionMoved."""
+        with self._file.transaction() as store:
+            stored = store.read()
+            wanted = (self._epoch, after_ts, None)
+            if stored is None or (stored.epoch, stored.commit_ts, stored.intent) != wanted:
+                raise refusal(store, epoch=self._epoch, after_ts=after_ts, until_ts=until_ts)
+
+    def record(
+        self,
+        notes: dict[str, Any],
+        after_ts: int,
+        until_ts: int,
+        schema_version: int,
+        also: Callable[[DocumentPositionStore], None] = lambda store: None,
+    ) -> None:
+        """Position and notes, in one."""
+        with self._file.transaction() as store:
+            store.move(epoch=self._epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version)
+            also(store)
+            store.document.notes = notes
+        self.notes, self.commit_ts = notes, until_ts
+
+    def job_done(self, job_id: int) -> bool:
+        with self._file.transaction() as store:
+            return store.job(job_id) is not None
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _check_empty(found: Path | None) -> None:
+    """Files that no position tells of are not ours to cut or to go on with."""
+    if found is not None:
+        raise DestinationRefused(
+            f"{found} is there, and {POSITION} is not: restore that, or empty the directory and start anew"
+        )

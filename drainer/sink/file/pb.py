@@ -1,0 +1,189 @@
+"""Changes as TiDB-Binlog's files have them: a record for each transaction, in commit order, and for each DDL."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import tzinfo
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import IO, Final
+
+import numpy as np
+from binlog.runtime.crashpoint import crash_point
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes
+from drainer.protocol.errors import MessageError
+from drainer.protocol.pb_file.decoder import decode
+from drainer.protocol.pb_file.encoder import EventEncoder, ddl_binlog, ddl_text, dml_head
+from drainer.protocol.pb_file.reader import PAYLOAD_BYTES_MAX, RecordDamaged, records
+from drainer.protocol.pb_file.records import compressed_name, parse_name
+from drainer.schema.steps import Ddl
+from drainer.sink.disk import sync_directory
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.file.format import Put
+
+# Of a transaction's events so many bytes are held in memory, the others in a temporary file.
+HELD_BYTES_MAX: Final = 64 << 20
+_STEP: Final = 1 << 20
+_TEMPORARY: Final = ".tmp"
+
+
+class PbFormat:
+    """See format.FileFormat. `zone`: in which TIMESTAMPs are shown."""
+
+    def __init__(self, zone: tzinfo, *, compresses: bool = False, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._zone = zone
+        self._compresses = compresses
+        self._held_bytes_max = held_bytes_max
+
+    @property
+    def stored_generated(self) -> bool:
+        """Upstream's inserts and deletes have them, its updates do not (`D-TR-02`), and its reparo leaves them out."""
+        return False
+
+    def records_directory(self, directory: Path) -> Path:
+        return directory
+
+    def writer(self, scratch: Path, put: Put) -> TransactionWriter:
+        return TransactionWriter(scratch, put, self._zone, self._held_bytes_max)
+
+    def ddl(self, step: Ddl) -> list[bytes]:
+        """What would run downstream; where that is nothing upstream's text, unless an operator's rule says so."""
+        statements = step.sql if step.sql or step.rewritten else (step.query,)
+        schema = step.use or step.schema
+        return [ddl_binlog(step.commit_ts, ddl_text(schema, text, step.job.type)) for text in statements]
+
+    def complete(self, directory: Path, file: Path, stopped: Callable[[], bool]) -> None:
+        if not self._compresses:
+            return
+        name = parse_name(file.name)
+        if name is None or name.is_compressed:
+            return
+        packed = file.with_name(compressed_name(file.name, _first_ts(file)))
+        beside = packed.with_name(packed.name + _TEMPORARY)
+        if not _compress(file, beside, stopped):
+            return
+        crash_point("file.compressed")
+        beside.rename(packed)
+        sync_directory(directory)
+        crash_point("file.compressed_renamed")
+        file.unlink()
+
+    def kept(self, directory: Path) -> Iterable[Path]:
+        return [path for path in sorted(directory.iterdir()) if parse_name(path.name) is not None]
+
+
+def _first_ts(file: Path) -> int:
+    """The commit_ts of a file's first record; 0 where it cannot be read, which is found when it is read whole."""
+    with suppress(RecordDamaged, MessageError):
+        for one in records(file):
+            return decode(one.payload).commit_ts
+    return 0
+
+
+def _compress(file: Path, into: Path, stopped: Callable[[], bool]) -> bool:
+    """Durably, with the time at which the file was last written. False, with nothing left, where it was stopped."""
+    with file.open("rb") as source, into.open("wb") as raw:
+        with gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as packed:
+            while data := source.read(_STEP):
+                if stopped():
+                    break
+                packed.write(data)
+        raw.flush()
+        os.fsync(raw.fileno())
+    if stopped():
+        into.unlink()
+        return False
+    shutil.copystat(file, into)
+    return True
+
+
+class TransactionWriter:
+    """See format.RecordWriter. A transaction is given when the next one begins, so that one that comes in several
+    segments is one record."""
+
+    def __init__(self, scratch: Path, put: Put, zone: tzinfo, held_bytes_max: int) -> None:
+        self._scratch = scratch
+        self._put = put
+        self._zone = zone
+        self._held_bytes_max = held_bytes_max
+        self._which: tuple[int, int] | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._spilled: IO[bytes] | None = None
+        self._spilled_bytes = 0
+
+    def add(self, segment: ChangeSegment) -> None:
+        for which, events in transactions(segment, self._zone):
+            if which != self._which:
+                self._give()
+                self._which = which
+            self._held += events
+            self._held_bytes += sum(map(len, events))
+            if self._held_bytes > self._held_bytes_max:
+                self._spill()
+
+    def finish(self) -> None:
+        self._give()
+
+    def abandon(self) -> None:
+        if self._spilled is not None:
+            with suppress(OSError):  # what a full disk has not taken is not wanted
+                self._spilled.close()
+        self._which, self._held, self._held_bytes, self._spilled, self._spilled_bytes = None, [], 0, None, 0
+
+    def _spill(self) -> None:
+        if self._spilled is None:
+            self._spilled = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115  open until `abandon`
+        self._spilled.writelines(self._held)
+        self._spilled_bytes += self._held_bytes
+        self._held, self._held_bytes = [], 0
+
+    def _give(self) -> None:
+        if self._which is None:
+            return
+        length = self._spilled_bytes + self._held_bytes
+        before = dml_head(self._which[0], length)
+        if len(before) + length > PAYLOAD_BYTES_MAX:
+            raise DestinationRefused(
+                f"the transaction of commit_ts {self._which[0]} has {length:,} bytes of rows, and a record of a file "
+                f"holds at most {PAYLOAD_BYTES_MAX:,}: put {self._which[0]} into syncer.ignore-txn-commit-ts"
+            )
+        self._put(chain((before,), self._spilled_parts(), self._held), len(before) + length)
+        self.abandon()
+
+    def _spilled_parts(self) -> Iterator[bytes]:
+        if self._spilled is not None:
+            self._spilled.seek(0)
+            while data := self._spilled.read(_STEP):
+                yield data
+
+
+def transactions(segment: ChangeSegment, zone: tzinfo) -> Iterator[tuple[tuple[int, int], list[bytes]]]:
+    """(commit_ts, start_ts) of each transaction of a segment, and its events, in upstream's order.
+
+    Raises EncodeError."""
+    if not segment.changes:
+        return
+    events = [event for changes in segment.changes for event in _events(changes, zone)]
+    by_place = np.argsort(np.concatenate([changes.order for changes in segment.changes]), kind="stable")
+    commit_ts = np.concatenate([changes.commit_ts for changes in segment.changes])[by_place]
+    start_ts = np.concatenate([changes.start_ts for changes in segment.changes])[by_place]
+    another = (commit_ts[1:] != commit_ts[:-1]) | (start_ts[1:] != start_ts[:-1])
+    edges = [0, *(np.flatnonzero(another) + 1).tolist(), len(events)]
+    places = by_place.tolist()
+    for begin, end in pairwise(edges):
+        which = int(commit_ts[begin]), int(start_ts[begin])
+        yield which, [events[place] for place in places[begin:end]]
+
+
+def _events(changes: Changes, zone: tzinfo) -> list[bytes]:
+    shape = changes.shape
+    encoder = EventEncoder(shape.schema, shape.table, list(zip(shape.columns, changes.forms, strict=True)), zone)
+    return encoder.encode(changes.kind, changes.commit_ts, changes.old, changes.new)

@@ -1,0 +1,57 @@
+"""`[syncer.to]` of a directory of files."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import ByteSize, Duration, Retention
+from pydantic import AfterValidator, Field
+
+from drainer.sink.settings import ToSection
+
+
+def _check_zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{text!r} is no time zone that this machine knows; write for example Europe/Berlin"
+        ) from error
+    return text
+
+
+class FileSection(ToSection):
+    """Where the files are, what they hold and how they follow one another."""
+
+    dir: str = Field("", description="the directory; made if it is not there")
+    format: Literal["pb", "parquet"] = Field(
+        "pb", description="pb: TiDB-Binlog's own files, which reparo reads; parquet: columns before and after"
+    )
+    rotate_bytes: ByteSize = Field(512 << 20, ge=1, description="a file of so many bytes is followed by the next one")
+    rotate_interval: Duration = Field(
+        timedelta(hours=1), description="a file that was begun so long ago is, too; 0: only its size counts"
+    )
+    compression: Literal["", "gzip"] = Field("", description="of complete pb files; Parquet has its own, zstd")
+    retention_time: Retention = Field(
+        timedelta(0),
+        description="complete files that were written so long ago are removed, a plain number is days; 0: none is",
+    )
+    time_zone: Annotated[str, AfterValidator(_check_zone)] = Field(
+        "UTC", description="in pb files, of a TIMESTAMP's text; reparo must be given the same one"
+    )
+
+    def place(self) -> str:
+        return f"file:{Path(self.dir).absolute()}"
+
+    def check(self) -> None:
+        if not self.dir:
+            raise ConfigError("syncer.to.dir: a file destination needs its directory")
+        if self.compression and self.format != "pb":
+            raise ConfigError("syncer.to.compression: pb files alone are compressed as a whole; leave it out")
+        for name, value in (("rotate-interval", self.rotate_interval), ("retention-time", self.retention_time)):
+            if value < timedelta(0):
+                raise ConfigError(f"syncer.to.{name} must not be negative")

@@ -1,0 +1,41 @@
+"""What driver and executors are told of a Kafka destination. Plain values; picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PartitionChange = Literal["stop", "take-up"]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConfig:
+    """`client`: settings of every client; `producer`: of producers beside them; `address`: the brokers, for errors.
+    `control_topic`: its name, which is the beginning of the transactional ids, too. `slots`: how many there are when
+    the control topic is made; later it says so itself. `partition_num`: of the default topic and those that are made,
+    0: what the default topic has, or 3; `resolved_s`: how often resolved events go out while nothing happens."""
+
+    client: Mapping[str, str] = field(repr=False)
+    address: str
+    control_topic: str
+    producer: Mapping[str, str] = field(default_factory=dict, repr=False)
+    slots: int = 16
+    exactly_once: bool = True
+    transaction_timeout_s: float = 300.0
+    retry_for_s: float = 600.0
+    resolved_s: float = 1.0
+    auto_create_topic: bool = True
+    partition_num: int = 0
+    replication_factor: int = 1
+    partition_change: PartitionChange = "stop"
+    look_s: float = 10.0
+    spread: bool = True
+
+    @property
+    def driver_id(self) -> str:
+        """The driver's transactional id."""
+        return f"{self.control_topic}-driver"
+
+    def slot_id(self, slot: int) -> str:
+        return f"{self.control_topic}-{slot}"

@@ -1,0 +1,187 @@
+"""What the control topic says, as records: claims of drivers, a changefeed's position, and marks of slots. Pure.
+
+    partition 0      claim                 who drives; its offset is the epoch of all that this driver writes
+                     <epoch>/position      position, open intent and notes, of the driver of that epoch
+                     <epoch>/job/<id>      a DDL job that was run
+    partition 1 + n  mark                  the last range of which slot n is committed, in the transaction of its rows
+
+The topic is compacted, so the last record of a key counts. The epoch is part of the keys: what an older driver writes
+where nothing fences it is in nobody's way, and a driver writes all of its state anew when it has taken over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from drainer.sink.base import Identity, Intent
+from drainer.sink.document_position import Document
+from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
+from drainer.sink.kafka.reader import Record
+from drainer.sink.position import JobMark, Stored, intent_of, intent_text
+
+CLAIM_KEY: Final = b"claim"
+MARK_KEY: Final = b"mark"
+_OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A driver that took the changefeed over."""
+
+    epoch: int
+    cluster_id: int
+    changefeed: str
+    node_id: str
+
+
+Pair = tuple[bytes, bytes | None]
+
+
+def claim_value(identity: Identity) -> bytes:
+    return _json(asdict(identity))
+
+
+def newest_claim(records: Iterable[Record], label: str) -> Claim | None:
+    """Raises DestinationRefused for what is no claim."""
+    found = None
+    for record in records:
+        if record.key == CLAIM_KEY and record.value is not None:
+            found = record
+    if found is None:
+        return None
+    body = _parsed(found.value, label)
+    try:
+        return Claim(found.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(label, repr(error)) from error
+
+
+def check_claims(records: Iterable[Record], epoch: int, label: str) -> None:
+    """Raises Fenced where a driver has claimed after the one of `epoch`."""
+    newest = newest_claim(records, label)
+    if newest is not None and newest.epoch > epoch:
+        raise Fenced(f"{label}: drainer {newest.node_id!r} has taken over (epoch {newest.epoch}, ours is {epoch})")
+
+
+def document_of(records: Iterable[Record], label: str) -> Document:
+    """The state that the driver of the greatest epoch has written. Raises DestinationRefused."""
+    last: dict[bytes, bytes | None] = {record.key: record.value for record in records}
+    by_epoch: dict[int, dict[bytes, bytes]] = {}
+    for key, value in last.items():
+        matched = _OF_EPOCH.fullmatch(key)
+        if matched is not None and value is not None:
+            by_epoch.setdefault(int(matched[1]), {})[matched[2]] = value
+    written = [epoch for epoch, found in by_epoch.items() if b"position" in found]
+    if not written:
+        return Document()
+    epoch = max(written)
+    found = by_epoch[epoch]
+    try:
+        document = _positioned(_parsed(found.pop(b"position"), label), epoch, label)
+        for value in found.values():
+            mark = JobMark(**_parsed(value, label))
+            document.jobs[mark.job_id] = mark
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _foreign(label, repr(error)) from error
+    return document
+
+
+def _positioned(body: dict[str, Any], epoch: int, label: str) -> Document:
+    intent, stage = intent_of(body["intent"], label) if body["intent"] is not None else (None, "")
+    stored = Stored(
+        int(body["commit_ts"]), int(body["schema_version"]), epoch, str(body["node_id"]), intent=intent, stage=stage
+    )
+    return Document(stored, notes=dict(body["notes"]))
+
+
+def changed(before: Document, after: Document) -> list[Pair]:
+    """The records that make the one from the other. A new epoch writes everything, and then deletes what the former
+    one wrote."""
+    stored = after.stored
+    if stored is None:
+        return []
+    former = before.stored
+    anew = former is None or former.epoch != stored.epoch
+    found: list[Pair] = []
+    if anew or former != stored or before.notes != after.notes:
+        found.append((_key(stored.epoch, "position"), _position_value(after, stored)))
+    for id_, mark in after.jobs.items():
+        if anew or before.jobs.get(id_) != mark:
+            found.append((_key(stored.epoch, f"job/{id_}"), _json(asdict(mark))))
+    if former is not None:
+        gone = [f"job/{id_}" for id_ in before.jobs if anew or id_ not in after.jobs]
+        found += [(_key(former.epoch, name), None) for name in gone]
+        if anew:
+            found.append((_key(former.epoch, "position"), None))
+    return found
+
+
+def taken(document: Document, epoch: int, node_id: str) -> Document:
+    """As it is when the driver of `epoch` has it."""
+    assert document.stored is not None, "a position comes first"
+    return replace(document, stored=replace(document.stored, epoch=epoch, node_id=node_id))
+
+
+def mark_value(intent: Intent) -> bytes:
+    return intent_text(intent, "done").encode()
+
+
+def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
+    """Whether the last mark of a slot's partition is of this range. Raises PositionMoved where it was cut otherwise,
+    and DestinationRefused for what is no mark."""
+    value = None
+    for record in records:
+        if record.key == MARK_KEY:
+            value = record.value
+    if value is None:
+        return False
+    marked, _ = intent_of(value.decode(errors="replace"), label)
+    if marked.until_ts != intent.until_ts:
+        return False
+    if marked != intent:
+        raise PositionMoved(
+            f"{label}: ({marked.after_ts}, {marked.until_ts}] was written as {marked} says, and is to be written as "
+            f"{intent} says; the range must be cut as its intent says"
+        )
+    return True
+
+
+def _key(epoch: int, name: str) -> bytes:
+    return f"{epoch}/{name}".encode()
+
+
+def _position_value(document: Document, stored: Stored) -> bytes:
+    intent = intent_text(stored.intent, stored.stage) if stored.intent is not None else None
+    body = {
+        "commit_ts": stored.commit_ts,
+        "schema_version": stored.schema_version,
+        "node_id": stored.node_id,
+        "intent": intent,
+        "notes": document.notes,
+    }
+    return _json(body)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _parsed(value: bytes | None, label: str) -> dict[str, Any]:
+    try:
+        body = json.loads(value or b"")
+    except ValueError as error:
+        raise _foreign(label, str(error)) from error
+    if not isinstance(body, dict):
+        raise _foreign(label, f"{body!r} is no object")
+    return body
+
+
+def _foreign(label: str, why: str) -> DestinationRefused:
+    return DestinationRefused(
+        f"{label} was not written by this version of the drainer ({why}): start the one that wrote it, or name another "
+        f"control-topic"
+    )

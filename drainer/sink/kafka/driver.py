@@ -1,0 +1,289 @@
+"""The driver's side of Kafka: it takes the changefeed over by a claim, and moves its position in transactions.
+
+    start:    read who is there ─► append a claim, whose offset is the epoch ─► init_transactions of all ids, which
+              ends what was open ─► read the position ─► write it anew under the epoch
+    transact: begin ─► what the body sends, and what it changed of the position ─► flush ─► commit
+    lost:     a new producer: init_transactions ─► is the newest claim ours? else Fenced ─► read the position again
+
+A producer that initialises *before* it reads the newest claim is either fenced by the next driver, which claims before
+it initialises, or sees its claim. Without transactions nothing fences an older driver; then the claim is looked at
+before each record of the position, and who is late by less than that repeats rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from typing import Final
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.protocol.encoder import Message
+from drainer.sink.base import Identity
+from drainer.sink.document_position import Document, DocumentPositionStore, label_of
+from drainer.sink.errors import DestinationRefused, Fenced
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.control_records import (
+    CLAIM_KEY,
+    Claim,
+    changed,
+    check_claims,
+    claim_value,
+    document_of,
+    newest_claim,
+    taken,
+)
+from drainer.sink.kafka.producer import Producer, ProducerLost
+from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.topics import Topics
+from drainer.sink.position import Stored
+from drainer.sink.retry import Patience
+
+POSITION_PARTITION: Final = 0
+_INIT_AT_ONCE: Final = 8
+
+_log = get_logger(__name__)
+
+
+class Transaction:
+    """What one transaction does: `store` is changed, and messages are sent."""
+
+    def __init__(self, store: DocumentPositionStore, producer: Producer, patience: Patience) -> None:
+        self.store = store
+        self.last: list[tuple[str, int, Sequence[Message]]] = []
+        self._producer = producer
+        self._patience = patience
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> int:
+        """In this order; how many there were."""
+        return self._producer.send(topic, partition, messages, self._patience)
+
+    def send_last(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+        """Behind everything else; where there are no transactions, behind the position, which must not be repeated
+        once they are out."""
+        self.last.append((topic, partition, messages))
+
+
+Body = Callable[[Transaction], None]
+Done = Callable[[Stored], bool]
+
+
+class Driver:
+    """Closed until `start`. `epoch` and `slots` are set by it."""
+
+    def __init__(self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event) -> None:
+        self._config = config
+        self._topics = topics
+        self._identity = identity
+        self._stop = stop
+        self.label = label_of(identity, f"topic {config.control_topic} of {config.address}")
+        self._reader = Reader(config.client, config.control_topic)
+        self._producer: Producer | None = None
+        self._document = Document()
+        self.epoch = -1
+        self._looked = 0
+        self.slots = 0
+
+    @property
+    def document(self) -> Document:
+        """As it is committed; not to be changed."""
+        return self._document
+
+    def patience(self, what: str) -> Patience:
+        return Patience(f"{self.label}: {what}", self._config.retry_for_s, self._stop)
+
+    def start(self, create: Callable[[], Document]) -> bool:
+        """Take over. Whether there was no position: then `create` says what it is to be.
+
+        Raises DestinationRefused, Fenced where another driver takes over meanwhile, DestinationDown."""
+        self.slots = self._control_slots()
+        patience = self.patience("taking over")
+        self._check_owner(newest_claim(self._reader.everything(POSITION_PARTITION, patience), self.label))
+        self.epoch = self._looked = self._claim(patience)
+        crash_point("kafka.claimed")
+        if self._config.exactly_once:
+            self._settle_slots()
+        self.session(patience)
+        fresh = self._document.stored is None
+        document = create() if fresh else self._document
+        self._put(taken(document, self.epoch, self._identity.node_id), patience)
+        patience.over()
+        return fresh
+
+    def _control_slots(self) -> int:
+        name = self._config.control_topic
+        partitions = self._topics.counts().get(name, 0)
+        if not partitions:
+            self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
+            partitions = self._topics.counts()[name]
+        if partitions < 2:
+            raise DestinationRefused(
+                f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "
+                f"creates it"
+            )
+        return partitions - 1
+
+    def _check_owner(self, claim: Claim | None) -> None:
+        ours = (self._identity.cluster_id, self._identity.changefeed)
+        if claim is not None and (claim.cluster_id, claim.changefeed) != ours:
+            raise DestinationRefused(
+                f"{self._config.control_topic} is the control topic of changefeed {claim.changefeed!r} of cluster "
+                f"{claim.cluster_id}: each changefeed needs its own (control-topic)"
+            )
+
+    def _claim(self, patience: Patience) -> int:
+        """An idempotent producer, so that a claim which was sent twice is there once."""
+        while True:
+            producer = Producer({**self._config.client, **self._config.producer}, tells_offsets=True)
+            claim = Message(CLAIM_KEY, claim_value(self._identity), 0, 0)
+            try:
+                return producer.send_plainly(self._config.control_topic, POSITION_PARTITION, claim, patience)
+            except ProducerLost as error:
+                patience.failed(error)
+            finally:
+                producer.drop()
+
+    def _settle_slots(self) -> None:
+        """End what writers of slots had open, and fence them off. Each id is initialised by a producer of its own."""
+
+        def settle(slot: int) -> None:
+            patience = self.patience(f"settling slot {slot}")
+            while True:
+                producer = self.new_producer(self._config.slot_id(slot))
+                try:
+                    producer.init(patience)
+                    patience.over()
+                    return
+                except ProducerLost as error:
+                    patience.failed(error)
+                finally:
+                    producer.drop()
+
+        with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
+            list(pool.map(settle, range(self.slots)))
+
+    def new_producer(self, transactional_id: str) -> Producer:
+        return new_producer(self._config, transactional_id)
+
+    def session(self, patience: Patience) -> Producer:
+        """The producer; after a loss a new one, when the newest claim is still ours. Raises ProducerLost, Fenced."""
+        if self._producer is None:
+            producer = self.new_producer(self._config.driver_id)
+            try:
+                if self._config.exactly_once:
+                    producer.init(patience)
+                crash_point("kafka.initialised")
+                records = self._reader.committed(POSITION_PARTITION, patience)
+                self._check_newest(records)
+                self._document = document_of(records, self.label)
+            except BaseException:
+                producer.drop()
+                raise
+            self._producer = producer
+        return self._producer
+
+    def _check_claim(self, patience: Patience) -> None:
+        """Raises Fenced where another driver has claimed."""
+        records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
+        check_claims(records, self.epoch, self.label)
+        if records:
+            self._looked = records[-1].offset + 1
+
+    def _check_newest(self, records: Iterable[Record]) -> None:
+        records = list(records)
+        check_claims(records, self.epoch, self.label)
+        if newest_claim(records, self.label) is None:
+            raise Fenced(f"{self.label}: the claim of this drainer is gone, and the control topic was made anew")
+
+    def transact(self, what: str, body: Body, done: Done) -> bool:
+        """Run `body` in one transaction until it is committed. True when it turned out to be committed already, which
+        `done` tells from the position. Raises what `body` raises, with nothing of it committed."""
+        patience = self.patience(what)
+        uncertain = False
+        while True:
+            try:
+                producer = self.session(patience)
+                if uncertain and self._document.stored is not None and done(self._document.stored):
+                    patience.over()
+                    return True
+                uncertain = False
+                store = DocumentPositionStore(deepcopy(self._document), self.label)
+                producer.begin()
+                try:
+                    transaction = Transaction(store, producer, patience)
+                    body(transaction)
+                    uncertain = True
+                    self._finish(producer, transaction, patience)
+                except ProducerLost:
+                    raise
+                except BaseException:
+                    self._given_up(producer, patience)
+                    raise
+                patience.over()
+                return False
+            except ProducerLost as error:
+                _log.info("a transaction is tried again", what=what, why=str(error))
+                self.lose()
+                patience.failed(error)
+
+    def _finish(self, producer: Producer, transaction: Transaction, patience: Patience) -> None:
+        """Without transactions everything is acknowledged before the position is written, and that before what is to
+        come last."""
+        once, after = self._config.exactly_once, transaction.store.document
+        if once:
+            self._send_last(producer, transaction, patience)
+        else:
+            producer.flush(patience)
+            self._check_claim(patience)
+        pairs = (Message(key, value, 0, 0) for key, value in changed(self._document, after))
+        producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)
+        producer.flush(patience)
+        crash_point("sink.before_commit")
+        producer.commit(patience)
+        self._document = after
+        crash_point("sink.after_commit")
+        if not once:
+            self._send_last(producer, transaction, patience)
+            producer.flush(patience)
+
+    def _send_last(self, producer: Producer, transaction: Transaction, patience: Patience) -> None:
+        for topic, partition, messages in transaction.last:
+            producer.send(topic, partition, messages, patience)
+
+    def _given_up(self, producer: Producer, patience: Patience) -> None:
+        """What the body had sent is aborted, or is by the next producer."""
+        try:
+            producer.abort(patience)
+        except BaseException as error:  # noqa: BLE001  the first error is the one to tell
+            _log.info("a transaction is left to be aborted by the next producer", why=str(error))
+            self.lose()
+
+    def _put(self, document: Document, patience: Patience) -> None:
+        """All of the state, under a new epoch."""
+
+        def put(transaction: Transaction) -> None:
+            transaction.store.document.stored = document.stored
+            transaction.store.document.notes = document.notes
+            transaction.store.document.jobs = document.jobs
+
+        self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
+
+    def lose(self) -> None:
+        if self._producer is not None:
+            self._producer.drop()
+            self._producer = None
+
+    def close(self) -> None:
+        self.lose()
+
+
+def new_producer(config: KafkaConfig, transactional_id: str) -> Producer:
+    """Without transactions it has no id."""
+    return Producer(
+        {**config.client, **config.producer},
+        transactional_id=transactional_id if config.exactly_once else "",
+        transaction_timeout_s=config.transaction_timeout_s,
+    )

@@ -1,0 +1,257 @@
+"""The one door to producing: messages in order, in transactions or without, and what their errors mean.
+
+A Producer that raised anything is thrown away (`drop`); a new one with its transactional id settles what it left open,
+whether it is of this process or of another one. ProducerLost and ProducerFenced say that a new one may go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Producer as Client
+
+from drainer.protocol.encoder import Message
+from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
+from drainer.sink.retry import Patience
+
+# How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
+_STEP_S: Final = 2.0
+_CHUNK_MESSAGES: Final = 1000
+# Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
+UNACKNOWLEDGED_BYTES_MAX: Final = 32 << 20
+_BATCH_BYTES_MAX: Final = 1_000_000
+_UNACKNOWLEDGED: Final = "messages are not acknowledged"
+
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_REFUSED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "may this user write to the topic?",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "this user needs IdempotentWrite on the cluster",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "this user needs Write and Describe on the transactional ids, "
+    "which begin with the control topic's name",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction-timeout is above the brokers' transaction.max.timeout.ms",
+    KafkaError._AUTHENTICATION: "user or password is wrong",
+    KafkaError.SASL_AUTHENTICATION_FAILED: "user or password is wrong",
+    KafkaError.UNSUPPORTED_SASL_MECHANISM: "the brokers do not take this sasl-mechanism",
+    KafkaError.UNSUPPORTED_VERSION: "the brokers are too old",
+    KafkaError.MSG_SIZE_TOO_LARGE: "the topic's max.message.bytes was lowered while messages were on their way",
+    KafkaError.RECORD_LIST_TOO_LARGE: "segment.bytes of the topic is less than its max.message.bytes",
+    KafkaError.INVALID_RECORD: "the topic is compacted and takes no message without a key: another protocol, or "
+    "cleanup.policy=delete",
+    KafkaError.POLICY_VIOLATION: "a policy of the brokers refuses it",
+    KafkaError.INVALID_REQUIRED_ACKS: "required-acks must be -1, 0 or 1",
+}
+
+
+class ProducerLost(DestinationError):
+    """This producer is of no use any more; whether its transaction was committed must be looked up."""
+
+
+class ProducerFenced(ProducerLost):
+    """Another producer has taken this one's transactional id."""
+
+
+def meaning(error: KafkaError, what: str) -> DestinationError:
+    """What the library's or a broker's error is to a sink."""
+    text = f"{what}: {error.name()}: {error.str()}"
+    if error.code() in _FENCED:
+        return ProducerFenced(text)
+    if error.code() in _REFUSED:
+        return DestinationRefused(f"{text}: {_REFUSED[error.code()]}")
+    return ProducerLost(text)
+
+
+class _Unacknowledged:
+    """How many bytes the library still holds, told from how many messages: chunks that are sent, oldest first."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[int, int]] = deque()  # messages, bytes
+        self._messages = self._bytes = 0
+
+    def add(self, messages: int, size: int) -> None:
+        self._chunks.append((messages, size))
+        self._messages += messages
+        self._bytes += size
+
+    def bytes(self, left: int) -> int:
+        """Of the chunks that are not acknowledged as a whole, when `left` messages are not."""
+        while self._chunks and self._messages - self._chunks[0][0] >= left:
+            messages, size = self._chunks.popleft()
+            self._messages -= messages
+            self._bytes -= size
+        return self._bytes
+
+
+class Producer:
+    """Not opened: `begin` comes after `init` where there is a `transactional_id`. Not for several threads."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        transactional_id: str = "",
+        transaction_timeout_s: float = 60.0,
+        tells_offsets: bool = False,
+    ) -> None:
+        """`settings`: those of every client, and what else is configured of producers. `tells_offsets`: for
+        `send_plainly`."""
+        self.name = transactional_id or "producer"
+        self._last_error = ""
+        self._failed: KafkaError | None = None
+        self._unacknowledged = _Unacknowledged()
+        self._transactional = bool(transactional_id)
+        conf: dict[str, Any] = {
+            "acks": "all",
+            "enable.idempotence": True,
+            "log_level": 0,
+            "linger.ms": 5,
+            "batch.size": _BATCH_BYTES_MAX,
+            # Bounded here, by bytes: `send` must not meet a full queue in the middle of a chunk.
+            "queue.buffering.max.messages": 0,
+            "queue.buffering.max.kbytes": (1 << 31) - 1,
+            "delivery.report.only.error": not tells_offsets,
+            **settings,
+            "error_cb": self._note_error,
+            "on_delivery": self._note_failure,
+        }
+        if transactional_id:
+            conf["transactional.id"] = transactional_id
+            conf["transaction.timeout.ms"] = str(int(transaction_timeout_s * 1000))
+        try:
+            self._client = Client(conf)
+        except KafkaException as error:
+            raise DestinationRefused(f"the client library refuses its settings: {error.args[0].str()}") from error
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._last_error = f"{error.name()}: {error.str()}"
+
+    def _note_failure(self, error: KafkaError | None, _: object) -> None:
+        if error is not None and self._failed is None:
+            self._failed = error
+
+    def init(self, patience: Patience) -> None:
+        """Fence off whoever had this transactional id, and have its transaction aborted or finished."""
+        self._until_done("init_transactions", self._client.init_transactions, patience)
+
+    def begin(self) -> None:
+        if not self._transactional:
+            return
+        try:
+            self._client.begin_transaction()
+        except KafkaException as error:
+            raise meaning(error.args[0], f"{self.name}: begin_transaction") from error
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
+        """Messages in this order; returns how many. They are acknowledged when `flush` has returned."""
+        coming, count = iter(messages), 0
+        while chunk := list(islice(coming, _CHUNK_MESSAGES)):
+            count += len(chunk)
+            given = [{"key": message.key, "value": message.value} for message in chunk]
+            try:
+                queued = self._client.produce_batch(topic, given, partition=partition)
+            except KafkaException as error:
+                raise meaning(error.args[0], f"{self.name}: topic {topic}") from error
+            if queued != len(given):
+                refused = next(one["_error"] for one in given if "_error" in one)
+                raise meaning(refused, f"{self.name}: topic {topic}")
+            self._unacknowledged.add(len(chunk), sum(message.length for message in chunk))
+            self._client.poll(0)
+            self._wait_for_room(patience)
+        return count
+
+    def _wait_for_room(self, patience: Patience) -> None:
+        while self._unacknowledged.bytes(len(self._client)) > UNACKNOWLEDGED_BYTES_MAX:
+            before = len(self._client)
+            self._client.poll(0.05)
+            if len(self._client) == before:
+                left = self._client.flush(_STEP_S)
+                if left >= before:
+                    self._waited(_UNACKNOWLEDGED, patience)
+            self._check_failed()
+
+    def flush(self, patience: Patience) -> None:
+        """Until all that was sent is acknowledged. Raises what became of the first message that was not."""
+        while True:
+            before = len(self._client)
+            left = self._client.flush(_STEP_S)
+            self._check_failed()
+            if not left:
+                return
+            if left >= before:
+                self._waited(_UNACKNOWLEDGED, patience)
+
+    def commit(self, patience: Patience) -> None:
+        """Raises ProducerLost where it is not known whether the transaction is committed."""
+        if self._transactional:
+            self._until_done("commit_transaction", self._client.commit_transaction, patience)
+
+    def abort(self, patience: Patience) -> None:
+        """What was sent since `begin` is not seen by who reads committed messages."""
+        if self._transactional:
+            self.flush(patience)  # a transaction is often not known to the broker yet, and could not be aborted
+            self._until_done("abort_transaction", self._client.abort_transaction, patience)
+
+    def send_plainly(self, topic: str, partition: int, message: Message, patience: Patience) -> int:
+        """One message outside of transactions; its offset."""
+        found: list[tuple[KafkaError | None, int]] = []
+        self._client.produce(
+            topic,
+            key=message.key,
+            value=message.value,
+            partition=partition,
+            on_delivery=lambda error, sent: found.append((error, sent.offset())),
+        )
+        while not found:
+            self._client.poll(_STEP_S)
+            if not found:
+                self._waited(_UNACKNOWLEDGED, patience)
+        error, offset = found[0]
+        if error is not None:
+            raise meaning(error, f"{self.name}: topic {topic}")
+        return offset
+
+    def drop(self) -> None:
+        """What is on its way is given up."""
+        with contextlib.suppress(KafkaException):  # it is of no use any more in any case
+            self._client.purge()
+            self._client.poll(0)
+        threading.Thread(target=_close, args=(self._client,), name="kafka-close", daemon=True).start()
+        del self._client
+
+    def _until_done(self, what: str, call: Any, patience: Patience) -> None:
+        while True:
+            try:
+                call(_STEP_S)
+            except KafkaException as raised:
+                error = raised.args[0]
+                if not error.retriable():
+                    raise meaning(self._failed or error, f"{self.name}: {what}") from raised
+                self._waited(what, patience)
+            else:
+                return
+
+    def _check_failed(self) -> None:
+        if self._failed is not None:
+            raise meaning(self._failed, self.name)
+
+    def _waited(self, what: str, patience: Patience) -> None:
+        why = f": {self._last_error}" if self._last_error else ""
+        patience.failed(DestinationDown(f"{self.name}: {what}{why}"))
+
+
+def _close(client: Client) -> None:
+    """Ends its threads; may wait for a broker that is away."""
+    with contextlib.suppress(KafkaException):
+        client.close()

@@ -1,0 +1,132 @@
+"""Confluent's schema registry: schemas are registered by the driver, and found by their ids."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any, Final
+from urllib.parse import quote
+
+from binlog.errors import ConfigError
+from binlog.runtime.log import get_logger
+
+from drainer.protocol.schema_ids import RequiredSchema, SchemaId, SchemaIds, fingerprint, merged
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.registry_http import TIMEOUT_S, RegistryAccess, RegistryAnswer, RegistryHttp
+
+_log = get_logger(__name__)
+WAIT_S: Final = 300.0
+_REFUSALS: Final = (409, 422)
+_SCHEMA_SHOWN: Final = 4_000  # characters of a schema in an error
+
+
+class SchemaRefused(DestinationRefused):
+    """The registry does not take a schema. `words` are its own: which rule of compatibility it breaks, as a rule."""
+
+    def __init__(self, subject: str, schema: str, status: int, words: str) -> None:
+        super().__init__(subject, schema, status, words)
+        self.subject = subject
+        self.schema = schema
+        self.status = status
+        self.words = words
+
+    def __str__(self) -> str:
+        shown = self.schema[:_SCHEMA_SHOWN] + ("…" if len(self.schema) > _SCHEMA_SHOWN else "")
+        return (
+            f"the schema registry refuses a schema of the subject {self.subject} (HTTP {self.status}): {self.words}; "
+            f"change the subject's compatibility, or the table's column; the schema is {shown}"
+        )
+
+
+class SchemaRegistry:
+    """Blocking; not for several threads. Every schema is registered once, and every id is looked up once."""
+
+    def __init__(
+        self,
+        access: RegistryAccess,
+        *,
+        wait_s: float = WAIT_S,
+        timeout_s: float = TIMEOUT_S,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Raises ConfigError where TLS files cannot be used. `wait_s`: how long a registry that is down is waited for,
+        by each request."""
+        self._http = RegistryHttp(access, wait_s=wait_s, timeout_s=timeout_s, stop=stop)
+        self._schemas: dict[SchemaId, str] = {}
+        self._ids: SchemaIds = {}
+
+    @property
+    def ids(self) -> SchemaIds:
+        """Of all that were registered so far."""
+        return self._ids
+
+    def check(self) -> None:
+        """That it is there, lets us in, and knows Avro. Raises DestinationRefused or DestinationDown."""
+        kinds = self._http.get("/schemas/types")
+        if not isinstance(kinds, list) or "AVRO" not in kinds:
+            raise DestinationRefused(f"{self._http.url} is no schema registry for Avro: its types are {kinds!r:.200}")
+
+    def register(self, subject: str, schema: str) -> int:
+        """The schema's id; the same again where the subject has it already.
+
+        Raises SchemaRefused, DestinationRefused or DestinationDown."""
+        known = self._ids.get(subject, {}).get(fingerprint(schema))
+        if isinstance(known, int):
+            return known
+        try:
+            answer = self._http.post(f"/subjects/{quote(subject, safe='')}/versions", {"schema": schema})
+        except RegistryAnswer as error:
+            if error.status in _REFUSALS:
+                raise SchemaRefused(subject, schema, error.status, error.words) from error
+            raise
+        found = _member(answer, "id")
+        if not isinstance(found, int) or isinstance(found, bool) or found <= 0:
+            raise DestinationRefused(f"schema registry {self._http.url}: {found!r} as the id of a schema of {subject}")
+        self._ids = merged(self._ids, [(RequiredSchema(subject, schema), found)])
+        _log.info("schema registered", subject=subject, id=found)
+        return found
+
+    def register_all(self, required: Iterable[RequiredSchema]) -> SchemaIds:
+        """`ids`, with these among them. Raises as `register`."""
+        for one in required:
+            self.register(one.subject, one.schema)
+        return self._ids
+
+    def schema(self, schema_id: SchemaId) -> str:
+        """Raises LookupError where there is none of this id, DestinationRefused for one that is not Avro's,
+        DestinationDown."""
+        found = self._schemas.get(schema_id)
+        if found is not None:
+            return found
+        if not isinstance(schema_id, int):
+            raise LookupError(f"{schema_id} is an id of AWS Glue's")
+        try:
+            answer = self._http.get(f"/schemas/ids/{schema_id}")
+        except RegistryAnswer as error:
+            if error.status == 404:
+                raise LookupError(f"no schema has the id {schema_id}: {error.words}") from None
+            raise
+        kind, text = _member(answer, "schemaType") or "AVRO", _member(answer, "schema")
+        if kind != "AVRO" or not isinstance(text, str):
+            raise DestinationRefused(f"schema registry {self._http.url}: the schema {schema_id} is one of {kind!r}")
+        self._schemas[schema_id] = text
+        return text
+
+
+def _member(answer: Any, name: str) -> Any:
+    return answer.get(name) if isinstance(answer, dict) else None
+
+
+def glue_registry(registry_name: str, region: str, access_key: str = "", secret_access_key: str = "") -> None:
+    """AWS Glue as a registry. Messages of it are read and written (drainer.protocol.avro.envelope) where ids are given;
+    asking AWS for them is not built.
+
+    Raises ConfigError, always: for settings that TiCDC refuses, then since there is nothing to connect with."""
+    if not registry_name or not region:
+        raise ConfigError("glue-schema-registry-config: registry-name and region must be set")
+    if bool(access_key) != bool(secret_access_key):
+        raise ConfigError("glue-schema-registry-config: access-key and secret-access-key must be set together")
+    raise ConfigError(
+        f"glue-schema-registry-config: the registry {registry_name} in {region} cannot be used: AWS Glue is not "
+        "supported; use a registry with Confluent's API (schema-registry)"
+    )

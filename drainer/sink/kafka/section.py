@@ -1,0 +1,163 @@
+"""`[syncer.to]` of Kafka, under TiCDC's names where TiCDC has the setting."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from binlog.errors import ConfigError
+from binlog.runtime.fields import ByteSize, Duration, Section
+from pydantic import BeforeValidator, Field
+
+from drainer.dispatch.rules import DispatchRule, Router
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.sink.kafka.config import KafkaConfig, PartitionChange
+from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.sink_uri import checked_topic
+
+_S = timedelta(seconds=1)
+# A URI's parameters are texts.
+Number = Annotated[int, BeforeValidator(lambda value: int(value) if isinstance(value, str) else value)]
+Yes = Annotated[bool, BeforeValidator(lambda value: {"true": True, "false": False}.get(value, value))]
+
+
+class DispatcherSection(Section):
+    """`[[syncer.to.dispatchers]]`: the first with a matching table counts."""
+
+    matcher: tuple[str, ...] = Field(description="patterns of tables, such as shop.*")
+    partition: str = Field("", description="default, table, index-value, columns, ts or conflict")
+    dispatcher: str = Field("", description="older name of `partition`")
+    topic: str = Field("", description="an expression such as {schema}_{table}; empty: the topic of the destination")
+    index: str = Field("", description="of index-value: the unique index; empty: the handle key")
+    columns: tuple[str, ...] = Field((), description="of columns: their names")
+
+    def rule(self) -> DispatchRule:
+        return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
+
+
+class KafkaSection(KafkaConnectionSection):
+    """Beside how brokers are reached: what messages are, where they go, and how often they count."""
+
+    protocol: str = Field("open-protocol", description=f"what messages are: {', '.join(PROTOCOLS)}")
+    dispatchers: tuple[DispatcherSection, ...] = Field((), description="which topic and partition rows go to")
+    exactly_once: Yes = Field(
+        True,
+        description="rows go out in transactions with the position, and a read-committed consumer sees each once; "
+        "false: without transactions, each at least once",
+    )
+    control_topic: str = Field(
+        "",
+        description="a compacted topic of this changefeed's own, for its position; it is the beginning of the "
+        "transactional ids, too. Empty: tidb-binlog-<changefeed>-<cluster id>",
+    )
+    slots: Number = Field(
+        16, ge=1, le=200, description="writers of a spread batch; fixed when the control topic is created"
+    )
+    transaction_timeout: Duration = Field(
+        timedelta(minutes=5),
+        ge=_S,
+        description="how long brokers keep a transaction open whose drainer is gone and does not come back, and "
+        "read-committed consumers wait; a large upstream transaction must be written within it",
+    )
+    retry_for: Duration = Field(timedelta(minutes=10), ge=timedelta(0), description="how long brokers may be away")
+    resolved_interval: Duration = Field(
+        _S, ge=timedelta(milliseconds=100), description="how often resolved events go out while there are no rows"
+    )
+    partition_num: Number = Field(
+        0, ge=0, description="partitions of the topic that are used, and of topics that are created; 0: all, and 3"
+    )
+    replication_factor: Number = Field(1, ge=1, description="replicas of topics that are created")
+    auto_create_topic: Yes = Field(True, description="create topics that are not there")
+    partition_change: PartitionChange = Field(
+        "stop",
+        description="what to do when a topic has another number of partitions than before: stop with an error, or "
+        "take-up: tell all partitions, and go on with the new number",
+    )
+    partition_look: Duration = Field(timedelta(seconds=10), ge=_S, description="how often that is looked at")
+    max_message_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
+        10 << 20, description="target of a message of several rows; never above the topic's max.message.bytes"
+    )
+    max_batch_size: Number = Field(16, ge=1, description="rows of one message of open-protocol")
+    time_zone: str = Field("UTC", description="IANA name of the zone in which TIMESTAMPs are shown")
+    enable_tidb_extension: Yes = Field(False, description="of avro and canal-json: commit ts and more in each message")
+    only_output_updated_columns: Yes = Field(False, description="of updates only the old values that changed")
+    delete_only_output_handle_key_columns: Yes = Field(False, description="of deletes only the handle key")
+    output_raw_change_event: Yes = Field(False, description="updates of keys stay updates")
+    output_old_value: Yes = Field(True, description="of debezium: the row before the change")
+    content_compatible: Yes = Field(False, description="of canal-json: as Alibaba's canal writes it")
+    debezium_disable_schema: Yes = Field(False, description="of debezium: messages without their schema")
+    encoding_format: Literal["json", "avro"] = Field("json", description="of simple")
+    send_bootstrap_interval_in_sec: Number = Field(120, description="of simple: how often a table's schema is sent")
+    send_bootstrap_in_msg_count: Number = Field(10_000, description="of simple: likewise, after so many rows")
+    send_bootstrap_to_all_partition: Yes = Field(True, description="of simple: false: to the first partition alone")
+    avro_decimal_handling_mode: Literal["precise", "string"] = Field("precise", description="of avro")
+    avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field("long", description="of avro")
+    avro_enable_watermark: Yes = Field(False, description="of avro: DDLs and resolved events as messages of their own")
+    large_message_handle_option: Literal["none", "handle-key-only"] = Field(
+        "none", description="what becomes of a row that no message can hold: an error, or its handle key alone"
+    )
+    large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(
+        "none", description="of open-protocol and canal-json: how each value is compressed"
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.control_topic:
+            checked_topic(self.control_topic, "syncer.to.control-topic")
+        if self.control_topic == self.topic:
+            raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
+        if self.exactly_once and self.required_acks != -1:
+            raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
+        make_encoder(self.options())
+        self.router()
+
+    def router(self) -> Router:
+        """Raises DispatchConfigError."""
+        return Router([one.rule() for one in self.dispatchers], self.topic, protocol=self.protocol)
+
+    def options(self) -> ProtocolOptions:
+        return ProtocolOptions(
+            protocol=self.protocol,
+            max_message_bytes=self.max_message_bytes,
+            max_batch_size=self.max_batch_size,
+            time_zone=self.time_zone,
+            enable_tidb_extension=self.enable_tidb_extension,
+            only_output_updated_columns=self.only_output_updated_columns,
+            delete_only_output_handle_key_columns=self.delete_only_output_handle_key_columns,
+            output_raw_change_event=self.output_raw_change_event,
+            output_old_value=self.output_old_value,
+            content_compatible=self.content_compatible,
+            avro_decimal_handling_mode=self.avro_decimal_handling_mode,
+            avro_bigint_unsigned_handling_mode=self.avro_bigint_unsigned_handling_mode,
+            avro_enable_watermark=self.avro_enable_watermark,
+            debezium_disable_schema=self.debezium_disable_schema,
+            encoding_format=self.encoding_format,
+            send_bootstrap_interval_s=float(self.send_bootstrap_interval_in_sec),
+            send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,
+            send_bootstrap_to_all_partition=self.send_bootstrap_to_all_partition,
+            large_message_handle_option=self.large_message_handle_option,
+            large_message_handle_compression=self.large_message_handle_compression,
+        )
+
+    def kafka(self, *, spread: bool = True) -> KafkaConfig:
+        producer: dict[str, str] = {"compression.type": self.compression}
+        if self.required_acks != -1:
+            producer |= {"acks": str(self.required_acks), "enable.idempotence": "false"}
+        return KafkaConfig(
+            client=self.client_settings("tidb-binlog-drainer"),
+            address=",".join(self.addresses),
+            control_topic=self.control_topic,
+            producer=producer,
+            slots=self.slots,
+            exactly_once=self.exactly_once,
+            transaction_timeout_s=self.transaction_timeout / _S,
+            retry_for_s=self.retry_for / _S,
+            resolved_s=self.resolved_interval / _S,
+            auto_create_topic=self.auto_create_topic,
+            partition_num=self.partition_num,
+            replication_factor=self.replication_factor,
+            partition_change=self.partition_change,
+            look_s=self.partition_look / _S,
+            spread=spread,
+        )

@@ -1,0 +1,353 @@
+"""Kafka, exactly once: reads from top to bottom as drainer/sink/base.py does.
+
+What the driver writes, rows, DDLs, resolved events, goes out in the transaction that moves the position. What executors
+write goes out in a transaction for each slot, with the slot's mark, between one of the driver's that records the intent
+and one that closes it. Resolved events of a range leave with the latter, behind all of its rows.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.dispatch.slotting import PartitionSlotting
+from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
+from drainer.sink.base import (
+    NO_QUESTION,
+    Applied,
+    Examination,
+    FirstStart,
+    Identity,
+    Intent,
+    Position,
+    Receipt,
+    TableName,
+    Wants,
+)
+from drainer.sink.document_position import Document
+from drainer.sink.errors import DestinationError, Fenced, PositionMoved
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
+from drainer.sink.kafka.slot_writer import KafkaSlotWriter
+from drainer.sink.kafka.topic_counts import TopicCounts
+from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
+from drainer.sink.settings import SyncerSettings
+
+_STAGE: Final = "write"
+
+_log = get_logger(__name__)
+
+
+def make(to: KafkaSection, syncer: SyncerSettings) -> KafkaSink:
+    """Not opened yet. Raises ConfigError."""
+    return KafkaSink(to.kafka(spread=syncer.spread), Publication(to.options(), to.router(), {}, {}))
+
+
+class KafkaSink:
+    """See base.ChangeSink and base.ParallelSink. Closed until `open`."""
+
+    def __init__(
+        self, config: KafkaConfig, publication: Publication, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`publication`: without topics yet."""
+        self._config = config
+        self._publication = publication
+        self._monotonic = monotonic
+        self._stop = threading.Event()
+        self._driver: Driver | None = None
+        self._topics: TopicCounts | None = None
+        self._commit_ts = 0
+        self._schema_version = 0
+        self._moved_s = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"kafka://{self._config.address}/{self._publication.router.default_topic}"
+
+    @property
+    def wants(self) -> Literal[Wants.CHANGES]:
+        return Wants.CHANGES
+
+    @property
+    def stored_generated(self) -> bool:
+        return True
+
+    @property
+    def slotting(self) -> PartitionSlotting:
+        """Of the topics that are known now."""
+        driver, topics = self._opened()
+        return topics.slotting(driver.slots)
+
+    @property
+    def parallel(self) -> KafkaSink | None:
+        return self if self._config.spread else None
+
+    @property
+    def commit_ts(self) -> int:
+        return self._commit_ts
+
+    @property
+    def advance_s(self) -> float:
+        """How often `advance` is to be called while there are no rows."""
+        return self._config.resolved_s
+
+    def open(self, identity: Identity, initial_ts: int, first: FirstStart = NO_QUESTION) -> Position:
+        if not self._config.control_topic:
+            name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
+            self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
+        topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
+        driver = self._driver = Driver(self._config, topics.admin, identity, self._stop)
+        missing: tuple[TableName, ...] = ()
+
+        def create() -> Document:
+            nonlocal missing
+            missing = first.missing(())  # nothing says of a topic what is in it
+            return Document(Stored(first.begin_ts(initial_ts, missing), 0, driver.epoch))
+
+        try:
+            fresh = driver.start(create)
+            stored = driver.document.stored
+            assert stored is not None, "a driver that has started has a position"
+            topics.begin(driver.document.notes)
+            self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
+            if stored.intent is None:
+                self._take_up_partitions(now=True)
+        except BaseException:
+            self.close(clean=False)
+            raise
+        return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
+
+    def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
+        return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+
+    def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
+        rows = 0
+        self._take_up_partitions()
+
+        def body(transaction: Transaction) -> None:
+            nonlocal rows
+            rows = 0
+            self._check(pieces.after_ts, pieces.until_ts)
+            for segment in pieces.works():
+                publication = self._known(self._publication.topics_in(segment))
+                for outgoing in publication.rows(segment):
+                    transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
+                rows += segment.change_count
+            crash_point("kafka.rows_sent")
+
+        repeated = self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)
+        return Applied(rows, rows, repeated)
+
+    def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
+        self._take_up_partitions()
+
+        def body(transaction: Transaction) -> None:
+            publication = self._known(self._publication.topics_of(step))
+            for outgoing in publication.ddl(step):
+                transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
+            transaction.store.mark_job(JobMark(step.job.id, DONE, step.commit_ts))
+            purge_old_jobs(transaction.store, step.job.id, step.commit_ts)
+            crash_point("kafka.ddl_sent")
+
+        job_id = step.job.id
+        self._move(f"DDL job {job_id}", step.commit_ts, step.job.schema_version, body, lambda: self.job_done(job_id))
+
+    def advance(self, commit_ts: int, schema_version: int) -> None:
+        """A position that the next transaction moves anyway is not written for itself."""
+        if commit_ts == self._commit_ts:
+            return
+        if self._monotonic() - self._moved_s < self._config.resolved_s:
+            self._commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
+            return
+        self._take_up_partitions()
+        self._move(f"position {commit_ts}", commit_ts, schema_version, lambda transaction: None)
+
+    def job_done(self, job_id: int) -> bool:
+        return job_id in self._opened()[0].document.jobs
+
+    def examination(self, view: SchemaView) -> Examination | None:
+        """Nothing here refuses a row; but topics must be known before rows are cut by their partitions. Called while
+        another thread writes."""
+        tables = [(versions.schema, versions.name) for versions in view.tables.values()]
+        self._opened()[1].know(self._publication.router.topics(tables))
+        return None
+
+    def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> KafkaSlotWriter:
+        assert ahead is None, "nothing goes ahead of a batch that nothing refuses"
+        driver, topics = self._opened()
+        stored = driver.document.stored
+        if stored is None or stored.intent not in (None, intent):
+            raise PositionMoved(
+                f"{driver.label}: {stored} has a range that must be finished as it was cut, not {intent}"
+            )
+        if stored.intent is None:
+            self._check(intent.after_ts, intent.until_ts)
+            if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
+                topics.look()
+            self._record(intent)
+        publication = self._known(())
+        return KafkaSlotWriter(self._config, publication, driver.epoch, intent, driver.label)
+
+    def _record(self, intent: Intent) -> None:
+        driver, topics = self._opened()
+
+        def body(transaction: Transaction) -> None:
+            self._catch_up(transaction)
+            transaction.store.document.notes = topics.notes()
+            transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
+
+        driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
+
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+        driver, topics = self._opened()
+        publication = self._known(())
+
+        def body(transaction: Transaction) -> None:
+            transaction.store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
+            transaction.store.document.notes = topics.notes()
+            self._resolve(transaction, publication, intent.until_ts)
+
+        driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts)
+        self._moved(intent.until_ts, schema_version)
+        crash_point("kafka.committed")
+        self._take_up_behind_range()
+
+    def _move(
+        self,
+        what: str,
+        until_ts: int,
+        schema_version: int,
+        body: Callable[[Transaction], None],
+        done: Callable[[], bool] | None = None,
+    ) -> bool:
+        """One transaction of `body`, the position and resolved events. `done`: whether one whose answer was lost was
+        committed, where the position alone does not say so."""
+        driver, topics = self._opened()
+
+        def whole(transaction: Transaction) -> None:
+            body(transaction)
+            stored = transaction.store.document.stored
+            after_ts = stored.commit_ts if stored is not None else 0
+            transaction.store.move(
+                epoch=driver.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version
+            )
+            transaction.store.document.notes = topics.notes()
+            self._resolve(transaction, self._known(()), until_ts)
+
+        def is_done(stored: Stored) -> bool:
+            return done() if done is not None else stored.commit_ts == until_ts
+
+        repeated = driver.transact(what, whole, is_done)
+        self._moved(until_ts, schema_version)
+        return repeated
+
+    def _catch_up(self, transaction: Transaction) -> None:
+        """The position that `advance` has not written."""
+        stored = transaction.store.document.stored
+        if stored is not None and stored.commit_ts < self._commit_ts:
+            transaction.store.move(
+                epoch=stored.epoch,
+                after_ts=stored.commit_ts,
+                until_ts=self._commit_ts,
+                schema_version=self._schema_version,
+            )
+
+    def _resolve(self, transaction: Transaction, publication: Publication, commit_ts: int) -> None:
+        """To every partition, behind everything else."""
+        messages = publication.encoder.resolved(commit_ts)
+        for topic, partition in publication.partitions() if messages else ():
+            transaction.send_last(topic, partition, messages)
+
+    def _known(self, names: Iterable[str]) -> Publication:
+        return self._opened()[1].know(names)
+
+    def _check(self, after_ts: int, until_ts: int) -> None:
+        """Raises PositionMoved where (after_ts, until_ts] does not follow the position."""
+        if after_ts != self._commit_ts:
+            raise PositionMoved(
+                f"{self._opened()[0].label}: ({after_ts}, {until_ts}] cannot be applied: its position is "
+                f"{self._commit_ts}"
+            )
+
+    def _moved(self, commit_ts: int, schema_version: int) -> None:
+        self._commit_ts, self._schema_version = commit_ts, max(schema_version, self._schema_version)
+        self._moved_s = self._monotonic()
+
+    def _take_up_partitions(self, *, now: bool = False) -> None:
+        """Where a topic has another number of partitions: resolved and Admin events to all of them, and from then on
+        the new number. Raises DestinationRefused where that is not wanted. Only while no range is open."""
+        driver, topics = self._opened()
+        changes = topics.look(now=now)
+        if not changes:
+            return
+        notes, encoder = topics.take_up(changes), topics.publication.encoder
+
+        def body(transaction: Transaction) -> None:
+            self._catch_up(transaction)
+            transaction.store.document.notes = notes
+            for change in changes:
+                told = encoder.partitions_changed(change.found, self._commit_ts)
+                for partition in range(change.found):
+                    transaction.send_last(change.topic, partition, [*encoder.resolved(self._commit_ts), *told])
+
+        driver.transact("another number of partitions", body, lambda stored: driver.document.notes == notes)
+        topics.taken_up(notes)
+        for change in changes:
+            _log.warning(
+                "a topic has another number of partitions from here on",
+                topic=change.topic,
+                before=change.recorded,
+                partitions=change.found,
+                commit_ts=self._commit_ts,
+            )
+
+    def _take_up_behind_range(self) -> None:
+        """The range is committed, so what fails here must not look as if it had: it is tried again later."""
+        if self._opened()[1].stops_at_changes:
+            return
+        try:
+            self._take_up_partitions()
+        except Fenced:
+            raise
+        except DestinationError as error:
+            _log.warning("whether topics have other numbers of partitions is looked at later", why=str(error))
+
+    def interrupt(self) -> None:
+        self._stop.set()
+
+    def close(self, *, clean: bool) -> None:
+        """What `advance` has not written is, where everything was applied and nobody waits."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        try:
+            if clean and not self._stop.is_set() and driver.epoch >= 0:
+                self._settle(driver)
+        finally:
+            driver.close()
+
+    def _settle(self, driver: Driver) -> None:
+        stored = driver.document.stored
+        if stored is None or stored.intent is not None or stored.commit_ts >= self._commit_ts:
+            return
+        try:
+            driver.transact("position", self._catch_up, lambda found: found.commit_ts == self._commit_ts)
+        except DestinationError as error:
+            _log.warning("the last position is not written; nothing is lost", why=str(error))
+
+    def _opened(self) -> tuple[Driver, TopicCounts]:
+        assert self._driver is not None and self._topics is not None, "open() comes first"
+        return self._driver, self._topics

@@ -1,0 +1,151 @@
+"""One slot's messages, produced from an executor in one transaction with the slot's mark.
+
+A process keeps its producers, for initialising one costs some requests. A kept one needs no look at claims and marks:
+who took the changefeed over, or tried the slot elsewhere, has initialised its transactional id, and so fenced it off. A
+new one initialises first, and looks then.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Final
+
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+
+from drainer.changes.change_segment import ChangeSegment
+from drainer.protocol.encoder import Message
+from drainer.sink.base import Intent, Receipt
+from drainer.sink.errors import DestinationError
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.control_records import MARK_KEY, check_claims, is_marked, mark_value
+from drainer.sink.kafka.driver import POSITION_PARTITION, new_producer
+from drainer.sink.kafka.producer import Producer, ProducerLost
+from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.reader import Reader
+from drainer.sink.retry import Patience
+
+_KEPT_MAX: Final = 32
+_ABORT_S: Final = 10.0
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """`marked`: the range that this producer has committed last, or whose mark it has read."""
+
+    producer: Producer
+    marked: Intent | None
+
+
+_Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
+_kept: OrderedDict[_Key, _Kept] = OrderedDict()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSlotWriter:
+    """See base.SlotWriter. `label`: the changefeed and its place, for errors."""
+
+    config: KafkaConfig
+    publication: Publication
+    epoch: int
+    intent: Intent
+    label: str
+
+    def write(self, slot: int, segment: ChangeSegment) -> Receipt:
+        patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
+        while True:
+            kept = self._taken(slot)
+            try:
+                if kept is None:
+                    kept = self._opened(slot, patience)
+                if kept.marked == self.intent:
+                    receipt = Receipt(slot, segment.change_count, 1, 1)
+                else:
+                    receipt = self._write(kept.producer, slot, segment, patience)
+            except ProducerLost as error:
+                # Fenced off, too: by an attempt elsewhere, or by a driver, whose claim the next producer sees.
+                _log.info("a slot is written again", slot=slot, why=str(error))
+                if kept is not None:
+                    kept.producer.drop()
+                patience.failed(error)
+            except BaseException:
+                if kept is not None:
+                    self._abort(kept.producer)
+                raise
+            else:
+                patience.over()
+                self._keep(slot, replace(kept, marked=self.intent))
+                return receipt
+
+    def _abort(self, producer: Producer) -> None:
+        """What is open would hold readers of committed messages until its time is up."""
+        try:
+            producer.abort(Patience(f"{self.label}: aborting", min(self.config.retry_for_s, _ABORT_S)))
+        except DestinationError as error:
+            _log.info("a transaction is left to be aborted by the next producer", why=str(error))
+        producer.drop()
+
+    def _opened(self, slot: int, patience: Patience) -> _Kept:
+        producer = new_producer(self.config, self.config.slot_id(slot))
+        try:
+            if self.config.exactly_once:
+                producer.init(patience)
+            crash_point("kafka.slot_initialised")
+            reader = Reader(self.config.client, self.config.control_topic)
+            check_claims(reader.everything(POSITION_PARTITION, patience, begin=self.epoch), self.epoch, self.label)
+            marks = reader.committed(1 + slot, patience)
+            return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
+        except BaseException:
+            producer.drop()
+            raise
+
+    def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
+        topic, once = self.config.control_topic, self.config.exactly_once
+        producer.begin()
+        for outgoing in self.publication.rows(segment, slot=slot, slots=self.intent.slots):
+            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
+        crash_point("kafka.slot_sent")
+        if not once:
+            producer.flush(patience)  # a mark tells of rows that are there
+        producer.send(topic, 1 + slot, (Message(MARK_KEY, mark_value(self.intent), 0, 0),), patience)
+        producer.flush(patience)
+        crash_point("kafka.slot_flushed")
+        producer.commit(patience)
+        crash_point("kafka.slot_committed")
+        return Receipt(slot, segment.change_count, 1, 0)
+
+    def _key(self, slot: int) -> _Key:
+        return self.config.address, self.config.control_topic, self.epoch, slot
+
+    def _taken(self, slot: int) -> _Kept | None:
+        """Out of those that are kept: an attempt beside this one has its own."""
+        with _lock:
+            return _kept.pop(self._key(slot), None)
+
+    def _keep(self, slot: int, kept: _Kept) -> None:
+        """Not where nothing fences it off: then every attempt looks first."""
+        if not self.config.exactly_once:
+            kept.producer.drop()
+            return
+        with _lock:
+            former = _kept.pop(self._key(slot), None)
+            _kept[self._key(slot)] = kept
+            dropped = [former] if former is not None else []
+            while len(_kept) > _KEPT_MAX:
+                dropped.append(_kept.popitem(last=False)[1])
+        for one in dropped:
+            one.producer.drop()
+
+
+def forget_producers() -> None:
+    """Drop all that this process keeps."""
+    with _lock:
+        dropped = list(_kept.values())
+        _kept.clear()
+    for one in dropped:
+        one.producer.drop()

@@ -1,0 +1,173 @@
+"""The topics of a changefeed: how many partitions each has, which is frozen and recorded, and what it takes.
+
+Who belongs where depends on these numbers, so they change only where no range is open, with the position, and readers
+are told of it (rule 31). Used by two threads: one that plans, and one that writes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from binlog.runtime.log import get_logger
+
+from drainer.dispatch.dispatcher import Dispatcher
+from drainer.dispatch.slotting import SLOTTING_VERSION, PartitionSlotting
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.publication import BATCH_OVERHEAD, Publication
+from drainer.sink.kafka.topics import PARTITIONS_DEFAULT, Topics
+
+_log = get_logger(__name__)
+
+_COUNTS: Final = "topics"
+_GENERATION: Final = "partition_changes"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A topic that has another number of partitions than is recorded; 0: it is gone."""
+
+    topic: str
+    recorded: int
+    found: int
+
+
+class TopicCounts:
+    """Empty until `begin`."""
+
+    def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
+        self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
+        self._config = config
+        self._lock = threading.RLock()
+        self._publication = publication
+        self._generation = 0
+        self._looked_s = float("-inf")
+        self._slotting: PartitionSlotting | None = None
+
+    @property
+    def publication(self) -> Publication:
+        """Of the topics that are known now."""
+        return self._publication
+
+    @property
+    def stops_at_changes(self) -> bool:
+        return self._config.partition_change == "stop"
+
+    def begin(self, notes: Mapping[str, Any]) -> None:
+        """With what is recorded, and the default topic. Raises DestinationRefused."""
+        with self._lock:
+            self._generation = int(notes.get(_GENERATION, 0))
+            recorded = {str(topic): int(count) for topic, count in notes.get(_COUNTS, {}).items()}
+            self._set(recorded, {topic: self._limit(topic) for topic in recorded})
+            self.know([self._publication.router.default_topic])
+
+    def notes(self) -> dict[str, Any]:
+        """What is recorded with the position."""
+        return {_COUNTS: dict(self._publication.counts), _GENERATION: self._generation}
+
+    def know(self, names: Iterable[str]) -> Publication:
+        """These topics, too: they are made where they are not there. Raises DestinationRefused, DestinationDown."""
+        unknown = [name for name in names if name not in self._publication.counts]
+        if not unknown:
+            return self._publication
+        with self._lock:
+            there = self.admin.counts()
+            counts, limits = dict(self._publication.counts), dict(self._publication.limits)
+            for name in unknown:
+                if not there.get(name):
+                    self._create(name)
+                    there = self.admin.counts()
+                counts[name] = self._used(name, there[name])
+                limits[name] = self._limit(name)
+            self._set(counts, limits)
+            return self._publication
+
+    def _set(self, counts: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        self._publication = self._publication.with_topics(counts, limits)
+        self._slotting = None
+
+    def _create(self, name: str) -> None:
+        if not self._config.auto_create_topic:
+            raise DestinationRefused(f"topic {name} is not there: create it, or set auto-create-topic = true")
+        self.admin.create(name, self._config.partition_num or PARTITIONS_DEFAULT, self._config.replication_factor)
+
+    def _used(self, name: str, found: int) -> int:
+        """Of the default topic not more than partition-num says."""
+        wanted = self._config.partition_num
+        if not wanted or name != self._publication.router.default_topic:
+            return found
+        if wanted > found:
+            raise DestinationRefused(
+                f"topic {name} has {found} partitions, and partition-num is {wanted}: add partitions to the topic, or "
+                f"set partition-num to {found} or less"
+            )
+        if wanted < found:
+            _log.warning("only the first partitions are used", topic=name, used=wanted, partitions=found)
+        return wanted
+
+    def _limit(self, name: str) -> int:
+        return self.admin.max_message_bytes(name) - BATCH_OVERHEAD
+
+    def slotting(self, slots: int) -> PartitionSlotting:
+        """With copies of what may change; the same value while nothing does."""
+        with self._lock:
+            if self._slotting is None or self._slotting.count != slots:
+                publication = self._publication
+                options = publication.options
+                dispatcher = Dispatcher(
+                    publication.router, publication.counts, options.zone, raw=options.output_raw_change_event
+                )
+                self._slotting = PartitionSlotting(dispatcher, slots, self._cut_version(slots))
+            return self._slotting
+
+    def _cut_version(self, slots: int) -> int:
+        """Of the rules by which rows are cut (rule 16). Topics that are added change nothing for the others, and what a
+        range was cut by is recorded with it."""
+        router, options = self._publication.router, self._publication.options
+        parts = (SLOTTING_VERSION, slots, self._generation, options.output_raw_change_event, options.time_zone)
+        return crc32(repr((parts, router.default_topic, router.rules)).encode())
+
+    def look(self, *, now: bool = False) -> list[Change]:
+        """Topics with another number of partitions than is recorded; asked for now and then."""
+        if not now and time.monotonic() - self._looked_s < self._config.look_s:
+            return []
+        self._looked_s = time.monotonic()
+        there = self.admin.counts()
+        changes = []
+        for topic, recorded in self._publication.counts.items():
+            found = there.get(topic, 0)
+            used = self._used(topic, found) if found else 0
+            if used != recorded:
+                changes.append(Change(topic, recorded, used))
+        gone = [change.topic for change in changes if not change.found]
+        if gone:
+            raise DestinationRefused(
+                f"topic {gone[0]} is gone, with the messages that were in it: create it with "
+                f"{self._publication.counts[gone[0]]} partitions, and what comes from here on will be in it"
+            )
+        if changes and self.stops_at_changes:
+            raise DestinationRefused(_refusal(changes[0]))
+        return changes
+
+    def take_up(self, changes: Iterable[Change]) -> dict[str, Any]:
+        """The notes that say so; `taken_up` when they are recorded."""
+        counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
+        return {_COUNTS: counts, _GENERATION: self._generation + 1}
+
+    def taken_up(self, notes: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._generation = int(notes[_GENERATION])
+            self._set(notes[_COUNTS], self._publication.limits)
+
+
+def _refusal(change: Change) -> str:
+    return (
+        f"topic {change.topic} has {change.found} partitions, and {change.recorded} when rows were last written: rows "
+        f"of one key would go to another partition, past what waits in theirs. Set the former number, or set "
+        f'partition-change = "take-up" to go on with {change.found}: every partition is then told at which commit_ts'
+    )

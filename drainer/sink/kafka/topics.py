@@ -1,0 +1,121 @@
+"""The one door to the brokers' administration: topics, how many partitions they have, what they take."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from binlog.runtime.log import get_logger
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.producer import meaning
+from drainer.sink.retry import Patience
+
+_ANSWER_S: Final = 10.0
+PARTITIONS_DEFAULT: Final = 3
+# Compacted soon: a position is written every second, and all of it is read at every start.
+_CONTROL: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": "600000",
+    "segment.bytes": str(4 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "3600000",
+}
+
+T = TypeVar("T")
+_log = get_logger(__name__)
+
+
+class Topics:
+    """Waits for brokers that are away, until `stop` is set. For several threads."""
+
+    def __init__(self, client: Mapping[str, str], address: str, retry_for_s: float, stop: threading.Event) -> None:
+        self._address = address
+        self._retry_for_s = retry_for_s
+        self._stop = stop
+        self._reason = ""
+        self._admin = AdminClient({**client, "log_level": 0, "error_cb": self._note_error})
+
+    def _note_error(self, error: KafkaError) -> None:
+        self._reason = f"{error.name()}: {error.str()}"
+
+    def counts(self) -> dict[str, int]:
+        """Every topic that this user may see, and how many partitions it has."""
+
+        def ask() -> dict[str, int]:
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+            return {name: len(one.partitions) for name, one in listed.items() if one.error is None}
+
+        return self._patiently("asking for topics", ask)
+
+    def max_message_bytes(self, topic: str) -> int:
+        """What the topic takes as one batch, `max.message.bytes`."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+
+        def ask() -> int:
+            found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
+            return int(found.result(_ANSWER_S + 5)["max.message.bytes"].value)
+
+        return self._patiently(f"asking for the settings of topic {topic}", ask)
+
+    def create(self, topic: str, partitions: int, replication_factor: int) -> None:
+        """One that is there already is left as it is. Raises DestinationRefused."""
+        self._create(topic, partitions, replication_factor, {})
+
+    def create_control(self, topic: str, partitions: int, replication_factor: int) -> None:
+        self._create(topic, partitions, replication_factor, _CONTROL)
+
+    def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config))
+
+        def ask() -> None:
+            try:
+                made = self._admin.create_topics([new], operation_timeout=_ANSWER_S, request_timeout=_ANSWER_S)
+                made[topic].result(_ANSWER_S + 5)
+                _log.info("topic created", topic=topic, partitions=partitions)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code in _REFUSALS:
+                    text = f"topic {topic} cannot be created: {error.args[0].str()}"
+                    raise DestinationRefused(f"{text}; create it, or see replication-factor") from error
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+        self._patiently(f"creating topic {topic}", ask)
+        # A broker answers before all of them know of it.
+        patience = self._patience(f"creating topic {topic}")
+        while not self.counts().get(topic):
+            patience.failed(DestinationDown(f"topic {topic} is created and not shown yet"))
+        patience.over()
+
+    def _patience(self, what: str) -> Patience:
+        return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
+
+    def _patiently(self, what: str, ask: Callable[[], T]) -> T:
+        patience = self._patience(what)
+        while True:
+            try:
+                found = ask()
+            except KafkaException as error:
+                reason: Any = error.args[0]
+                refused = meaning(reason, what)
+                if isinstance(refused, DestinationRefused):
+                    raise refused from error
+                patience.failed(DestinationDown(f"{reason.str()} {self._reason}".strip()))
+            except TimeoutError:
+                patience.failed(DestinationDown(f"no answer {self._reason}".strip()))
+            else:
+                patience.over()
+                return found
+
+
+_REFUSALS: Final = (
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.POLICY_VIOLATION,
+)

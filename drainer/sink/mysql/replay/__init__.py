@@ -1,0 +1,1 @@
+"""Rows and DDLs of files into a server, for reparo."""

@@ -1,0 +1,255 @@
+"""What MySQL's DDL text does to tables that have names, columns and rows, and nothing else. Runs inside a transaction.
+
+Indexes, views, defaults and options change none of these. What may change values, or cannot be read here, is refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from drainer.ddl.lexer import Token, tokens
+from drainer.sink.sqlite.layout import quote, table_name
+
+_NO_ROWS: Final = ("VIEW", "SEQUENCE", "INDEX", "DATABASE", "SCHEMA", "USER", "PLACEMENT")
+_KEYS: Final = (
+    *(
+        "INDEX",
+        "KEY",
+        "UNIQUE",
+        "PRIMARY",
+        "CONSTRAINT",
+        "FOREIGN",
+        "FULLTEXT",
+        "SPATIAL",
+        "CHECK",
+        "VECTOR",
+        "STATS_EXTENDED",
+    ),
+)
+_OPTIONS: Final = (
+    *(
+        "AUTO_INCREMENT",
+        "COMMENT",
+        "ENGINE",
+        "AUTO_ID_CACHE",
+        "AUTO_RANDOM_BASE",
+        "SHARD_ROW_ID_BITS",
+        "ALTER",
+        "DEFAULT",
+    ),
+    *("CHARACTER", "CHARSET", "COLLATE", "CACHE", "NOCACHE", "SET", "FORCE", "ALGORITHM", "LOCK", "ANALYZE", "TTL"),
+    *("TTL_ENABLE", "TTL_JOB_INTERVAL", "REMOVE", "ENABLE", "DISABLE", "PLACEMENT", "ROW_FORMAT", "ATTRIBUTES"),
+)
+
+
+class CannotRun(Exception):
+    """A statement that is not understood, or whose effect on rows cannot be told."""
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Empty: there is no such table."""
+    return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({quote(table)})")]
+
+
+def make_table(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> None:
+    """The first column, which mostly is the key, is indexed, so that rows are found."""
+    connection.execute(f"CREATE TABLE {quote(table)} ({', '.join(map(quote, columns))})")
+    connection.execute(f"CREATE INDEX {quote(f'{table} first')} ON {quote(table)} ({quote(columns[0])})")
+
+
+def run(connection: sqlite3.Connection, schema: str, statement: str) -> None:
+    """Raises CannotRun."""
+    words = _Words(list(tokens(statement)), schema)
+    if words.take("CREATE"):
+        words.skip("OR", "REPLACE", "UNIQUE", "GLOBAL", "TEMPORARY", "ALGORITHM", "DEFINER", "SQL", "FULLTEXT")
+        if words.take("TABLE") and any(word.is_word("SELECT") for word in words.left):
+            raise CannotRun("CREATE TABLE … SELECT")
+    elif words.take("DROP"):
+        _drop(connection, words)
+    elif words.take("TRUNCATE"):
+        words.take("TABLE")
+        _for_table(connection, words.table(), "DELETE FROM {}")
+    elif words.take("RENAME") and words.take("TABLE"):
+        for part in words.parts():
+            old = part.table()
+            part.expect("TO")
+            _rename(connection, old, part.table())
+    elif words.take("ALTER"):
+        _alter(connection, words)
+    else:
+        raise CannotRun("it is no DDL that is known here")
+
+
+class _Words:
+    """The tokens of a statement, taken one after another."""
+
+    def __init__(self, words: Sequence[Token], schema: str) -> None:
+        self.left = list(words)
+        self._schema = schema
+
+    def take(self, *values: str) -> bool:
+        if self.left and self.left[0].is_word(*values):
+            self.left.pop(0)
+            return True
+        return False
+
+    def skip(self, *values: str) -> None:
+        while self.take(*values):
+            pass
+
+    def expect(self, *values: str) -> None:
+        if not self.take(*values):
+            raise CannotRun(f"{' or '.join(values)} is expected")
+
+    def name(self) -> str:
+        if not self.left or not self.left[0].is_name:
+            raise CannotRun("a name is expected")
+        return self.left.pop(0).value
+
+    def table(self) -> str:
+        """Of `a.b` or `b`, as it is called here."""
+        first = self.name()
+        if len(self.left) > 1 and self.left[0].kind == "mark" and self.left[0].value == ".":
+            self.left.pop(0)
+            return table_name(first, self.name())
+        return table_name(self._schema, first)
+
+    def parts(self) -> list[_Words]:
+        """What stands between commas outside brackets."""
+        found: list[list[Token]] = [[]]
+        depth = 0
+        for word in self.left:
+            mark = word.value if word.kind == "mark" else ""
+            depth += (mark == "(") - (mark == ")")
+            if mark == "," and not depth:
+                found.append([])
+            else:
+                found[-1].append(word)
+        return [_Words(part, self._schema) for part in found]
+
+
+def _drop(connection: sqlite3.Connection, words: _Words) -> None:
+    if words.take("DATABASE", "SCHEMA"):
+        words.skip("IF", "EXISTS")
+        prefix = table_name(words.name(), "")
+        names = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        for name in names:
+            if name.startswith(prefix):
+                _for_table(connection, name, "DROP TABLE {}")
+        return
+    words.skip("GLOBAL", "TEMPORARY")
+    if words.take(*_NO_ROWS):
+        return
+    words.expect("TABLE")
+    words.skip("IF", "EXISTS")
+    for part in words.parts():
+        _for_table(connection, part.table(), "DROP TABLE {}")
+
+
+def _for_table(connection: sqlite3.Connection, table: str, text: str) -> None:
+    """Nothing for a table that has had no row."""
+    if columns_of(connection, table):
+        connection.execute(text.format(quote(table)))
+
+
+def _rename(connection: sqlite3.Connection, old: str, new: str) -> None:
+    columns = columns_of(connection, old)
+    if columns:
+        connection.execute(f"DROP INDEX IF EXISTS {quote(f'{old} first')}")
+        connection.execute(f"ALTER TABLE {quote(old)} RENAME TO {quote(new)}")
+        connection.execute(f"CREATE INDEX {quote(f'{new} first')} ON {quote(new)} ({quote(columns[0])})")
+
+
+def _alter(connection: sqlite3.Connection, words: _Words) -> None:
+    words.skip("IGNORE")
+    if words.take(*_NO_ROWS):
+        return
+    words.expect("TABLE")
+    table = words.table()
+    if not columns_of(connection, table):
+        return  # it has had no row
+    for part in words.parts():
+        if part.take("ADD"):
+            _add(connection, table, part)
+        elif part.take("DROP"):
+            _drop_part(connection, table, part)
+        elif part.take("RENAME"):
+            table = _rename_part(connection, table, part)
+        elif not part.take(*_OPTIONS):
+            raise CannotRun(f"{part.left[0].value if part.left else 'ALTER TABLE'} may change rows")
+
+
+def _add(connection: sqlite3.Connection, table: str, words: _Words) -> None:
+    if words.take(*_KEYS):
+        return
+    if words.take("PARTITION"):
+        return
+    words.take("COLUMN")
+    words.skip("IF", "NOT", "EXISTS")
+    name = words.name()
+    if any(word.is_word("GENERATED", "AS") for word in words.left):
+        return  # no row has it
+    connection.execute(f"ALTER TABLE {quote(table)} ADD COLUMN {quote(name)}")
+    value = _default(words)
+    if value is not None:
+        connection.execute(f"UPDATE {quote(table)} SET {quote(name)}=?", (value,))
+
+
+def _default(words: _Words) -> str | int | None:
+    """What rows that are there get: the literal of DEFAULT, as far as it can be told from the text alone."""
+    left = words.left
+    is_whole = bool(left) and left[0].is_word(
+        "TINYINT", "SMALLINT", "MEDIUMINT", "INT", "INTEGER", "BIGINT", "BOOL", "BOOLEAN"
+    )
+    is_text = bool(left) and left[0].is_word("CHAR", "VARCHAR")
+    at = next((n for n, word in enumerate(left) if word.is_word("DEFAULT")), None)
+    is_not_null = any(a.is_word("NOT") and b.is_word("NULL") for a, b in itertools.pairwise(left))
+    if at is None:
+        if not is_not_null:
+            return None
+        if is_whole or is_text:
+            return 0 if is_whole else ""
+        raise CannotRun("a column without DEFAULT that is NOT NULL, of a type other than integers and strings")
+    sign = -1 if left[at + 1 : at + 2] and left[at + 1].value == "-" else 1
+    word = left[at + (2 if sign < 0 else 1)] if len(left) > at + (sign < 0) + 1 else None
+    if word is None or word.is_word("NULL"):
+        return None
+    text = word.value[1:-1] if word.kind == "text" else word.value
+    if is_whole and text.isdigit():
+        return sign * int(text)
+    if is_text and word.kind == "text" and not {"\\", "'", '"'} & set(text):
+        return text
+    raise CannotRun(f"DEFAULT {word.value} of a column of type {left[0].value}")
+
+
+def _drop_part(connection: sqlite3.Connection, table: str, words: _Words) -> None:
+    if words.take(*_KEYS):
+        return
+    if words.take("PARTITION"):
+        raise CannotRun("DROP PARTITION takes rows away, and the text does not say which")
+    words.take("COLUMN")
+    words.skip("IF", "EXISTS")
+    name = words.name()
+    connection.execute(f"DROP INDEX IF EXISTS {quote(f'{table} first')}")
+    connection.execute(f"ALTER TABLE {quote(table)} DROP COLUMN {quote(name)}")
+    first = columns_of(connection, table)[0]
+    connection.execute(f"CREATE INDEX {quote(f'{table} first')} ON {quote(table)} ({quote(first)})")
+
+
+def _rename_part(connection: sqlite3.Connection, table: str, words: _Words) -> str:
+    if words.take("INDEX", "KEY"):
+        return table
+    if words.take("COLUMN"):
+        old = words.name()
+        words.expect("TO")
+        connection.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(words.name())}")
+        return table
+    words.skip("TO", "AS")
+    if words.left and words.left[0].value == "=":
+        words.left.pop(0)
+    new = words.table()
+    _rename(connection, table, new)
+    return new

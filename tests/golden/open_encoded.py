@@ -1,0 +1,26 @@
+"""Rows encoded as vectors of Open Protocol say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from drainer.protocol.encoder import EncodedRow, Message
+from drainer.protocol.open.encoder import OpenEncoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+
+_ALIASES: Final = {"open_output_old_value": "output_old_value"}
+
+
+def options_of(given: Mapping[str, Any] | None, **more: Any) -> ProtocolOptions:
+    named = {_ALIASES.get(name, name): value for name, value in (given or {}).items()}
+    return ProtocolOptions("open-protocol", **{**named, **more})
+
+
+def encoded(changes: RowChanges, options: ProtocolOptions, *, handle_only: bool = False) -> tuple[EncodedRow, Message]:
+    encoder = OpenEncoder(options)
+    table = encoder.table(changes.table)
+    (row,) = table.encode_handle_only(changes) if handle_only else table.encode(changes)
+    (message,) = encoder.frame([row])
+    return row, message

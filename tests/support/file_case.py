@@ -1,0 +1,109 @@
+"""A recording through a pipeline into a directory of files, without Spark, and what they then hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from binlog import envelope
+
+from drainer.batch.binlog import ServedBinlog
+from drainer.batch.served import read_batch
+from drainer.changes.stream import StreamDecoder
+from drainer.protocol.pb_file.decoder import FileBinlog, decode
+from drainer.protocol.pb_file.reader import records, sorted_files
+from drainer.protocol.pb_file.records import parse_name
+from drainer.schema.errors import UnknownColumn
+from drainer.schema.history.file import FileSource
+from drainer.schema.job_policy import Policy
+from drainer.schema.keeper import SchemaKeeper
+from drainer.schema.segmenter import walk
+from drainer.schema.steps import Ddl, Rows
+from drainer.sink.base import ChangeSink, Identity
+from drainer.sink.file.appender import Rotation
+from drainer.sink.file.parquet import ParquetFormat
+from drainer.sink.file.pb import PbFormat
+from drainer.sink.file.sink import FileSink
+from tests.support.capture import CaptureSet
+from tests.support.change_replay import WHO, replay_changes
+
+FORMATS = {
+    "pb": PbFormat(UTC, held_bytes_max=300),
+    "pb-gzip": PbFormat(UTC, compresses=True, held_bytes_max=300),
+    "parquet": ParquetFormat(),
+}
+
+
+def sink(directory: Path, form: str, *, rotate_bytes: int = 4000, interval_ms: int = 0, **more: Any) -> FileSink:
+    return FileSink(directory, FORMATS[form], rotation=Rotation(rotate_bytes, interval_ms), **more)
+
+
+def run(directory: Path, edges: Sequence[int], form: str) -> None:
+    """See change_replay.replay_changes."""
+    replay_changes(sink(directory, form), edges)
+
+
+def finish(directory: Path, form: str) -> None:
+    """Complete the current file, whatever its size, and put all of them away."""
+    destination = sink(directory, form, rotate_bytes=1)
+    destination.open(WHO, 1)
+    destination.settle()
+    destination.close(clean=True)
+
+
+def payloads(directory: Path) -> list[bytes]:
+    """Of all files of records."""
+    names = sorted_files(directory, parse_name)
+    return [
+        one.payload
+        for at, name in enumerate(names)
+        for one in records(directory / name.text, is_last=at == len(names) - 1)
+    ]
+
+
+def binlogs(directory: Path) -> list[FileBinlog]:
+    return [decode(payload) for payload in payloads(directory)]
+
+
+def parquet_rows(directory: Path) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Every change and DDL of the Parquet files, with its place in the stream."""
+    found = []
+    for path in sorted(directory.rglob("*.parquet")):
+        table = pq.read_table(path)
+        of = (str(path.parent.relative_to(directory)),)
+        for row in table.to_pylist():
+            is_ddl = "query" in row
+            place = (row["commit_ts"], is_ddl, 0 if is_ddl else row["start_ts"], row.get("place", 0))
+            found.append((place, {**row, "of": of}))
+    return found
+
+
+def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Policy) -> None:
+    """The whole recording into a destination, in one life. `jobs`: a file to be made for the job history."""
+    begin_ts = int(capture.meta["scenario_start_ts"])
+    destination.open(Identity(capture.meta["cluster_id"], "golden", "golden"), begin_ts)
+    scans = [(envelope.scan(payload), payload) for payload in capture.binlogs]
+    served = [ServedBinlog(seen.commit_ts, seen.start_ts, "pump1", payload) for seen, payload in scans]
+    batch = read_batch(served, after_ts=begin_ts, until_ts=max(one.commit_ts for one in served))
+    jobs.write_bytes(capture.jobs_text)
+    keeper = SchemaKeeper([FileSource(jobs)], policy)
+    schema = asyncio.run(keeper.open(position_ts=begin_ts, job_done=destination.job_done))
+    while batch.after_ts < batch.until_ts:
+        try:
+            for step in walk(batch, schema, job_done=destination.job_done):
+                if isinstance(step, Ddl):
+                    destination.ddl(step, may_exist=step.may_exist)
+                elif isinstance(step, Rows):
+                    builder = StreamDecoder(step.view).builder()
+                    builder.add_all(bytes(one.payload) for one in step.binlogs)
+                    destination.apply(builder.finish(step.after_ts, step.until_ts), schema.applied_version)
+                else:
+                    destination.advance(step.until_ts, schema.applied_version)
+        except UnknownColumn as error:
+            assert asyncio.run(keeper.judge(error)), error
+        batch = batch.after(destination.commit_ts)
+    destination.close(clean=True)

@@ -1,0 +1,101 @@
+"""A recording through a pipeline into Kafka, without Spark, and what consumers then see of it.
+
+The checker knows nothing of how a drainer writes: it reads partitions as a consumer does, and holds what it finds
+against the rules of order and against what one drainer wrote that nothing disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
+from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.sink import KafkaSink, make
+from drainer.sink.kafka.slot_writer import forget_producers
+from drainer.sink.settings import SyncerSettings
+from tests.support.change_replay import replay_changes
+from tests.support.kafka import Broker
+
+ROWS = [{"matcher": ["*.*"], "partition": "index-value"}]
+
+
+def sink(settings: dict[str, Any]) -> KafkaSink:
+    section = KafkaSection.model_validate({"slots": 3, **settings}, by_alias=True, by_name=False)
+    section.check()
+    return make(section, SyncerSettings())
+
+
+def run(settings: dict[str, Any], edges: Sequence[int], log: str = "") -> None:
+    """See change_replay.replay_changes. `log`: a file for what the drainer logs."""
+    if log:
+        import structlog
+
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(Path(log).open("a")))  # noqa: SIM115
+    replay_changes(sink(settings), edges)
+    forget_producers()
+
+
+@dataclass
+class Partition:
+    """What one partition holds, decoded. `resolved`: the last of them; `rows`: in order."""
+
+    rows: list[RowEvent] = field(default_factory=list)
+    ddls: list[DdlEvent] = field(default_factory=list)
+    admin: list[AdminEvent] = field(default_factory=list)
+    resolved: int = 0
+
+
+def seen(broker: Broker, topic: str, *, committed: bool = True, repeats: bool = False) -> list[Partition]:
+    """Every partition, checked: rows in commit order, none at or below a resolved event before it.
+    `repeats`: rows may come again, but not behind a resolved event above them."""
+    found = []
+    for number, records in enumerate(broker.read(topic, committed=committed)):
+        decoder = make_decoder(ProtocolOptions("open-protocol"))
+        events: list[Event] = []
+        for record in records:
+            events += decoder.decode(record.key, record.value)
+        found.append(checked(events, f"{topic}-{number}", repeats=repeats))
+    return found
+
+
+def checked(events: Sequence[Event], where: str, *, repeats: bool = False) -> Partition:
+    partition = Partition()
+    last = 0
+    told: set[str] = set()
+    for event in events:
+        if isinstance(event, RowEvent):
+            assert event.commit_ts > partition.resolved, f"{where}: a row at {event.commit_ts} behind resolved"
+            if repeats:
+                if repr(event) in told:
+                    continue
+                told.add(repr(event))
+            assert event.commit_ts >= last, f"{where}: a row at {event.commit_ts} behind one at {last}"
+            last = event.commit_ts
+            partition.rows.append(event)
+        elif isinstance(event, ResolvedEvent):
+            assert event.commit_ts >= partition.resolved, f"{where}: resolved goes back to {event.commit_ts}"
+            partition.resolved = event.commit_ts
+        elif isinstance(event, DdlEvent):
+            assert event.commit_ts >= partition.resolved, f"{where}: a DDL at {event.commit_ts} behind resolved"
+            partition.ddls.append(event)
+        elif isinstance(event, AdminEvent):
+            partition.admin.append(event)
+    return partition
+
+
+def shape(event: RowEvent | DdlEvent) -> str:
+    return json.dumps(asdict(event), sort_keys=True, default=repr)
+
+
+def same(one: Sequence[Partition], other: Sequence[Partition]) -> None:
+    """The same rows and DDLs in every partition, in the same order."""
+    assert len(one) == len(other)
+    for number, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+        assert [shape(row) for row in mine.rows] == [shape(row) for row in theirs.rows], number
+        assert [shape(ddl) for ddl in mine.ddls] == [shape(ddl) for ddl in theirs.ddls], number

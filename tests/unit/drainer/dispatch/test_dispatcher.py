@@ -1,0 +1,267 @@
+"""Every partition's events make the states of its rows, whatever the rule, and slots make what the whole makes."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.changes.stream import StreamDecoder, merge
+from drainer.dispatch.conflict import components
+from drainer.dispatch.dispatcher import Dispatcher, Routes
+from drainer.dispatch.errors import DispatchError
+from drainer.dispatch.row_events import RowEvents
+from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.slotting import PartitionSlotting, part_of_slot
+from tests.support.row_case import BEGIN_TS, view_of
+from tests.support.row_changes import make_changes, make_table
+from tests.unit.drainer.dispatch.histories import (
+    SHAPES,
+    Event,
+    Image,
+    Row,
+    image_of,
+    payloads_of,
+    rows_of_transactions,
+    run,
+    segment_of,
+    table_of_shape,
+)
+from tests.unit.drainer.dispatch.test_partition import INT
+
+RULES = {
+    "table": DispatchRule(("*.*",), partition="table"),
+    "index-value": DispatchRule(("*.*",), partition="index-value"),
+    "index u": DispatchRule(("*.*",), partition="index-value", index="u"),
+    "columns": DispatchRule(("*.*",), partition="columns", columns=("v",)),
+    "both": DispatchRule(("*.*",), partition="columns", columns=("b", "v"), topic="{schema}-{table}"),
+    "ts": DispatchRule(("*.*",), partition="ts"),
+    "conflict": DispatchRule(("*.*",), partition="conflict"),
+}
+PARTITIONS = 3
+Written = dict[tuple[str, int], list[tuple[int, int, Event]]]  # (topic, partition) → (order, commit_ts, event)
+
+
+def dispatcher(rule: str, *, raw: bool = False, partitions: int = PARTITIONS) -> Dispatcher:
+    return Dispatcher(Router([RULES[rule]], "all"), {"all": partitions, "db-t": partitions}, UTC, raw=raw)
+
+
+def written(routes: Sequence[Routes]) -> Written:
+    found: Written = defaultdict(list)
+    for one in routes:
+        changes = one.changes
+        assert len(one.partitions) == len(changes) > 0
+        images = [
+            [None] * len(changes) if columns is None else list(zip(*[c.to_pylist() for c in columns], strict=True))
+            for columns in (changes.old, changes.new)
+        ]
+        stamps = zip(one.partitions.tolist(), changes.order.tolist(), changes.commit_ts.tolist(), *images, strict=True)
+        for partition, order, commit_ts, old, new in stamps:
+            found[one.topic, partition].append((order, commit_ts, (changes.kind, old, new)))
+    return {place: sorted(events, key=lambda event: event[0]) for place, events in found.items()}
+
+
+@settings(deadline=None, max_examples=400)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES.keys() - {"ts"})))
+def test_partitions_make_the_states_of_their_rows(data: st.DataObject, shape: str, rule: str) -> None:
+    """Each partition alone, in its order: it is never asked to remove what it was not given."""
+    info = table_of_shape(shape)
+    transactions = data.draw(rows_of_transactions(shape))
+    events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
+    found = written(dispatcher(rule).routes(events))
+    rows: Counter[Image] = Counter()
+    per_partition: dict[object, list[Image]] = defaultdict(list)
+    for number, changes in enumerate(transactions):
+        for old, new in changes:
+            rows.update([image_of(info, new)] if new is not None else [])
+            rows.subtract([image_of(info, old)] if old is not None else [])
+        for place, mine in found.items():
+            for _, commit_ts, event in mine:
+                if commit_ts == BEGIN_TS + number:
+                    run(per_partition[place], event, lambda _: None)
+        assert Counter(image for some in per_partition.values() for image in some) == +rows
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), raw=st.booleans())
+def test_every_event_goes_somewhere(data: st.DataObject, shape: str, rule: str, raw: bool) -> None:
+    """`ts` puts a transaction into one partition; raw updates stay whole."""
+    info = table_of_shape(shape)
+    payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
+    events = RowEvents(raw=raw).of(segment_of([info], payloads))
+    found = written(dispatcher(rule, raw=raw).routes(events))
+    images: Counter[tuple[int, int, Image]] = Counter()
+    for one in events:
+        for number, columns in enumerate((one.old, one.new)):
+            for at in range(len(one) if columns is not None else 0):
+                image = tuple(column[at].as_py() for column in columns or ())
+                images[number, int(one.commit_ts[at]), image] += 1
+    assert images == Counter(
+        (number, commit_ts, image)
+        for mine in found.values()
+        for _, commit_ts, (_, *both) in mine
+        for number, image in enumerate(both)
+        if image is not None
+    )
+    if rule == "ts":
+        assert all(commit_ts % PARTITIONS == place[1] for place, mine in found.items() for _, commit_ts, _ in mine)
+    if raw:
+        assert sum(map(len, found.values())) == sum(map(len, events))
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)), slots=st.integers(1, 4))
+def test_slots_write_what_one_task_would(data: st.DataObject, shape: str, rule: str, slots: int) -> None:
+    info = table_of_shape(shape)
+    other = table_of_shape("handle", table_id=101, name="other")
+    payloads = payloads_of(info, data.draw(rows_of_transactions(shape)))
+    payloads += payloads_of(other, data.draw(rows_of_transactions("handle", 3)), lasting=4)
+    to = dispatcher(rule)
+    to.partitions = {**to.partitions, "db-other": 2}
+    whole = written(to.routes(RowEvents().of(segment_of([info, other], payloads))))
+    slotting = PartitionSlotting(to, slots)
+    view = view_of(info, other)
+    blobs: dict[int, list[bytes]] = defaultdict(list)
+    for share in (payloads[::2], payloads[1::2]):
+        builder = StreamDecoder(view).builder()
+        builder.add_all(share)
+        for slot, blob in builder.cut(slots, slotting.slots_of).items():
+            blobs[slot].append(blob)
+    found: Written = {}
+    for slot, mine in blobs.items():
+        segment = merge(StreamDecoder(view), mine, 0, 1)
+        for place, events in written(part_of_slot(RowEvents().of(segment), to, slot, slots)).items():
+            found.setdefault(place, []).extend(events)
+    assert {place: _shown(events) for place, events in found.items()} == {
+        place: _shown(events) for place, events in whole.items()
+    }
+    if rule != "conflict":  # a table's events come from one slot, and a partition may have several tables
+        assert [[event[1] for event in events] for events in found.values()] == [
+            sorted(event[1] for event in events) for events in found.values()
+        ]
+
+
+def _shown(events: Sequence[tuple[int, int, Event]]) -> list[tuple[int, int, list[str]]]:
+    """Of each transaction and kind what there is."""
+    found: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for order, commit_ts, event in events:
+        found[commit_ts, order >> 33 & 3].append(repr(event))
+    return [(*place, sorted(of)) for place, of in sorted(found.items())]
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(["index-value", "columns", "index u"]))
+def test_images_of_one_value_share_a_partition(data: st.DataObject, shape: str, rule: str) -> None:
+    info = table_of_shape(shape)
+    events = RowEvents().of(segment_of([info], payloads_of(info, data.draw(rows_of_transactions(shape)))))
+    of_value: dict[object, set[object]] = defaultdict(set)
+    table = events[0].table if events else None
+    for place, mine in written(dispatcher(rule).routes(events)).items():
+        assert table is not None
+        places = dispatcher(rule).router.rule("db", "t").places(table)
+        for _, _, (_, old, new) in mine:
+            for image in (old, new):
+                if image is not None:
+                    of_value[tuple(image[at] for at in places)].add(place)
+    assert all(len(partitions) == 1 for partitions in of_value.values())
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
+def test_rows_that_conflict_share_a_partition(data: st.DataObject, shape: str, raw: bool) -> None:
+    """Of one transaction, or with one unique value, over any number of steps: a partition alone makes its rows."""
+    info = table_of_shape(shape)
+    transactions = data.draw(rows_of_transactions(shape))
+    events = RowEvents(raw=raw).of(segment_of([info], payloads_of(info, transactions)))
+    found = written(dispatcher("conflict", raw=raw).routes(events))
+    of_value: dict[object, set[object]] = defaultdict(set)
+    size = {"two columns": 2, "none": 0}.get(shape, 1)
+    for place, mine in found.items():
+        for _, commit_ts, (_, old, new) in mine:
+            of_value[commit_ts].add(place)
+            for image in (old, new):
+                if image is not None and size:
+                    of_value["key", image[:size]].add(place)
+                if image is not None and image[2] is not None:
+                    of_value["u", image[2]].add(place)
+    assert all(len(partitions) == 1 for partitions in of_value.values())
+    if shape == "none":
+        assert len(found) <= 1
+
+
+def test_conflict_spreads_rows_that_have_nothing_in_common() -> None:
+    info = table_of_shape("handle")
+    transactions: list[list[tuple[Row | None, Row | None]]] = [[(None, (n, 0, n, 0))] for n in range(60)]
+    events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
+    spread = written(dispatcher("conflict").routes(events))
+    assert {place: len(mine) for place, mine in spread.items()} == {
+        place: len(mine) for place, mine in written(dispatcher("index-value").routes(events)).items()
+    }
+    assert len(spread) == PARTITIONS
+
+
+@given(edges=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60), count=st.integers(31, 40))
+def test_components(edges: list[tuple[int, int]], count: int) -> None:
+    groups = [{n} for n in range(count)]
+    for value in {value for _, value in edges}:
+        joined = {node for node, other in edges if other == value}
+        touched = [group for group in groups if group & joined]
+        groups = [group for group in groups if not group & joined] + [set().union(*touched)]
+    found = components(count, *(np.array([edge[at] for edge in edges], np.int64) for at in (0, 1)))
+    assert found.tolist() == [min(next(group for group in groups if n in group)) for n in range(count)]
+
+
+def test_a_long_chain_is_one_component() -> None:
+    """A node at a time would take a round for each."""
+    size = 5000
+    nodes = np.repeat(np.random.default_rng(1).permutation(size), 2)[1:-1]
+    assert len(set(components(size, nodes, np.repeat(np.arange(size - 1), 2)).tolist())) == 1
+
+
+def test_an_update_that_moves_is_split() -> None:
+    table = make_table("db", "t", [("id", INT), ("v", INT)], primary=["id"])
+    rule = Router([DispatchRule(("*.*",), partition="columns", columns=("v",))], "all")
+    values = [0, 1, 2, 3, 4]
+    moved = make_changes(table, Kind.UPDATE, old=[[n, n] for n in values], new=[[n, 0] for n in values])
+    found = Dispatcher(rule, {"all": 2}, UTC).routes([moved])
+    where = [crc32(b"dbt") ^ crc32(b"v%d" % n) for n in values]
+    parities = [n % 2 for n in where]
+    assert len(set(where)) > 1
+    stays = [n for n in values if parities[n] == parities[0]]
+    goes = [n for n in values if parities[n] != parities[0]]
+    assert [(one.changes.kind, one.changes.image[0].to_pylist(), set(one.partitions.tolist())) for one in found] == [
+        (Kind.UPDATE, stays, {parities[0]}),
+        (Kind.DELETE, goes, {1 - parities[0]}),
+        (Kind.INSERT, goes, {parities[0]}),
+    ]
+    (whole,) = Dispatcher(rule, {"all": 2}, UTC, raw=True).routes([moved])
+    assert set(whole.partitions.tolist()) == {parities[0]}
+
+
+def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
+    table = make_table("db", "t", [("id", INT)], primary=["id"])
+    with pytest.raises(DispatchError, match="topic all: the number of its partitions is not known"):
+        Dispatcher(Router([], "all"), {}, UTC).routes([make_changes(table, Kind.INSERT, new=[[1]])])
+
+
+def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
+    """Those are kept by ids of objects, which are others in another process."""
+    info = table_of_shape("handle")
+    slotting = PartitionSlotting(dispatcher("index-value"), 3)
+    (changes,) = segment_of([info], payloads_of(info, [[(None, (n, 0, None, 0))] for n in range(9)])).changes
+    wanted = [one.tolist() for one in slotting.slots_of(changes, 3)]
+    assert len(set(wanted[0])) > 1
+    assert slotting._events._tables
+    travelled = pickle.loads(pickle.dumps(slotting))
+    assert not travelled._events._tables
+    assert travelled == replace(slotting, dispatcher=travelled.dispatcher)
+    assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted

@@ -1,0 +1,84 @@
+"""Hashes of whole columns are those of each row."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from zoneinfo import ZoneInfo
+
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.dispatch.partition import hash_of, hash_text, row_hashes
+from drainer.row.carrier import Carrier
+from drainer.row.form import Form
+from tests.support.row_changes import make_changes, make_table
+
+INT = FieldType(Tp.LONGLONG, flen=20, decimal=0)
+UNSIGNED = FieldType(Tp.LONGLONG, Flag.UNSIGNED, 20, 0)
+TEXT = FieldType(Tp.VARCHAR, flen=255, charset="utf8mb4", collate="utf8mb4_bin")
+# 2024-02-29 13:14:15.5 as TiDB packs it.
+NOON = ((2024 * 13 + 2) << 5 | 29) << 17 | 13 << 12 | 14 << 6 | 15
+PACKED = NOON << 24 | 500_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "carrier", "text"),
+    [
+        (INT, -(1 << 63), "-9223372036854775808"),
+        (UNSIGNED, (1 << 64) - 1, "18446744073709551615"),
+        (FieldType(Tp.FLOAT, flen=12), 0.10000000149011612, "0.1"),
+        (FieldType(Tp.FLOAT, flen=12), 3.4028234663852886e38, "340282350000000000000000000000000000000"),
+        (FieldType(Tp.DOUBLE, flen=22), 1e21, "1000000000000000000000"),
+        (FieldType(Tp.DOUBLE, flen=22), 1e-7, "0.0000001"),
+        (FieldType(Tp.DOUBLE, flen=22), 2.0, "2"),
+        (FieldType(Tp.DOUBLE, flen=22), -0.0, "-0"),
+        (FieldType(Tp.NEWDECIMAL, flen=10, decimal=2), "-1.50", "-1.50"),
+        (TEXT, "ä\0".encode(), "ä\0"),
+        (FieldType(Tp.DATE), PACKED >> 41 << 41, "2024-02-29"),
+        (FieldType(Tp.DATETIME, decimal=3), PACKED, "2024-02-29 13:14:15.500"),
+        (FieldType(Tp.DATETIME, decimal=0), 0, "0000-00-00 00:00:00"),
+        (FieldType(Tp.TIMESTAMP, decimal=0), NOON << 24, "2024-02-29 21:14:15"),
+        (FieldType(Tp.DURATION, decimal=0), -3_723_000_000_000, "-01:02:03"),
+        (FieldType(Tp.ENUM, elems=("a", "b")), 2, "2"),
+        (FieldType(Tp.SET, elems=("a", "b")), 3, "3"),
+        (FieldType(Tp.BIT, flen=8), 200, "200"),
+        (FieldType(Tp.YEAR, flen=4), 1999, "1999"),
+    ],
+)
+def test_texts(kind: FieldType, carrier: Carrier, text: str) -> None:
+    assert hash_text(Form.of(kind), ZoneInfo("Asia/Shanghai"))(carrier) == text.encode()
+
+
+def test_binary_strings_count_as_they_are() -> None:
+    assert hash_text(Form.of(FieldType(Tp.BLOB, charset="binary")), UTC)(b"\xff\0") == b"\xff\0"
+
+
+def test_a_value_that_no_column_holds_is_named() -> None:
+    table = make_table("d", "t", [("doc", FieldType(Tp.JSON))])
+    changes = make_changes(table, Kind.INSERT, new=[[b"\xff"]])
+    with pytest.raises(DecodeError, match=r"column `d`\.`t`\.`doc`"):
+        row_hashes(table, [0], changes.image, 1, UTC)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.none() | st.integers(-3, 3), st.none() | st.sampled_from([b"", b"a", b"null", b"\xff"])),
+        min_size=1,
+        max_size=20,
+    ),
+    places=st.sampled_from([(), (0,), (1,), (0, 1), (1, 0)]),
+)
+def test_columns_hash_as_rows_do(rows: list[tuple[int | None, bytes | None]], places: tuple[int, ...]) -> None:
+    table = make_table("db", "täb", [("Id", INT), ("text", TEXT)])
+    changes = make_changes(table, Kind.INSERT, new=rows)
+    wanted = []
+    for row in rows:
+        texts = [b"null" if row[0] is None else str(row[0]).encode(), b"null" if row[1] is None else row[1]]
+        wanted.append(hash_of([[b"db", "täb".encode()], *([[b"Id", b"text"][at], texts[at]] for at in places)]))
+    assert row_hashes(table, places, changes.image, len(rows), UTC).tolist() == wanted
+    shifted = changes.take(changes.order[1:])
+    assert row_hashes(table, places, shifted.image, len(rows) - 1, UTC).tolist() == wanted[1:]

@@ -1,0 +1,176 @@
+"""Which rule a table has, and which topic."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from binlog.tidb.types import FieldType, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.dispatch.errors import DispatchConfigError, DispatchError
+from drainer.dispatch.rules import DispatchRule, Method, Router
+from drainer.dispatch.table_pattern import TablePatterns
+from drainer.dispatch.topic import TopicExpression, check_topic
+from drainer.protocol.table import Table
+from tests.support.row_changes import make_table
+
+INT = FieldType(Tp.LONG, flen=11, decimal=0)
+
+
+def matches(patterns: list[str], name: str, *, ignores_case: bool = True) -> bool:
+    schema, table = name.split(".", 1)
+    return TablePatterns.parse(patterns, ignores_case=ignores_case).match(schema, table)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "yes", "no"),
+    [
+        (["db.tbl"], ["db.tbl", "DB.TBL"], ["db.tbl1", "xdb.tbl", "db.tb"]),
+        (["*.*"], ["a.b", "a.b.c", "数.据"], []),
+        (["db?.t*"], ["db1.t", "dbx.table"], ["db.t", "db12.t", "db1.x"]),
+        (["db.t[0-9]"], ["db.t0", "db.t9"], ["db.tx", "db.t10", "db.t"]),
+        (["db.t[!0-9]"], ["db.tx"], ["db.t1", "db.t"]),
+        (["db.t[]"], [], []),
+        (["*.*", "!*.log"], ["a.b"], ["a.log"]),
+        (["*.*", "!*.log", "keep.log"], ["a.b", "keep.log"], ["a.log"]),
+        (["!a.b"], [], ["a.b", "c.d"]),
+        (["`my-db`.`a.b`"], ["my-db.a.b"], ["my-db.a"]),
+        (['"q""x".t'], ['q"x.t'], ["qx.t"]),
+        (["/^db[0-9]+$/./^t.*/"], ["db12.t_x", "DB1.T"], ["db.t", "xdb1.t", "db1.xt"]),
+        ([r"a\-b.t\*"], ["a-b.t*"], ["a-b.tx"]),
+        (["", "# a comment", "db.*"], ["db.x"], ["x.db"]),
+    ],
+)  # fmt: skip
+def test_patterns(patterns: list[str], yes: list[str], no: list[str]) -> None:
+    if patterns == ["db.t[]"]:
+        with pytest.raises(DispatchConfigError, match="unexpected '\\['"):
+            TablePatterns.parse(patterns)
+        return
+    for name in yes:
+        assert matches(patterns, name), name
+    for name in no:
+        assert not matches(patterns, name), name
+
+
+def test_case_counts_where_it_is_said() -> None:
+    assert not matches(["Db.*"], "db.t", ignores_case=False)
+    assert matches(["Db.*"], "Db.t", ignores_case=False)
+    assert not matches(["/^d/.t"], "Db.t", ignores_case=False)
+    assert matches(["/^d/.t"], "Db.t")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("db", "expected database.table"),
+        ("db.", "expected database.table"),
+        (".t", "expected database.table"),
+        ("a-b.t", "unexpected '-'"),
+        ("a.b.c", "unexpected '.'"),
+        ("@rules.txt", "another file"),
+        ("/(/.t", "matcher '/(/.t': "),
+        ("!", "expected database.table"),
+    ],
+)
+def test_patterns_that_are_none(pattern: str, said: str) -> None:
+    with pytest.raises(DispatchConfigError) as caught:
+        TablePatterns.parse([pattern])
+    assert said in str(caught.value)
+    assert repr(pattern) in str(caught.value)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_pattern_or_refused(text: str) -> None:
+    with contextlib.suppress(DispatchConfigError):
+        TablePatterns.parse([text]).match("db", "t")
+
+
+@given(schema=st.text(min_size=1, max_size=8), table=st.text(min_size=1, max_size=8))
+def test_a_quoted_name_matches_itself_alone(schema: str, table: str) -> None:
+    pattern = ".".join("`" + name.replace("`", "``") + "`" for name in (schema, table))
+    found = TablePatterns.parse([pattern], ignores_case=False)
+    assert found.match(schema, table)
+    assert not found.match(schema + "x", table)
+    assert not found.match(schema, "x" + table)
+
+
+def test_the_first_rule_that_matches_counts_for_topic_and_partition() -> None:
+    router = Router(
+        [
+            DispatchRule(("a.*",), partition="ts"),
+            DispatchRule(("a.t", "b.*"), partition="index-value", topic="{schema}_{table}"),
+        ],
+        "all",
+    )
+    assert (router.rule("a", "t").method, router.topic("a", "t")) == (Method.TS, "all")
+    assert (router.rule("b", "t").method, router.topic("b", "t")) == (Method.INDEX_VALUE, "b_t")
+    assert (router.rule("c", "t").method, router.topic("c", "t")) == (Method.TABLE, "all")
+    assert router.topic("b", "") == "all"
+    assert router.topics([("b", "t"), ("a", "t"), ("b", "t")]) == ["b_t", "all"]
+
+
+def test_an_unknown_partition_is_told_and_goes_by_table() -> None:
+    router = Router([DispatchRule(("*.*",), partition="even"), DispatchRule(("*.*",), dispatcher="rowid")], "t")
+    assert [rule.method for rule in router.rules] == [Method.TABLE, Method.INDEX_VALUE, Method.TABLE]
+    assert [("'even'" in one, "'rowid'" in one) for one in router.warnings] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (DispatchRule(("a.b",), partition="ts", dispatcher="ts"), "one setting"),
+        (DispatchRule(("a.b",), partition="columns"), "none are given"),
+        (DispatchRule(("a.b",), partition="ts", columns=("x",)), "columns are given"),
+        (DispatchRule(("a.b",), partition="table", index="k"), "an index is given"),
+        (DispatchRule((), partition="ts"), "no matcher"),
+        (DispatchRule(("a.b",), topic="{table}_{schema}"), "{table}_{schema}"),
+    ],
+)
+def test_rules_that_contradict_themselves(rule: DispatchRule, said: str) -> None:
+    with pytest.raises(DispatchConfigError) as caught:
+        Router([rule], "t")
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "x" * 250])
+def test_names_that_no_topic_may_have(name: str) -> None:
+    with pytest.raises(DispatchConfigError):
+        check_topic(name)
+
+
+@given(schema=st.text(max_size=300), table=st.text(max_size=300))
+def test_every_table_has_a_legal_topic(schema: str, table: str) -> None:
+    assert check_topic(TopicExpression.parse("{schema}.{table}").topic(schema, table))
+
+
+def test_avro_takes_a_fixed_topic() -> None:
+    assert TopicExpression.parse("all", "avro").topic("a", "b") == "all"
+    with pytest.raises(DispatchConfigError, match="as Avro needs"):
+        TopicExpression.parse("x{schema}", "avro")
+
+
+def some_table() -> Table:
+    return make_table("d", "t", [("id", INT), ("U", INT), ("v", INT)], primary=["id"], unique=[["U"]])
+
+
+def test_columns_of_a_rule() -> None:
+    def places(**rule: object) -> tuple[int, ...]:
+        return Router([DispatchRule(("*.*",), **rule)], "t").rule("d", "t").places(some_table())  # type: ignore[arg-type]
+
+    assert places(partition="columns", columns=("V", "u")) == (2, 1)
+    assert places(partition="index-value") == (0,)
+    assert places(partition="index-value", index="UK0") == (1,)
+    assert places(partition="index-value", index="primary") == (0,)
+    assert places(partition="table") == places(partition="ts") == ()
+    with pytest.raises(DispatchError, match="columns not found: w, x"):
+        places(partition="columns", columns=("v", "w", "x"))
+    with pytest.raises(DispatchError, match="index nosuch, which is not found"):
+        places(partition="index-value", index="nosuch")
+
+
+def test_tables_are_checked_before_there_are_rows() -> None:
+    router = Router([DispatchRule(("d.t",), partition="columns", columns=("nosuch",))], "t")
+    with pytest.raises(DispatchError, match=r"`d`\.`t`"):
+        router.check(some_table())

@@ -1,0 +1,319 @@
+"""What others may send: torn and changed bytes, headers, checksums, schemas that are none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+from zlib import crc32
+
+import pytest
+from binlog.tidb.time import Civil, pack
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from drainer.batch.work import Kind
+from drainer.protocol.avro.decoder import make_decoder
+from drainer.protocol.avro.encoder import make_encoder
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes, make_table
+from tests.unit.drainer.protocol.avro.cases import CASES, NAMES, TEXT, ready
+
+OPTIONS = ProtocolOptions("avro", enable_tidb_extension=True, avro_output_old_row=True)
+ROW: dict[str, Carrier] = {
+    "int": -5,
+    "bigint unsigned": (1 << 64) - 2,
+    "float": 1.5,
+    "double": -2.5,
+    "decimal(10,4)": "-1.2345",
+    "varchar": "größe".encode(),
+    "blob": b"\0\xff",
+    "datetime(3)": pack(Civil(2020, 1, 2, 3, 4, 5, 6000)),
+    "enum": 2,
+    "set": 3,
+    "bit(64)": 300,
+}
+
+
+def messages(**more: Any) -> tuple[bytes, bytes, Any]:
+    """(key, value, decoder) of an update with every second column nullable."""
+    columns = [("id", CASES["int"].kind)]
+    for n, name in enumerate(ROW):
+        columns.append((f"c{n}", CASES[name].kind if n % 2 else CASES[name].not_null().kind))
+    table = make_table("s", "t", columns, primary=["id"])
+    encoder, schemas = ready(table, OPTIONS, **more)
+    row = [1, *ROW.values()]
+    empty = [1, *(None if n % 2 else value for n, value in enumerate(ROW.values()))]
+    (made,) = encoder.table(table).encode(make_changes(table, Kind.UPDATE, old=[empty], new=[row]))
+    assert made.key is not None
+    assert made.value is not None
+    return made.key, made.value, make_decoder(encoder.options, schemas)
+
+
+def test_every_cut_is_noticed() -> None:
+    key, value, decoder = messages()
+    (event,) = decoder.decode(key, value)
+    assert isinstance(event, RowEvent)
+    for end in range(1, len(value)):
+        with pytest.raises(MessageError):
+            decoder.decode(key, value[:end])
+    for end in range(1, len(key)):
+        with pytest.raises(MessageError):
+            decoder.decode(key[:end], value)
+        with pytest.raises(MessageError):
+            decoder.decode(key[:end], None)
+
+
+def test_what_stands_behind_a_record_is_noticed() -> None:
+    key, value, decoder = messages()
+    for bad in ((key, value + b"\0"), (key + b"\0", value), (key + b"\0", None)):
+        with pytest.raises(MessageError, match="behind the record"):
+            decoder.decode(*bad)
+
+
+@given(st.data())
+def test_changed_bytes_give_an_event_or_a_message_error(data: st.DataObject) -> None:
+    key, value, decoder = messages()
+    changed = bytearray(value)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        (event,) = decoder.decode(key, bytes(changed))
+    except MessageError:
+        return
+    assert isinstance(event, RowEvent)
+
+
+@given(st.binary(max_size=40) | st.none(), st.binary(max_size=40) | st.none())
+def test_any_bytes(key: bytes | None, value: bytes | None) -> None:
+    _, _, decoder = messages()
+    for lead in (b"", b"\0\0\0\0\1", b"\0\0\0\0\2", b"\1", b"\2", b"\3\0" + bytes(16)):
+        try:
+            decoder.decode(key, None if value is None else lead + value)
+        except MessageError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"\0\0\0\0", "a header has 5 bytes, and the message 4"),
+        (b"\3\0" + bytes(15), "has 18 bytes, and the message 17"),
+        (b"\3\5" + bytes(16), "zlib"),
+        (b"\3\7" + bytes(16), "code 7"),
+        (b"\4\0\0\0\1\2", "0x04"),
+        (b"\0\0\0\0\7\2", "no schema has the id 7"),
+    ],
+)
+def test_headers(data: bytes, words: str) -> None:
+    _, good, decoder = messages()
+    for key, value in ((None, data), (data, None), (data, good)):
+        with pytest.raises(MessageError, match=words):
+            decoder.decode(key, value)
+
+
+def test_nothing_at_all() -> None:
+    _, _, decoder = messages()
+    for key, value in ((None, None), (b"", b""), (None, b"")):
+        with pytest.raises(MessageError, match="neither key nor value"):
+            decoder.decode(key, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\2",
+        b"\2" + bytes(7),
+        b"\2" + bytes(9),
+        b"\1",
+        b"\1{",
+        b"\1[]",
+        b"\1{}",
+        b"\1\xff",
+        b'\1{"query":"q","type":"3","schema":"s","table":"t","commitTs":1}',
+        b'\1{"query":"q","type":3,"schema":"s","table":7,"commitTs":1}',
+        b'\1{"query":"q","type":3,"schema":"s","table":"t","commitTs":-1}',
+        b'\1{"query":"q","type":3,"schema":"s","table":"t","commitTs":true}',
+    ],
+)
+def test_events_that_are_none(value: bytes) -> None:
+    with pytest.raises(MessageError):
+        make_decoder(OPTIONS).decode(None, value)
+
+
+FIELD = {"name": "a", "type": "int"}
+RECORD = {"type": "record", "name": "t", "namespace": "n.s", "fields": [FIELD]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "record"),
+    [
+        ("", b"\2"),
+        ("[]", b"\2"),
+        ('"int"', b"\2"),
+        ({"type": "enum", "name": "e", "symbols": ["a"]}, b"\2"),
+        ({**RECORD, "fields": None}, b"\2"),
+        ({**RECORD, "fields": [7]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a"}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": "array"}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": {"type": "array", "items": "int"}}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": {"type": "int", "connect.parameters": 7}}]}, b"\2"),
+        (
+            {**RECORD, "fields": [{"name": "a", "type": {"type": "bytes", "logicalType": "decimal", "scale": -1}}]},
+            b"\0",
+        ),
+        ({**RECORD, "fields": [{"name": "a", "type": {"type": "bytes", "logicalType": "decimal"}}]}, b"\0"),
+        ({**RECORD, "name": 7}, b"\2"),
+        ({**RECORD, "fields": [{"name": "_tidb_op", "type": "string"}]}, b"\2x"),
+        ({**RECORD, "fields": [{"name": "_tidb_op", "type": "int"}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "_tidb_commit_ts", "type": "string"}]}, b"\2x"),
+        ({**RECORD, "fields": [FIELD, {"name": "_ticdc_before", "type": "int"}]}, b"\2\2"),
+        ({**RECORD, "fields": [FIELD, {"name": "_ticdc_before", "type": {**RECORD, "fields": []}}]}, b"\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": ["null", "int"]}]}, b"\4\2"),
+        ({**RECORD, "fields": [{"name": "a", "type": "boolean"}]}, b"\2"),
+        (RECORD, b"\xff\xff\xff\xff\x1f"),
+        ({**RECORD, "fields": [{"name": "a", "type": "long"}]}, b"\xff" * 10),
+        ({**RECORD, "fields": [{"name": "a", "type": "bytes"}]}, b"\1"),
+        ({**RECORD, "fields": [{"name": "a", "type": "string"}]}, b"\2\xff"),
+    ],
+)
+def test_schemas_and_records_that_are_none(schema: Any, record: bytes) -> None:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    with pytest.raises(MessageError, match="Avro"):
+        make_decoder(OPTIONS, KnownSchemas({1: text})).decode(None, b"\0\0\0\0\1" + record)
+
+
+@pytest.mark.parametrize(
+    ("schema", "names"),
+    [
+        (RECORD, ("s", "t")),
+        ({**RECORD, "namespace": "n.a.b"}, ("a.b", "t")),
+        ({**RECORD, "namespace": "n"}, ("", "t")),
+        ({"type": "record", "name": "n.s.t", "fields": [FIELD]}, ("s", "t")),
+        ({"type": "record", "name": "t", "fields": [FIELD]}, ("", "t")),
+    ],
+)
+def test_where_a_tables_name_stands(schema: dict[str, Any], names: tuple[str, str]) -> None:
+    (event,) = make_decoder(OPTIONS, KnownSchemas({9: json.dumps(schema)})).decode(None, b"\0\0\0\0\x09\2")
+    assert isinstance(event, RowEvent)
+    assert (event.schema, event.table) == names
+
+
+class Counting:
+    def __init__(self, text: str) -> None:
+        self.text, self.asked = text, 0
+
+    def schema(self, schema_id: object) -> str:
+        self.asked += 1
+        return self.text
+
+
+def test_each_schema_is_asked_for_once() -> None:
+    schemas = Counting(json.dumps(RECORD))
+    decoder = make_decoder(OPTIONS, schemas)
+    for _ in range(5):
+        decoder.decode(b"\0\0\0\0\1\2", b"\0\0\0\0\2\2")
+    assert schemas.asked == 2
+
+
+# -- checksums: of rows that others wrote, with TiDB's checksum in them --
+
+CHECKED = ProtocolOptions(
+    "avro",
+    enable_tidb_extension=True,
+    enable_row_checksum=True,
+    avro_decimal_handling_mode="string",
+    avro_bigint_unsigned_handling_mode="string",
+    time_zone="Asia/Shanghai",
+)
+_STAMP = pack(Civil(2020, 1, 2, 3, 4, 5, 0))
+
+
+def _le(number: int) -> bytes:
+    return number.to_bytes(8, "little")
+
+
+def _counted(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
+
+
+COLUMNS: list[tuple[str, FieldType, Carrier, bytes]] = [
+    ("i", FieldType(Tp.LONG), -1, b"\xff" * 8),
+    ("u", FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 2, _le((1 << 64) - 2)),
+    ("n", FieldType(Tp.LONG), None, b""),
+    ("f", FieldType(Tp.FLOAT), 1.5, b"\0\0\0\0\0\0\xf8\x3f"),
+    ("d", FieldType(Tp.NEWDECIMAL, flen=10, decimal=2), "1.50", _counted(b"1.50")),
+    ("v", TEXT, "größe".encode(), _counted("größe".encode())),
+    ("b", FieldType(Tp.BLOB), b"\xff", _counted(b"\xff")),
+    ("t", FieldType(Tp.TIMESTAMP), _STAMP, _counted(b"2020-01-02 03:04:05")),
+    ("z", FieldType(Tp.TIMESTAMP, decimal=2), 0, _counted(b"0000-00-00 00:00:00.00")),
+    ("m", FieldType(Tp.DATETIME), _STAMP, _counted(b"2020-01-02 03:04:05")),
+    ("e", FieldType(Tp.ENUM, elems=NAMES), 2, _le(2)),
+    ("s", FieldType(Tp.SET, elems=("a", "b", "c")), 5, _le(5)),
+    ("o", FieldType(Tp.SET, elems=("a", "b", "c")), 0, _le(0)),
+    ("x", FieldType(Tp.BIT, flen=9), 257, _le(257)),
+    ("y", FieldType(Tp.YEAR, Flag.UNSIGNED), 2020, _le(2020)),
+]
+
+
+def checked(checksum: str, *, corrupted: bool = False) -> tuple[bytes, Any]:
+    """A message as a writer with checksums makes it."""
+    table = make_table("s", "t", [(name, kind) for name, kind, _, _ in COLUMNS])
+    encoder, schemas = ready(table, CHECKED)
+    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[value for _, _, value, _ in COLUMNS]]))
+    assert row.value is not None
+    tail = bytes((len(checksum) * 2,)) + checksum.encode() + bytes((corrupted, 2))
+    return row.value[:-3] + tail, make_decoder(CHECKED, schemas)
+
+
+def test_a_rows_checksum_is_compared() -> None:
+    true = str(crc32(b"".join(part for *_, part in COLUMNS)))
+    value, decoder = checked(true)
+    (event,) = decoder.decode(None, value)
+    assert isinstance(event, RowEvent)
+    assert event.new is not None
+    assert event.new["t"].value == "2020-01-02 11:04:05"
+    for wrong in ("1", true + "0", "x"):
+        value, decoder = checked(wrong)
+        with pytest.raises(MessageError, match=f"`s`.`t` has checksum {true}, not {wrong}"):
+            decoder.decode(None, value)
+    value, decoder = checked("")
+    decoder.decode(None, value)
+
+
+def test_a_row_that_was_corrupt_upstream_is_logged() -> None:
+    value, decoder = checked("", corrupted=True)
+    with capture_logs() as logs:
+        decoder.decode(None, value)
+    (line,) = logs
+    assert (line["log_level"], line["schema"], line["table"]) == ("warning", "s", "t")
+
+
+def test_a_checksum_of_a_vector() -> None:
+    field = {"name": "v", "type": {"type": "string", "connect.parameters": {"tidb_type": "TiDBVECTORFloat32"}}}
+    fields = [field, {"name": "_tidb_row_level_checksum", "type": "string"}]
+    decoder = make_decoder(OPTIONS, KnownSchemas({1: json.dumps({**RECORD, "fields": fields})}))
+    true = str(crc32(b"\2\0\0\0\0\0\x80\x3f\0\0\x20\x40")).encode()
+    head = b"\0\0\0\0\1\x0e[1,2.5]"
+    decoder.decode(None, head + bytes((len(true) * 2,)) + true)
+    with pytest.raises(MessageError, match="checksum"):
+        decoder.decode(None, head + b"\2" + b"1")
+    with pytest.raises(MessageError, match="checksum cannot be computed"):
+        decoder.decode(None, b"\0\0\0\0\1\x06abc\2" + b"1")
+
+
+def test_a_zone_that_is_used_for_timestamps_alone() -> None:
+    table = make_table("s", "t", [("a", FieldType(Tp.TIMESTAMP)), ("b", FieldType(Tp.DATETIME))])
+    encoder, schemas = ready(table, replace(OPTIONS, time_zone="Asia/Shanghai"))
+    (row,) = encoder.table(table).encode(make_changes(table, Kind.INSERT, new=[[_STAMP, _STAMP]]))
+    (event,) = make_decoder(OPTIONS, schemas).decode(None, row.value)
+    assert isinstance(event, RowEvent)
+    assert event.new is not None
+    assert [column.value for column in event.new.values()] == ["2020-01-02 11:04:05", "2020-01-02 03:04:05"]
+    assert make_encoder(OPTIONS).options.time_zone == "UTC"

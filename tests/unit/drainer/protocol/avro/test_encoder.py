@@ -1,0 +1,278 @@
+"""Messages: what each kind of change gives, what is refused, and what must be registered first."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from drainer.batch.work import Kind
+from drainer.protocol import registry
+from drainer.protocol.avro.decoder import make_decoder
+from drainer.protocol.avro.encoder import make_encoder
+from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, RegisteringEncoder, table_encoder
+from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
+from drainer.protocol.event import Change, DdlEvent, Image, ResolvedEvent, RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.schema_ids import KnownSchemas, merged
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes, make_table
+from tests.unit.drainer.protocol.avro.cases import NAMES, TEXT, TOPIC, one_by_one, ready, with_arrays
+
+INT = FieldType(Tp.LONG)
+OPTIONS = ProtocolOptions("avro")
+EXTENDED = replace(OPTIONS, enable_tidb_extension=True)
+TABLE = make_table("s", "t", [("id", INT), ("v", TEXT)], primary=["id"])
+NO_KEY = make_table("s", "t", [("id", INT), ("v", TEXT)])
+
+
+def values(image: Image | None) -> dict[str, Any] | None:
+    return None if image is None else {name: column.value for name, column in image.items()}
+
+
+def test_an_update_and_a_delete() -> None:
+    encoder, schemas = ready(TABLE, EXTENDED)
+    ours, decoder = encoder.table(TABLE), make_decoder(EXTENDED, schemas)
+    (updated,) = ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"a"]], new=[[1, None]]))
+    (event,) = decoder.decode(updated.key, updated.value)
+    assert isinstance(event, RowEvent)
+    assert (event.change, values(event.key), values(event.new), event.old) == (
+        Change.UPDATE,
+        {"id": 1},
+        {"id": 1, "v": None},
+        None,
+    )
+    (deleted,) = ours.encode(make_changes(TABLE, Kind.DELETE, old=[[1, b"a"]]))
+    assert deleted == EncodedRow(b"\0\0\0\0\1\2", None, 415508856908021766)
+    for nothing in (None, b""):
+        (event,) = decoder.decode(deleted.key, nothing)
+        assert isinstance(event, RowEvent)
+        assert (event.change, event.commit_ts, values(event.old), event.new) == (Change.DELETE, 0, {"id": 1}, None)
+
+
+def test_without_the_extension_inserts_and_updates_are_the_same() -> None:
+    encoder, schemas = ready(TABLE, OPTIONS)
+    ours = encoder.table(TABLE)
+    inserted = ours.encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
+    assert inserted == ours.encode(make_changes(TABLE, Kind.UPDATE, old=[[1, b"b"]], new=[[1, b"a"]]))
+    (event,) = make_decoder(OPTIONS, schemas).decode(*inserted[0][:2])
+    assert isinstance(event, RowEvent)
+    assert (event.change, event.commit_ts) == (Change.UPSERT, 0)
+
+
+def test_many_rows_each_with_its_own_commit_ts() -> None:
+    encoder, schemas = ready(TABLE, EXTENDED)
+    stamps = [1, 1 << 18, 5 << 60, (1 << 64) - 1]
+    rows: list[list[Carrier]] = [[n, b"x" * n] for n in range(4)]
+    changes = make_changes(TABLE, Kind.INSERT, new=rows, commit_ts=stamps)
+    encoded = with_arrays(encoder, TABLE).encode(changes)
+    assert one_by_one(encoder, TABLE).encode(changes) == encoded
+    decoder = make_decoder(EXTENDED, schemas)
+    events = [event for row in encoded for event in decoder.decode(row.key, row.value)]
+    assert [event.commit_ts for event in events if isinstance(event, RowEvent)] == stamps
+    assert [values(event.new) for event in events if isinstance(event, RowEvent)] == [
+        {"id": n, "v": "x" * n} for n in range(4)
+    ]
+
+
+def test_a_table_without_a_handle_key() -> None:
+    """Values without keys; of a delete nothing would be left, so it is refused by name."""
+    encoder, schemas = ready(NO_KEY, EXTENDED)
+    ours = encoder.table(NO_KEY)
+    (row,) = ours.encode(make_changes(NO_KEY, Kind.INSERT, new=[[1, b"a"]]))
+    assert row.key is None
+    (event,) = make_decoder(EXTENDED, schemas).decode(None, row.value)
+    assert isinstance(event, RowEvent)
+    assert (values(event.new), event.key) == ({"id": 1, "v": "a"}, None)
+    with pytest.raises(EncodeError, match=r"`s`\.`t` at commit_ts 7: a delete in a table without a handle key"):
+        ours.encode(make_changes(NO_KEY, Kind.DELETE, old=[[1, b"a"]], commit_ts=7))
+
+
+@pytest.mark.parametrize("extension", [True, False])
+@pytest.mark.parametrize("table", [TABLE, NO_KEY])
+def test_the_old_row(table: Any, extension: bool) -> None:
+    """As newer versions of TiCDC have it: inserts without one, updates with both, deletes with the old row twice."""
+    options = replace(OPTIONS, avro_output_old_row=True, enable_tidb_extension=extension)
+    encoder, schemas = ready(table, options)
+    ours, decoder = (with_arrays if extension else one_by_one)(encoder, table), make_decoder(options, schemas)
+    old, new = [[1, b"a"], [2, None]], [[1, None], [2, b"b"]]
+    as_values = [[{"id": id_, "v": v and v.decode()} for id_, v in rows] for rows in (old, new)]
+    cases: list[tuple[Kind, Change, dict[str, Any], list[Any], list[Any]]] = [
+        (Kind.INSERT, Change.INSERT, {"new": new}, [None, None], as_values[1]),
+        (Kind.UPDATE, Change.UPDATE, {"old": old, "new": new}, *as_values),
+        (Kind.DELETE, Change.DELETE, {"old": old}, as_values[0], [None, None]),
+    ]
+    for kind, change, given, expected_old, expected_new in cases:
+        for n, row in enumerate(ours.encode(make_changes(table, kind, **given))):
+            (event,) = decoder.decode(row.key, row.value)
+            assert isinstance(event, RowEvent)
+            assert event.change is change
+            assert values(event.old) == expected_old[n]
+            assert values(event.new) == expected_new[n]
+            assert event.commit_ts == (row.commit_ts if extension else 0)
+
+
+def test_ids_that_are_missing() -> None:
+    encoder = make_encoder(OPTIONS).in_topic(TOPIC)
+    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
+    with pytest.raises(SchemaIdMissing) as caught:
+        encoder.table(TABLE).encode(changes)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.schema, again.table, again.subjects) == ("s", "t", ("a_topic-key", "a_topic-value"))
+    key, value = encoder.required_schemas(TOPIC, TABLE)
+    encoder = encoder.with_ids(merged({}, [(key, 1)]))
+    with pytest.raises(SchemaIdMissing, match=r"`s`\.`t`: no schema id is known for a_topic-value"):
+        encoder.table(TABLE).encode(changes)
+    encoder = encoder.with_ids(merged(encoder.ids, [(value, 2)]))
+    assert len(encoder.table(TABLE).encode(changes)) == 1
+    with pytest.raises(SchemaIdMissing, match="other-key and other-value"):
+        encoder.in_topic("other").table(TABLE).encode(changes)
+
+
+def test_an_encoder_travels() -> None:
+    encoder, _ = ready(TABLE, EXTENDED)
+    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
+    assert pickle.loads(pickle.dumps(encoder)).table(TABLE).encode(changes) == encoder.table(TABLE).encode(changes)
+
+
+def test_headers_of_glue() -> None:
+    encoder = make_encoder(OPTIONS).in_topic(TOPIC)
+    required = encoder.required_schemas(TOPIC, TABLE)
+    ids = [UUID(int=n) for n in (1, 2)]
+    encoder = encoder.with_ids(merged({}, list(zip(required, ids, strict=True))))
+    (row,) = encoder.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
+    assert row.key == b"\3\0" + ids[0].bytes + b"\2"
+    schemas = KnownSchemas(dict(zip(ids, (one.schema for one in required), strict=True)))
+    (event,) = make_decoder(OPTIONS, schemas).decode(row.key, row.value)
+    assert isinstance(event, RowEvent)
+    assert values(event.new) == {"id": 1, "v": "a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "bad", "words"),
+    [
+        (TEXT, b"\xff", "not UTF-8"),
+        (FieldType(Tp.LONG), 1 << 31, "beyond 32 bits"),
+        (FieldType(Tp.LONG), -(1 << 31) - 1, "beyond 32 bits"),
+        (FieldType(Tp.DATETIME), (1 << 64) - 1, "no date and time"),
+        (FieldType(Tp.SET, elems=NAMES), 16, "16"),
+        (FieldType(Tp.BIT, flen=3), 8, r"BIT\(3\)"),
+        (FieldType(Tp.DOUBLE), float("inf"), "beyond its range"),
+        (FieldType(Tp.FLOAT), 1e39, "beyond its range"),
+        (FieldType(Tp.NEWDECIMAL, flen=5, decimal=2), "1.234", "."),
+        (FieldType(Tp.NEWDECIMAL, flen=5, decimal=2), "10000000.00", "."),
+        (FieldType(Tp.LONG, Flag.NOT_NULL), None, "NULL in a column that is NOT NULL"),
+        (FieldType(Tp.JSON), b"\xee", "."),
+    ],
+)
+def test_what_cannot_be_written_is_named(kind: FieldType, bad: Carrier, words: str) -> None:
+    """The table, the column, and the commit_ts of the first such row."""
+    table = make_table("s", "t", [("id", INT), ("c", kind)], primary=["id"])
+    good: dict[Tp, Carrier] = {Tp.VARCHAR: b"", Tp.NEWDECIMAL: "1.00", Tp.DOUBLE: 0.5, Tp.FLOAT: 0.5, Tp.JSON: b"\4\0"}
+    fine = good.get(kind.tp, 0)
+    rows = [[n, value] for n, value in enumerate([fine, bad, fine, bad])]
+    encoder, _ = ready(table, OPTIONS)
+    changes = make_changes(table, Kind.INSERT, new=rows, commit_ts=[100, 101, 102, 103])
+    for ours in (with_arrays(encoder, table), one_by_one(encoder, table)):
+        with pytest.raises(EncodeError, match=f"`s`.`t`.`c` at commit_ts 101: .*{words}"):
+            ours.encode(changes)
+
+
+def test_an_enum_without_a_name_is_empty_text() -> None:
+    """0, which TiDB has for a value that is none of the names, and a number beyond them."""
+    table = make_table("s", "t", [("e", FieldType(Tp.ENUM, elems=NAMES))])
+    encoder, schemas = ready(table, OPTIONS)
+    decoder = make_decoder(OPTIONS, schemas)
+    changes = make_changes(table, Kind.INSERT, new=[[0], [5]])
+    for row in [*with_arrays(encoder, table).encode(changes), *one_by_one(encoder, table).encode(changes)]:
+        (event,) = decoder.decode(row.key, row.value)
+        assert isinstance(event, RowEvent)
+        assert values(event.new) == {"e": ""}
+
+
+def test_checksum_fields_are_empty() -> None:
+    """Binlogs carry no checksums."""
+    options = replace(
+        EXTENDED,
+        enable_row_checksum=True,
+        avro_decimal_handling_mode="string",
+        avro_bigint_unsigned_handling_mode="string",
+    )
+    encoder, schemas = ready(TABLE, options)
+    (row,) = encoder.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
+    assert row.value is not None
+    assert row.value.endswith(b"\0\0\0")
+    (event,) = make_decoder(options, schemas).decode(row.key, row.value)
+    assert isinstance(event, RowEvent)
+    assert values(event.new) == {"id": 1, "v": "a"}
+
+
+def test_watermark_events() -> None:
+    encoder = make_encoder(replace(EXTENDED, avro_enable_watermark=True))
+    ddl = Ddl(5, 4, "s", "t", "create table `t` (a int) /* < */", 3)
+    assert encoder.ddl_scope is DdlScope.ALL_PARTITIONS
+    (message,) = encoder.ddl(ddl)
+    assert (message.key, message.rows, message.commit_ts) == (None, 0, 5)
+    assert message.value is not None
+    assert message.value[:1] == b"\1"
+    assert list(json.loads(message.value[1:])) == ["query", "type", "schema", "table", "commitTs"]
+    decoder = make_decoder(encoder.options)
+    assert decoder.decode(None, message.value) == [DdlEvent(5, "s", "t", ddl.query, 3)]
+    (message,) = encoder.resolved((1 << 64) - 1)
+    assert decoder.decode(None, message.value) == [ResolvedEvent((1 << 64) - 1)]
+    for options in (OPTIONS, EXTENDED, replace(OPTIONS, avro_enable_watermark=True)):
+        quiet = make_encoder(options)
+        assert (quiet.ddl(ddl), quiet.resolved(5), quiet.ddl_scope) == ([], [], DdlScope.NONE)
+
+
+def test_every_row_is_a_message() -> None:
+    encoder = make_encoder(OPTIONS)
+    rows = [EncodedRow(b"k", b"v", 1), EncodedRow(b"k", None, 2)]
+    assert list(encoder.frame(rows)) == [Message(b"k", b"v", 1, 1), Message(b"k", None, 1, 2)]
+    assert encoder.bootstrap(TABLE, 1) == []
+    assert encoder.partitions_changed(2, 1) == []
+    encoder, _ = ready(TABLE, OPTIONS)
+    with pytest.raises(EncodeError, match="handle key alone"):
+        encoder.table(TABLE).encode_handle_only(make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]]))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"avro_decimal_handling_mode": "invalid"}, 'avro-decimal-handling-mode value could only be "string" or "prec'),
+        ({"avro_bigint_unsigned_handling_mode": "invalid"}, 'bigint-unsigned-handling-mode value could only be "long"'),
+        ({"avro_defaults": "x"}, "avro-defaults"),
+        ({"avro_subject_names": "x"}, "avro-subject-names"),
+        ({"enable_row_checksum": True}, "checksum"),
+        ({"enable_row_checksum": True, "enable_tidb_extension": True}, "checksum"),
+        ({"large_message_handle_option": "claim-check"}, "claim-check"),
+        ({"time_zone": "Mars/Olympus"}, "Mars"),
+        ({"time_zone": "../etc"}, "time-zone"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ProtocolConfigError, match=words):
+        registry.make_encoder(replace(OPTIONS, **options))
+
+
+def test_both_of_its_names() -> None:
+    for name in ("avro", "flat-avro", "Avro"):
+        assert registry.make_encoder(ProtocolOptions(name)).name == "avro"
+        registry.make_decoder(ProtocolOptions(name))
+
+
+def test_the_driver_asks_any_encoder_whether_it_registers() -> None:
+    """`table_encoder` gives one for the topic; other protocols' encoders have no topic."""
+    encoder, _ = ready(TABLE, OPTIONS)
+    assert isinstance(encoder, RegisteringEncoder)
+    changes = make_changes(TABLE, Kind.INSERT, new=[[1, b"a"]])
+    assert table_encoder(encoder.in_topic("other"), TOPIC, TABLE).encode(changes) == encoder.table(TABLE).encode(
+        changes
+    )
+    with pytest.raises(SchemaIdMissing):
+        table_encoder(encoder, "other", TABLE).encode(changes)

@@ -1,0 +1,433 @@
+"""Debezium JSON, message by message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from binlog.tidb.job import ActionType
+from binlog.tidb.time import parse_datetime
+from binlog.tidb.types import FieldType, Flag, Tp
+
+from drainer.batch.work import Kind
+from drainer.protocol.encoder import Ddl, DdlScope
+from drainer.protocol.errors import EncodeError, ProtocolConfigError
+from drainer.protocol.event import DdlEvent, ResolvedEvent, RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.table import Table
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes, make_table
+from tests.support.typed_columns import text_type
+
+COMMIT = 447984084414103554
+COMMIT_MS = 1708923661858
+INT = FieldType(Tp.LONG, Flag.NOT_NULL, 11)
+STAFF = [("id", INT), ("name", text_type(Tp.VARCHAR, 32)), ("level", FieldType(Tp.TINY, Flag.UNSIGNED, 3))]
+TABLE = make_table("shop", "staff", STAFF, primary=["id"])
+OPTIONS = ProtocolOptions("debezium")
+BARE = ProtocolOptions("debezium", debezium_disable_schema=True)
+EXTENDED = ProtocolOptions("debezium", enable_tidb_extension=True)
+SOURCE = {
+    "version": "2.4.0.Final",
+    "connector": "TiCDC",
+    "name": "default",
+    "ts_ms": COMMIT_MS,
+    "snapshot": "false",
+    "db": "shop",
+    "table": "staff",
+    "server_id": 0,
+    "gtid": None,
+    "file": "",
+    "pos": 0,
+    "row": 0,
+    "thread": 0,
+    "query": None,
+    "commit_ts": COMMIT,
+    "cluster_id": "default",
+}
+
+
+def sent(
+    options: ProtocolOptions,
+    kind: Kind,
+    *,
+    old: Sequence[tuple[Carrier, ...]] | None = None,
+    new: Sequence[tuple[Carrier, ...]] | None = None,
+    table: Table = TABLE,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Key and value of the first row."""
+    changes = make_changes(table, kind, old=old, new=new, commit_ts=COMMIT)
+    row = make_encoder(options).table(table).encode(changes)[0]
+    assert row.commit_ts == COMMIT
+    return json.loads(row.key or b""), json.loads(row.value or b"")
+
+
+def test_an_insert_without_schema() -> None:
+    """The order of members is TiCDC's."""
+    changes = make_changes(TABLE, Kind.INSERT, new=[(7, b"Ann<", 200)], commit_ts=COMMIT)
+    (row,) = make_encoder(BARE).table(TABLE).encode(changes)
+    assert row.key == b'{"payload":{"id":7}}'
+    assert (row.value or b"").decode() == (
+        '{"payload":{"source":{"version":"2.4.0.Final","connector":"TiCDC","name":"default",'
+        f'"ts_ms":{COMMIT_MS},"snapshot":"false","db":"shop","table":"staff","server_id":0,"gtid":null,"file":"","pos":0,'
+        f'"row":0,"thread":0,"query":null,"commit_ts":{COMMIT},"cluster_id":"default"}},"ts_ms":{COMMIT_MS},'
+        '"transaction":null,"op":"c","before":null,"after":{"id":7,"name":"Ann\\u003c","level":200}}}'
+    )
+
+
+def test_an_update_and_a_delete() -> None:
+    _, value = sent(BARE, Kind.UPDATE, old=[(7, None, 1)], new=[(7, b"B", 2)])
+    assert value["payload"] == {
+        "source": SOURCE,
+        "ts_ms": COMMIT_MS,
+        "transaction": None,
+        "op": "u",
+        "before": {"id": 7, "name": None, "level": 1},
+        "after": {"id": 7, "name": "B", "level": 2},
+    }
+    key, value = sent(BARE, Kind.DELETE, old=[(7, b"B", None)])
+    assert key == {"payload": {"id": 7}}
+    assert (value["payload"]["op"], value["payload"]["after"]) == ("d", None)
+    assert value["payload"]["before"] == {"id": 7, "name": "B", "level": None}
+
+
+def test_updates_without_the_old_row() -> None:
+    _, value = sent(replace(BARE, output_old_value=False), Kind.UPDATE, old=[(7, None, 1)], new=[(7, b"B", 2)])
+    assert "before" not in value["payload"]
+    _, value = sent(replace(BARE, output_old_value=False), Kind.DELETE, old=[(7, None, 1)])
+    assert value["payload"]["before"] == {"id": 7, "name": None, "level": 1}
+
+
+def test_the_schema_of_a_row() -> None:
+    key, value = sent(OPTIONS, Kind.INSERT, new=[(7, b"Ann", 3)])
+    id_field = {"type": "int32", "optional": False, "field": "id"}
+    assert key["schema"] == {
+        "type": "struct",
+        "name": "default.shop.staff.Key",
+        "optional": False,
+        "fields": [id_field],
+    }
+    schema = value["schema"]
+    assert (schema["type"], schema["optional"], schema["name"], schema["version"]) == (
+        "struct",
+        False,
+        "default.shop.staff.Envelope",
+        1,
+    )
+    assert [field["field"] for field in schema["fields"]] == ["before", "after", "source", "op", "ts_ms", "transaction"]
+    for image in schema["fields"][:2]:
+        assert (image["name"], image["optional"]) == ("default.shop.staff.Value", True)
+        assert image["fields"] == [
+            id_field,
+            {"type": "string", "optional": True, "field": "name"},
+            {"type": "int16", "optional": True, "field": "level"},
+        ]
+    assert schema["fields"][2]["name"] == "io.debezium.connector.mysql.Source"
+
+
+def test_names_in_schemas_have_only_the_characters_that_they_may() -> None:
+    table = make_table("1-db", "a.b-ü", STAFF, primary=["id"])
+    key, value = sent(replace(OPTIONS, namespace="c 1"), Kind.INSERT, new=[(7, b"Ann", 3)], table=table)
+    assert key["schema"]["name"] == "c_1._1_db.a.b__.Key"
+    assert value["payload"]["source"]["db"] == "1-db"
+
+
+def test_a_table_without_a_handle_key_has_an_empty_key() -> None:
+    table = make_table("shop", "log", [("a", FieldType(Tp.LONG))])
+    key, _ = sent(BARE, Kind.INSERT, new=[(7,)], table=table)
+    assert key == {"payload": {}}
+    key, _ = sent(OPTIONS, Kind.INSERT, new=[(7,)], table=table)
+    assert key["schema"]["fields"] == []
+
+
+# Type, carrier, what the payload has, Connect's type, semantic type, tidb_type.
+TYPES: list[tuple[FieldType, Carrier, object, str, str, str]] = [
+    (FieldType(Tp.TINY, Flag.UNSIGNED), 255, 255, "int16", "", "tinyint unsigned"),
+    (FieldType(Tp.SHORT), -32768, -32768, "int16", "", "smallint"),
+    (FieldType(Tp.SHORT, Flag.UNSIGNED), 65535, 65535, "int32", "", "smallint unsigned"),
+    (FieldType(Tp.INT24, Flag.UNSIGNED), 16777215, 16777215, "int32", "", "mediumint unsigned"),
+    (FieldType(Tp.LONG, Flag.UNSIGNED), 4294967295, 4294967295, "int64", "", "int unsigned"),
+    (FieldType(Tp.LONGLONG), -(1 << 63), -(1 << 63), "int64", "", "bigint"),
+    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 1, -1, "int64", "", "bigint unsigned"),
+    (FieldType(Tp.LONGLONG, Flag.UNSIGNED), (1 << 64) - 2, -2, "int64", "", "bigint unsigned"),
+    (FieldType(Tp.YEAR, Flag.UNSIGNED), 2023, 2023, "int32", "io.debezium.time.Year", "year"),
+    (FieldType(Tp.NEWDECIMAL, 0, 10, 5), "12345.12345", 12345.12345, "double", "", "decimal"),
+    (FieldType(Tp.FLOAT), 12345.123046875, 12345.123, "float", "", "float"),
+    (FieldType(Tp.FLOAT, 0, 10, 3), 1.5, 1.5, "double", "", "float"),
+    (FieldType(Tp.DOUBLE), 1e21, 1e21, "double", "", "double"),
+    (FieldType(Tp.BIT, 0, 1), 1, True, "boolean", "", "bit"),
+    (FieldType(Tp.BIT, 0, 5), 16, "EA==", "bytes", "io.debezium.data.Bits", "bit"),
+    (FieldType(Tp.BIT, 0, 60), 16, "EAAAAAAAAAA=", "bytes", "io.debezium.data.Bits", "bit"),
+    (text_type(Tp.STRING, 8), "ü".encode(), "ü", "string", "", "char"),
+    (text_type(Tp.BLOB), b"x", "x", "string", "", "text"),
+    (FieldType(Tp.VARCHAR, Flag.BINARY, 9), b"foo", "Zm9v", "string", "", "varbinary"),
+    (FieldType(Tp.BLOB, Flag.BINARY), b"\xff", "/w==", "string", "", "blob"),
+    (FieldType(Tp.ENUM, elems=("a", "b,c")), 2, "b,c", "string", "io.debezium.data.Enum", "enum"),
+    (FieldType(Tp.ENUM, elems=("a", "b,c")), 0, "", "string", "io.debezium.data.Enum", "enum"),
+    (FieldType(Tp.SET, elems=("a", "b")), 3, "a,b", "string", "io.debezium.data.EnumSet", "set"),
+    (FieldType(Tp.JSON), b"\x04\x01", "true", "string", "io.debezium.data.Json", "json"),
+    (FieldType(Tp.DURATION, 0, 10, 6), -45296123456000, -45296123456, "int64", "io.debezium.time.MicroTime", "time"),
+    *(
+        (FieldType(Tp.DATE), parse_datetime(text), days, "int32", "io.debezium.time.Date", "date")
+        for text, days in [
+            ("2023-11-30", 19691),
+            ("1000-01-01", -354285),
+            ("9999-12-31", 2932896),
+            ("1970-01-01", 0),
+            ("2024-02-29", 19782),
+            ("0018-05-01", 17652),
+            ("0099-01-01", 10592),
+            ("2023-02-29", None),
+            ("2023-00-10", None),
+            ("0000-00-00", None),
+        ]
+    ),
+    (
+        FieldType(Tp.DATETIME, 0, 19, 0),
+        parse_datetime("2023-11-30 12:34:56"),
+        1701347696000,
+        "int64",
+        "io.debezium.time.Timestamp",
+        "datetime",
+    ),
+    (
+        FieldType(Tp.DATETIME, 0, 23, 3),
+        parse_datetime("1969-12-31 23:59:59.999"),
+        -1,
+        "int64",
+        "io.debezium.time.Timestamp",
+        "datetime",
+    ),
+    (
+        FieldType(Tp.DATETIME, 0, 26, 6),
+        parse_datetime("2023-11-30 12:34:56.123456"),
+        1701347696123456,
+        "int64",
+        "io.debezium.time.MicroTimestamp",
+        "datetime",
+    ),
+    (FieldType(Tp.DATETIME, 0, 19, 0), 0, None, "int64", "io.debezium.time.Timestamp", "datetime"),
+    (
+        FieldType(Tp.TIMESTAMP, 0, 21, 1),
+        parse_datetime("2023-11-30 12:34:56.1"),
+        "2023-11-30T12:34:56.1Z",
+        "string",
+        "io.debezium.time.ZonedTimestamp",
+        "timestamp",
+    ),
+    (
+        FieldType(Tp.TIMESTAMP, 0, 21, 1),
+        0,
+        "1970-01-01T00:00:00Z",
+        "string",
+        "io.debezium.time.ZonedTimestamp",
+        "timestamp",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "carrier", "shown", "type_", "semantic", "tidb"), TYPES)
+def test_a_type(kind: FieldType, carrier: Carrier, shown: object, type_: str, semantic: str, tidb: str) -> None:
+    """A NULL beside the value is null whatever the column's default."""
+    table = make_table("shop", "t", [("id", INT), ("v", kind)], primary=["id"])
+    changes = make_changes(table, Kind.INSERT, new=[(1, carrier), (2, None)], commit_ts=COMMIT)
+    first, second = (json.loads(row.value or b"") for row in make_encoder(EXTENDED).table(table).encode(changes))
+    assert first["payload"]["after"]["v"] == shown
+    assert type(first["payload"]["after"]["v"]) is type(shown) or isinstance(shown, float)
+    assert second["payload"]["after"]["v"] is None
+    field = first["schema"]["fields"][1]["fields"][1]
+    assert (field["type"], field.get("name", ""), field["tidb_type"]) == (type_, semantic, tidb)
+    assert (field["optional"], field["field"]) == (True, "v")
+    assert ("version" in field) is bool(semantic)
+
+
+def test_what_is_no_day_is_0_where_null_cannot_be() -> None:
+    kinds = [("id", INT), ("d", FieldType(Tp.DATE, Flag.NOT_NULL)), ("t", FieldType(Tp.DATETIME, Flag.NOT_NULL))]
+    table = make_table("shop", "t", kinds, primary=["id"])
+    _, value = sent(BARE, Kind.INSERT, new=[(1, 0, parse_datetime("2023-02-30 10:00:00"))], table=table)
+    assert value["payload"]["after"] == {"id": 1, "d": 0, "t": 0}
+
+
+def test_parameters_of_names_and_bits() -> None:
+    kinds = [("id", INT), ("e", FieldType(Tp.ENUM, elems=("a", "b,c"))), ("b", FieldType(Tp.BIT, 0, 9))]
+    table = make_table("shop", "t", kinds, primary=["id"])
+    _, value = sent(OPTIONS, Kind.INSERT, new=[(1, 1, 1)], table=table)
+    _, enum, bits = value["schema"]["fields"][0]["fields"]
+    assert enum["parameters"] == {"allowed": "a,b\\,c"}
+    assert bits["parameters"] == {"length": "9"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "shown"),
+    [
+        (INT, "12", 12),
+        (INT, "oops", "none"),
+        (FieldType(Tp.LONGLONG), "9007199254740993", 9007199254740993),
+        (FieldType(Tp.YEAR), "99", 1999),
+        (FieldType(Tp.YEAR), "1", 2001),
+        (FieldType(Tp.NEWDECIMAL, 0, 5, 2), "3.10", 3.1),
+        (text_type(Tp.VARCHAR, 8), "null", "null"),
+        (FieldType(Tp.ENUM, elems=("a",)), "a", "a"),
+        (FieldType(Tp.DATE), "2023-11-30", 19691),
+        (FieldType(Tp.DATE), "0000-00-00", "none"),
+        (FieldType(Tp.DATE, Flag.NOT_NULL), "0000-00-00", 0),
+        (FieldType(Tp.DATETIME, 0, 19, 0), "CURRENT_TIMESTAMP", 0),
+        (FieldType(Tp.DATETIME, 0, 26, 6), "2023-11-30 12:34:56.123456", 1701347696123456),
+        (FieldType(Tp.TIMESTAMP), "CURRENT_TIMESTAMP", "none"),
+        (FieldType(Tp.TIMESTAMP, Flag.NOT_NULL), "CURRENT_TIMESTAMP(3)", "1970-01-01T00:00:00Z"),
+        (FieldType(Tp.TIMESTAMP), "2023-11-30 12:34:56", "2023-11-30T12:34:56Z"),
+        (FieldType(Tp.DURATION), "-01:00:00", -3600000000),
+    ],
+)
+def test_a_default(kind: FieldType, default: str, shown: object) -> None:
+    table = make_table("shop", "t", [("v", kind)])
+    column = replace(table.columns[0], info=replace(table.columns[0].info, default=default))
+    _, value = sent(OPTIONS, Kind.INSERT, new=[(None,)], table=replace(table, columns=(column,)))
+    field = value["schema"]["fields"][0]["fields"][0]
+    assert field.get("default", "none") == shown
+    assert value["payload"]["after"] == {"v": None}
+
+
+def test_defaults_of_bits_and_expressions() -> None:
+    table = make_table("shop", "t", [("b", FieldType(Tp.BIT, 0, 1)), ("c", FieldType(Tp.BIT, 0, 9))])
+    first, second = table.columns
+    columns = (
+        replace(first, info=replace(first.info, default="\x01", default_bit=b"\x01")),
+        replace(second, info=replace(second.info, default="\x01\x02", default_bit=b"\x01\x02")),
+    )
+    _, value = sent(OPTIONS, Kind.INSERT, new=[(None, None)], table=replace(table, columns=columns))
+    assert [field["default"] for field in value["schema"]["fields"][0]["fields"]] == [True, "AgE="]
+    made = replace(columns[0], info=replace(first.info, default="uuid()", default_is_expr=True))
+    _, value = sent(OPTIONS, Kind.INSERT, new=[(None, None)], table=replace(table, columns=(made, columns[1])))
+    assert "default" not in value["schema"]["fields"][0]["fields"][0]
+
+
+def a_ddl(action: ActionType, *, table: str = "staff", before: Table | None = None, after: Table | None = None) -> Ddl:
+    return Ddl(COMMIT, COMMIT - 1, "shop", table, "SOME `ddl` '<'", int(action), before, after)
+
+
+def ddl_value(options: ProtocolOptions, ddl: Ddl) -> dict[str, Any]:
+    (message,) = make_encoder(options).ddl(ddl)
+    assert (message.rows, message.commit_ts) == (0, COMMIT)
+    found: dict[str, Any] = json.loads(message.value or b"")
+    return found
+
+
+def test_a_created_table() -> None:
+    ddl = a_ddl(ActionType.CREATE_TABLE, after=TABLE)
+    value = ddl_value(OPTIONS, ddl)
+    payload = value["payload"]
+    assert payload["source"] == SOURCE
+    assert (payload["ts_ms"], payload["databaseName"], payload["schemaName"]) == (COMMIT_MS, "shop", None)
+    assert payload["ddl"] == "SOME `ddl` '<'"
+    (change,) = payload["tableChanges"]
+    assert (change["type"], change["id"]) == ("CREATE", '"shop"."staff"')
+    assert change["table"]["primaryKeyColumnNames"] == ["id"]
+    assert change["table"]["defaultCharsetName"] == "utf8mb4"
+    assert change["table"]["columns"][2] == {
+        "name": "level",
+        "jdbcType": 5,
+        "nativeType": None,
+        "comment": None,
+        "defaultValueExpression": None,
+        "enumValues": None,
+        "typeName": "TINYINT UNSIGNED",
+        "typeExpression": "TINYINT UNSIGNED",
+        "charsetName": None,
+        "length": None,
+        "scale": None,
+        "position": 3,
+        "optional": True,
+        "autoIncremented": False,
+        "generated": False,
+    }
+    name = change["table"]["columns"][1]
+    assert (name["jdbcType"], name["typeName"], name["charsetName"], name["length"]) == (12, "VARCHAR", "utf8mb4", 32)
+    assert value["schema"]["name"] == "io.debezium.connector.mysql.SchemaChangeValue"
+    (message,) = make_encoder(OPTIONS).ddl(ddl)
+    key = json.loads(message.key or b"")
+    assert (key["payload"], key["schema"]["name"]) == (
+        {"databaseName": "shop"},
+        "io.debezium.connector.mysql.SchemaChangeKey",
+    )
+
+
+def test_other_ddls() -> None:
+    renamed = make_table("shop", "people", STAFF, primary=["id"])
+    changes = {
+        name: ddl_value(BARE, ddl)["payload"]
+        for name, ddl in {
+            "rename": a_ddl(ActionType.RENAME_TABLE, before=TABLE, after=renamed),
+            "drop": a_ddl(ActionType.DROP_TABLE, before=TABLE),
+            "truncate": a_ddl(ActionType.TRUNCATE_TABLE, before=TABLE, after=TABLE),
+            "database": a_ddl(ActionType.CREATE_SCHEMA, table=""),
+            "index": a_ddl(ActionType.DROP_INDEX, before=TABLE, after=TABLE),
+            "unknown": a_ddl(ActionType.LOCK_TABLE),
+        }.items()
+    }
+    (rename,) = changes["rename"]["tableChanges"]
+    assert (rename["type"], rename["id"]) == ("ALTER", '"shop"."staff","shop"."people"')
+    assert changes["rename"]["source"]["table"] == "people"
+    assert changes["drop"]["tableChanges"] == [{"type": "DROP", "id": '"shop"."staff"', "table": None}]
+    assert changes["truncate"]["tableChanges"] == []
+    assert (changes["database"]["tableChanges"], changes["database"]["source"]["table"]) == ([], "")
+    # TiCDC says DROP, which tells a reader that the table is gone.
+    assert changes["index"]["tableChanges"][0]["type"] == "ALTER"
+    assert changes["unknown"]["tableChanges"] == []
+
+
+def test_a_ddl_comes_back() -> None:
+    assert make_encoder(OPTIONS).ddl_scope is DdlScope.ALL_PARTITIONS
+    for options in (OPTIONS, BARE):
+        (message,) = make_encoder(options).ddl(a_ddl(ActionType.DROP_TABLE, before=TABLE))
+        change = {"type": "DROP", "id": '"shop"."staff"', "table": None}
+        expected = DdlEvent(COMMIT, "shop", "staff", "SOME `ddl` '<'", extra={"tableChanges": [change]})
+        assert make_decoder(options).decode(message.key, message.value) == [expected]
+
+
+def test_a_watermark_needs_the_extension() -> None:
+    assert make_encoder(OPTIONS).resolved(COMMIT) == []
+    (message,) = make_encoder(EXTENDED).resolved(COMMIT)
+    key, value = json.loads(message.key or b""), json.loads(message.value or b"")
+    assert (key["payload"], key["schema"]["name"]) == ({}, "default.watermark.Key")
+    assert value["payload"] == {
+        "source": SOURCE | {"db": "", "table": ""},
+        "ts_ms": COMMIT_MS,
+        "transaction": None,
+        "op": "m",
+    }
+    assert value["schema"]["name"] == "default.watermark.Envelope"
+    assert [field["field"] for field in value["schema"]["fields"]] == ["source", "op", "ts_ms", "transaction"]
+    assert make_decoder(EXTENDED).decode(message.key, message.value) == [ResolvedEvent(COMMIT)]
+
+
+def test_options_that_debezium_does_not_have() -> None:
+    for option in (
+        replace(OPTIONS, large_message_handle_option="claim-check"),
+        replace(OPTIONS, only_output_updated_columns=True),
+        replace(OPTIONS, delete_only_output_handle_key_columns=True),
+    ):
+        with pytest.raises(ProtocolConfigError, match="'debezium' has no"):
+            make_encoder(option)
+    changes = make_changes(TABLE, Kind.DELETE, old=[(7, b"Ann", 3)])
+    with pytest.raises(EncodeError, match=r"`shop`.`staff`.*handle keys"):
+        make_encoder(OPTIONS).table(TABLE).encode_handle_only(changes)
+
+
+def test_a_value_that_no_column_holds_names_its_place() -> None:
+    table = make_table("shop", "t", [("id", INT), ("d", FieldType(Tp.DATE))], primary=["id"])
+    changes = make_changes(table, Kind.INSERT, new=[(1, 0), (2, 1 << 63)], commit_ts=[COMMIT, COMMIT + 1])
+    with pytest.raises(EncodeError, match=rf"`shop`.`t`.`d` of the change with commit_ts {COMMIT + 1}"):
+        make_encoder(OPTIONS).table(table).encode(changes)
+
+
+def test_what_a_reader_of_another_connector_finds() -> None:
+    """Debezium's own messages have no commit_ts, and reads of a snapshot."""
+    payload = {"op": "r", "source": {"db": "d", "table": "t"}, "before": None, "after": {"a": 1.5, "b": False}}
+    (event,) = make_decoder(BARE).decode(None, json.dumps({"payload": payload}).encode())
+    assert isinstance(event, RowEvent) and event.commit_ts == 0 and event.key is None
+    assert {name: column.value for name, column in (event.new or {}).items()} == {"a": 1.5, "b": 0}

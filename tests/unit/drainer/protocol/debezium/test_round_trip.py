@@ -1,0 +1,258 @@
+"""Debezium JSON: read back, valid by its own schema and by the connector's envelope, and MessageError when damaged."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from dataclasses import replace
+from datetime import UTC, date
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from binlog.tidb.time import Civil, pack, unpack
+from binlog.tidb.types import Tp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.debezium.values import value_of
+from drainer.protocol.encoder import Ddl
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.table import Column
+from drainer.row.carrier import Carrier
+from drainer.row.family import Family
+from drainer.row.scalar import enum_name, set_names
+from tests.support.row_changes import make_changes
+from tests.support.typed_columns import read_value, typed_rows, typed_table
+
+TABLE = typed_table()
+OPTIONS = ProtocolOptions("debezium", enable_tidb_extension=True, time_zone="Asia/Tokyo")
+ENCODER = make_encoder(OPTIONS)
+Row = tuple[Carrier, ...]
+
+
+def values(image: Image | None) -> dict[str, object]:
+    return {name: column.value for name, column in (image or {}).items()}
+
+
+def shown(column: Column, value: Carrier) -> object:
+    """What comes back: names of ENUMs and SETs, doubles of decimals, timestamps in UTC with T and Z."""
+    kind, family = column.form.kind, column.form.family
+    if value is None:
+        return None
+    match family:
+        case Family.ENUM:
+            return enum_name(int(value), kind.elems)
+        case Family.SET:
+            return set_names(int(value), kind.elems)
+        case Family.DECIMAL:
+            return float(value)
+        case Family.DATE | Family.DATETIME if value == 0:
+            return "1970-01-01T00:00:00Z" if kind.tp is Tp.TIMESTAMP else None
+        case Family.DATETIME if kind.tp is Tp.TIMESTAMP:
+            return str(read_value(column.form, value, UTC)).replace(" ", "T") + "Z"
+        case Family.DATETIME | Family.TIME if kind.fsp:
+            return str(read_value(column.form, value, UTC)).removesuffix(".000000")
+        case _:
+            return read_value(column.form, value, UTC)
+
+
+def shown_row(row: Row) -> dict[str, object]:
+    return {column.name: shown(column, value) for column, value in zip(TABLE.columns, row, strict=True)}
+
+
+def check(value: Any, schema: dict[str, Any], where: str = "payload") -> None:
+    """As Kafka Connect's JsonConverter checks a payload by the schema beside it."""
+    if value is None:
+        assert schema["optional"], where
+        return
+    match schema["type"]:
+        case "struct":
+            for field in schema["fields"]:
+                check(value.get(field["field"]), field, f"{where}.{field['field']}")
+        case "array":
+            for n, item in enumerate(value):
+                check(item, schema["items"], f"{where}[{n}]")
+        case "int16" | "int32" | "int64" as kind:
+            bits = int(kind[3:])
+            assert type(value) is int and -(1 << bits - 1) <= value < 1 << bits - 1, where
+        case "float" | "double":
+            assert type(value) in (int, float), where
+        case "boolean":
+            assert type(value) is bool, where
+        case "bytes":
+            base64.b64decode(value, validate=True)
+        case "string":
+            assert type(value) is str, where
+        case other:
+            raise AssertionError(f"{where}: type {other}")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=3), st.integers(1, (1 << 63) - 1))
+def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    for kind in Kind:
+        changes = make_changes(
+            TABLE,
+            kind,
+            old=None if kind is Kind.INSERT else old,
+            new=None if kind is Kind.DELETE else new,
+            commit_ts=commit_ts,
+        )
+        for row, was, now in zip(ENCODER.table(TABLE).encode(changes), old, new, strict=True):
+            for part in (row.key, row.value):
+                message = json.loads(part or b"")
+                check(message["payload"], message["schema"])
+            (event,) = make_decoder(OPTIONS).decode(row.key, row.value)
+            assert isinstance(event, RowEvent)
+            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
+            assert event.change == Change(kind.name.lower())
+            assert values(event.old) == (shown_row(was) if kind is not Kind.INSERT else {})
+            assert values(event.new) == (shown_row(now) if kind is not Kind.DELETE else {})
+            assert values(event.key) == {"id": (was if kind is Kind.DELETE else now)[0]}
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(typed_rows())
+def test_without_a_schema_values_stay_as_they_are_written(row: Row) -> None:
+    options = replace(OPTIONS, debezium_disable_schema=True)
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[row]))
+    (event,) = make_decoder(options).decode(sent.key, sent.value)
+    assert isinstance(event, RowEvent)
+    written = json.loads(sent.value or b"")["payload"]["after"]
+    assert values(event.new) == written
+    assert all(column.type_name == "" for column in (event.new or {}).values())
+
+
+def test_watermarks_and_ddls_are_valid_by_their_schemas() -> None:
+    for message in [*ENCODER.resolved(5), *ENCODER.ddl(Ddl(5, 4, "typed", "everything", "CREATE", 3, None, TABLE))]:
+        for part in (message.key, message.value):
+            document = json.loads(part or b"")
+            check(document["payload"], document["schema"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(100, 9999), st.integers(0, 12), st.integers(0, 31))
+def test_days_are_python_s(year: int, month: int, day: int) -> None:
+    packed = pack(Civil(year, month, day))
+    assert unpack(packed).year == year
+    form = next(column.form for column in TABLE.columns if column.name == "day")
+    (found,) = value_of(form).fragment(pa.array([packed], pa.uint64())).to_pylist()
+    try:
+        expected = str((date(year, month, day) - date(1970, 1, 1)).days).encode()
+    except ValueError:
+        expected = None
+    assert found == expected
+
+
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+def test_keys_and_values_are_compressed(how: Compression) -> None:
+    options = replace(OPTIONS, large_message_handle_compression=how)
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
+    (event,) = make_decoder(options).decode(sent.key, sent.value)
+    assert isinstance(event, RowEvent) and values(event.key) == {"id": 1}
+    (message,) = make_encoder(options).resolved(5)
+    assert make_decoder(options).decode(message.key, message.value)
+
+
+def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+    ENCODER.table(TABLE)
+    copied = pickle.loads(pickle.dumps(ENCODER))
+    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
+    assert copied.table(TABLE) is copied.table(TABLE)
+
+
+def empty_row() -> Row:
+    return tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
+
+
+@cache
+def sample() -> tuple[bytes, bytes]:
+    rows = make_encoder(OPTIONS).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
+    return rows[0].key or b"", rows[0].value or b""
+
+
+def test_a_message_cut_anywhere() -> None:
+    key, value = sample()
+    for end in range(len(key)):
+        with pytest.raises(MessageError, match="Debezium key"):
+            make_decoder(OPTIONS).decode(key[:end], value)
+    for end in range(0, len(value), 7):
+        with pytest.raises(MessageError, match="Debezium value"):
+            make_decoder(OPTIONS).decode(key, value[:end])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+    key, whole = sample()
+    value = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 3))):
+        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        make_decoder(OPTIONS).decode(key, bytes(value))
+    except MessageError as error:
+        assert "Debezium value" in str(error)
+
+
+def document(field: dict[str, object], value: object) -> bytes:
+    payload = {"op": "c", "source": {"db": "d", "table": "t"}, "before": None, "after": {"a": value}}
+    fields = [{"type": "struct", "field": "after", "fields": [{"field": "a", "optional": True} | field]}]
+    return json.dumps({"payload": payload, "schema": {"type": "struct", "fields": fields}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ({"type": "int32", "name": "io.debezium.time.Date"}, 10**12),
+        ({"type": "int32", "name": "io.debezium.time.Date"}, "x"),
+        ({"type": "int64", "name": "io.debezium.time.Timestamp"}, 10**30),
+        ({"type": "int64", "name": "io.debezium.time.MicroTime"}, 10**15),
+        ({"type": "bytes", "name": "io.debezium.data.Bits"}, "%"),
+        ({"type": "string", "tidb_type": "blob"}, "%"),
+        ({"type": "string"}, 5),
+        ({"type": "double"}, 10**400),
+        ({"type": "string"}, []),
+        ({"type": "string"}, {}),
+    ],
+)
+def test_a_value_that_is_none_of_its_type(field: dict[str, object], value: object) -> None:
+    with pytest.raises(MessageError, match=r"payload\.after: a is .* is expected"):
+        make_decoder(OPTIONS).decode(None, document(field, value))
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({}, "payload"),
+        ({"payload": {}}, r"payload.*'source'"),
+        ({"payload": {"op": "x", "source": {}}}, "op 'x'"),
+        ({"payload": {"op": "m", "source": {}}}, "commit_ts"),
+        ({"payload": {"op": "c", "source": {"db": "d", "table": "t"}}}, "after"),
+        ({"payload": {"op": "d", "source": {"db": "d", "table": "t"}, "after": {}}}, "before"),
+        ({"payload": {"op": "c", "source": {"db": "d"}, "after": {}}}, "source.*table"),
+        ({"payload": {"op": "c", "source": {"db": "d", "table": "t"}, "after": []}}, r"after is \[\]"),
+        ({"payload": {"source": {"db": "d"}}}, "ddl"),
+        (
+            {"payload": {"op": "c", "source": {"db": "d", "table": "t"}, "after": {}}, "schema": {"fields": []}},
+            "'after'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(value: dict[str, object], place: str) -> None:
+    with pytest.raises(MessageError, match=place):
+        make_decoder(OPTIONS).decode(None, json.dumps(value).encode())
+
+
+def test_a_column_that_its_schema_does_not_have() -> None:
+    value = json.loads(document({"type": "string"}, "x"))
+    value["payload"]["after"]["b"] = "y"
+    with pytest.raises(MessageError, match="b is not in the schema"):
+        make_decoder(OPTIONS).decode(None, json.dumps(value).encode())

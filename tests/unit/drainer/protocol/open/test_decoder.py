@@ -1,0 +1,285 @@
+"""Messages that are damaged, old or of another producer: an event that is right, or a MessageError that says where."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.encoder import Ddl, Message
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, ColumnValue, Event, ResolvedEvent, RowEvent, Value
+from drainer.protocol.open.column_reading import image
+from drainer.protocol.open.decoder import OpenDecoder
+from drainer.protocol.open.encoder import OpenEncoder
+from drainer.protocol.open.quote import quote, unquote
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.table import ColumnFlag
+from tests.support.row_changes import make_changes, make_table
+
+OPTIONS = ProtocolOptions("open-protocol")
+ID = FieldType(Tp.LONG, Flag.NOT_NULL)
+BYTES = FieldType(Tp.VARCHAR, 0, 16)
+DOUBLE = FieldType(Tp.DOUBLE)
+BLOB = FieldType(Tp.BLOB)
+TABLE = make_table("test", "t1", [("id", ID), ("b", BYTES), ("d", DOUBLE), ("o", BLOB)], primary=["id"])
+
+
+def options(how: Compression = "none") -> ProtocolOptions:
+    return ProtocolOptions("open-protocol", large_message_handle_compression=how)
+
+
+def messages(how: Compression = "none") -> list[Message]:
+    """One of each kind; the first has two rows."""
+    encoder = OpenEncoder(options(how))
+    old, new = [(1, b"\xff", 1.5, b"abc"), (2, None, None, None)], [(1, b"\n", -0.0, b""), (2, b"", 1e300, b"\x00")]
+    rows = encoder.table(TABLE).encode(make_changes(TABLE, Kind.UPDATE, old=old, new=new))
+    ddl = encoder.ddl(Ddl(7, 6, "test", "t1", "DROP TABLE `t1`", 4))
+    return [*encoder.frame(rows), *ddl, *encoder.resolved(9), *encoder.partitions_changed(3, 9)]
+
+
+def read(key: bytes | None, value: bytes | None, how: Compression = "none") -> list[Event] | None:
+    """None: MessageError. Anything else that is raised fails the test."""
+    try:
+        return OpenDecoder(options(how)).decode(key, value)
+    except MessageError as error:
+        assert str(error)
+        return None
+
+
+def framed(keys: list[object], values: list[object]) -> tuple[bytes, bytes]:
+    def parts(documents: list[object]) -> bytes:
+        texts = [d if isinstance(d, bytes) else json.dumps(d).encode() for d in documents]
+        return b"".join(len(text).to_bytes(8, "big") + text for text in texts)
+
+    return (1).to_bytes(8, "big") + parts(keys), parts(values)
+
+
+def row(value: object, **key: object) -> RowEvent:
+    (event,) = OpenDecoder(OPTIONS).decode(*framed([{"ts": 5, "t": 1, **key}], [value]))
+    assert isinstance(event, RowEvent)
+    return event
+
+
+@pytest.mark.parametrize("how", ["none", "snappy", "lz4"])
+def test_every_cut_of_a_message_is_refused(how: Compression) -> None:
+    """But for cuts that leave whole events in key and value alike, of which there are none here."""
+    for message in messages(how):
+        assert message.key is not None and message.value is not None
+        assert read(message.key, message.value, how)
+        for end in range(len(message.key)):
+            assert read(message.key[:end], message.value, how) is None
+        for end in range(len(message.value)):
+            assert read(message.key, message.value[:end], how) is None
+        assert read(message.key, None, how) is None
+        assert read(None, message.value, how) is None
+        assert read(message.key + b"\0", message.value, how) is None
+        assert read(message.key, message.value + b"\0", how) is None
+
+
+@given(st.data(), st.sampled_from(["none", "snappy", "lz4"]))
+def test_flipped_bytes_are_an_event_or_an_error(data: st.DataObject, how: Compression) -> None:
+    for message in messages(how):
+        assert message.key is not None and message.value is not None
+        key, value = bytearray(message.key), bytearray(message.value)
+        for part in (key, value):
+            for _ in range(data.draw(st.integers(0, 3))):
+                part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+        read(bytes(key), bytes(value), how)
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["id", "YQ==", "\\x"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("utpdvfhq"), inner, max_size=4),
+)
+_columns = st.dictionaries(
+    st.sampled_from(["a", "b"]),
+    st.fixed_dictionaries({"t": st.integers(0, 256) | _json, "f": st.integers(0, 300) | _json, "v": _json}),
+    max_size=2,
+)
+
+
+@given(
+    st.fixed_dictionaries({"ts": st.integers(0, 9), "t": st.integers(0, 5)}, optional={"scm": _json, "rid": _json}),
+    st.dictionaries(st.sampled_from(["u", "p", "d", "q", "t", "partition"]), _columns | _json),
+)
+def test_any_document_is_an_event_or_an_error(key: dict[str, Any], value: dict[str, Any]) -> None:
+    read(*framed([key], [value]))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error"),
+    [
+        (b"", b"", "the key begins with nothing, version 1 is known"),
+        (bytes(7) + b"\2", b"", "the key begins with 0000000000000002, version 1 is known"),
+        (bytes(7) + b"\1" + b"\xff" * 8, b"", "the key ends within event 0, which begins at byte 8"),
+        (*framed([{"t": 3, "ts": 1}, {"t": 3, "ts": 1}], [b""]), "2 keys and 1 values in one message"),
+        (
+            *framed([{"t": 3, "ts": 1}, {"t": 9, "ts": 1}], [b"", b""]),
+            "event 1 of the message: key: an event of type 9",
+        ),
+        (*framed([{"t": 3, "ts": 1}], [b"{}"]), "a resolved event has none, this one has 2 bytes"),
+        (*framed([{"t": 3, "ts": -1}], [b""]), "key: ts is -1, beyond 64 bits"),
+        (*framed([{"t": 3}], [b""]), "key: ts is missing or null, no integer"),
+        (*framed([{"t": True, "ts": 1}], [b""]), "key: t is true or false, no integer"),
+        (*framed([b"[" * 100_000], [b""]), "key is no JSON"),
+        (*framed([b'{"t":3,"ts":NaN}'], [b""]), "NaN is no number of JSON"),
+        (*framed([b'{"t":3,"ts":1,"scm":"\\ud800"}'], [b""]), "key is no JSON"),
+        (*framed([{"t": 2, "ts": 1}], [{"t": 1}]), "value: q is missing or null, no string"),
+        (*framed([{"t": 4, "ts": 1}], [{"partition": "3"}]), "value: partition is a string, no integer"),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 3}}}]), "u.a has no v"),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": [1]}}]), "u.a is an array, no object"),
+        (*framed([{"t": 1, "ts": 1}], [{"p": {"a": {"t": 3, "v": 1}}}]), "a row has p, not u, u and p, or d"),
+        (
+            *framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 3, "v": 1.5}}}]),
+            "u.a: 1.5 is no value of a column of type 3",
+        ),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 8, "v": 2**64}}}]), "beyond 64 bits"),
+        (
+            *framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 252, "v": "YQ"}}}]),
+            "'YQ' is no value of a column of type 252",
+        ),
+        (
+            *framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 15, "f": 65, "v": "\\q"}}}]),
+            "no escape of Go at character 0",
+        ),
+        (*framed([{"t": 1, "ts": 1}], [{"u": {"a": {"t": 15, "v": 5}}}]), "u.a: 5 is no value of a column of type 15"),
+        (*framed([{"t": 1, "ts": 1, "ohk": 1}], [{"u": {"a": {"t": 3, "v": 1}}}]), "ohk is a number, neither true"),
+    ],
+)
+def test_errors_say_what_and_where(key: bytes, value: bytes, error: str) -> None:
+    with pytest.raises(MessageError) as caught:
+        OpenDecoder(OPTIONS).decode(key, value)
+    assert error in str(caught.value)
+    assert str(caught.value).startswith("open-protocol")
+
+
+def test_the_second_producer_is_read() -> None:
+    """pingcap/ticdc 1.12: other orders, `scm` and `tbl` though empty, `"ohk":false` beside a claim, an empty `p`."""
+    cell = {"v": 1, "f": 11, "t": 3, "h": True, "new member": []}
+    event = row({"p": {}, "u": {"b": cell, "a": cell}}, tbl="", scm="", ohk=False, ccl="file:///c/x.json", ptn=6)
+    assert event == RowEvent(
+        Change.UPDATE,
+        5,
+        "",
+        "",
+        old={},
+        new={"b": ColumnValue(1, 3, 11), "a": ColumnValue(1, 3, 11)},
+        partition_id=6,
+        handle_only=True,
+        claim="file:///c/x.json",
+    )
+    assert not row({"u": {"a": cell}, "p": None}, ohk=False).handle_only
+    assert row({"u": {"a": cell}}, ohk=True).handle_only
+
+
+def test_what_is_not_known_is_carried_through() -> None:
+    cells = {
+        "flags": {"t": 3, "f": 4099, "v": 7},
+        "kind": {"t": 77, "v": "x"},
+        "none": {"t": 6, "v": None},
+        "text": {"t": 1, "v": "aa"},
+        "vector": {"t": 225, "f": 65, "v": "[1,2]"},
+        "large set": {"t": 248, "v": 2**64 - 1},
+        "latin1": {"t": 252, "v": "/w=="},
+    }
+    new = row({"u": cells}).new
+    assert new is not None
+    assert {name: (c.type_code, c.flags, c.value) for name, c in new.items()} == {
+        "flags": (3, 4099, 7),
+        "kind": (77, 0, "x"),
+        "none": (6, 0, None),
+        "text": (1, 0, "aa"),
+        "vector": (225, 65, "[1,2]"),
+        "large set": (248, 0, 2**64 - 1),
+        "latin1": (252, 0, b"\xff"),
+    }
+
+
+def test_a_row_of_which_nothing_is_left_is_no_event() -> None:
+    documents: list[object] = [{}, {"u": {}}, {"u": None, "p": {}}]
+    for value in documents:
+        assert OpenDecoder(OPTIONS).decode(*framed([{"ts": 5, "t": 1}], [value])) == []
+
+
+def test_a_message_of_the_version_alone_is_empty() -> None:
+    for value in (b"", None):
+        assert OpenDecoder(OPTIONS).decode((1).to_bytes(8, "big"), value) == []
+
+
+def test_several_events_of_several_kinds_in_one_message() -> None:
+    keys: list[object] = [{"ts": 1, "t": 3}, {"ts": 2, "t": 1}, {"ts": 3, "t": 3}]
+    found = OpenDecoder(OPTIONS).decode(*framed(keys, [b"", {"d": {"a": {"t": 3, "v": 1}}}, b""]))
+    assert [type(event) for event in found] == [ResolvedEvent, RowEvent, ResolvedEvent]
+
+
+def test_old_documents_have_varchar_in_base64() -> None:
+    """Seed 002's logs: `YWE=`."""
+    legacy = ProtocolOptions("open-protocol", open_varchar_base64=True)
+    cells = {"a": {"t": 15, "v": "YWE="}, "b": {"t": 254, "f": 65, "v": "YWE="}}
+    (event,) = OpenDecoder(legacy).decode(*framed([{"ts": 5, "t": 1}], [{"u": cells}]))
+    assert isinstance(event, RowEvent) and event.new is not None
+    assert {name: c.value for name, c in event.new.items()} == {"a": "aa", "b": b"aa"}
+    with pytest.raises(MessageError, match="'aa!' is no value"):
+        OpenDecoder(legacy).decode(*framed([{"ts": 5, "t": 1}], [{"u": {"a": {"t": 15, "v": "aa!"}}}]))
+
+
+def test_another_compression_than_the_reader_was_told_is_an_error() -> None:
+    for written, told in (
+        ("snappy", "none"),
+        ("none", "snappy"),
+        ("lz4", "snappy"),
+        ("snappy", "lz4"),
+        ("none", "lz4"),
+    ):
+        (first, *_) = messages(written)  # type: ignore[arg-type]
+        assert read(first.key, first.value, told) is None  # type: ignore[arg-type]
+
+
+def test_a_snappy_block_that_says_it_is_huge_is_refused_before_memory_is_taken() -> None:
+    with pytest.raises(MessageError, match="more than 1,073,741,824 bytes"):
+        OpenDecoder(options("snappy")).decode(*framed([{"ts": 5, "t": 1}], [b"\xff\xff\xff\xff\x0f" + b"\0" * 9]))
+
+
+@given(st.binary(max_size=60))
+def test_quoted_bytes_come_back(value: bytes) -> None:
+    text = quote(value)
+    assert unquote(text) == value
+    assert text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(r"\101\x41A", b"AAA"), (r"é\U0001f600", "é😀".encode()), (r"\377\a", b"\xff\a"), (r"\\n", b"\\n"), ("'", b"'")],
+)
+def test_all_escapes_of_go_are_read(text: str, value: bytes) -> None:
+    assert unquote(text) == value
+
+
+@pytest.mark.parametrize("text", ["\\", r"\x4", r"\400", r"\ud800", r"\U00110000", r"\'", 'a"b', "a\nb", r"\8"])
+def test_what_go_does_not_unquote_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="escape"):
+        unquote(text)
+
+
+@pytest.mark.parametrize("tp", [tp for tp in Tp if tp not in (Tp.NULL, Tp.GEOMETRY)])
+def test_null_of_every_type(tp: Tp) -> None:
+    found: dict[str, ColumnValue] = image({"c": {"t": int(tp), "f": 64, "v": None}}, "u", base64_text=False)
+    assert found == {"c": ColumnValue(None, int(tp), int(ColumnFlag.NULLABLE))}
+
+
+@pytest.mark.parametrize("tp", [tp for tp in Tp if tp not in (Tp.NULL, Tp.GEOMETRY)])
+@pytest.mark.parametrize("value", [True, [], {}])
+def test_no_type_has_values_of_other_kinds(tp: Tp, value: Value) -> None:
+    with pytest.raises(MessageError, match="neither number nor string"):
+        image({"c": {"t": int(tp), "f": 64, "v": value}}, "u", base64_text=False)

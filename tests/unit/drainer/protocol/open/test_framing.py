@@ -1,0 +1,43 @@
+"""Batches of Open Protocol: how many rows and bytes are in a message, and that none is lost."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.protocol.encoder import EncodedRow
+from drainer.protocol.open.framing import frame, unframe
+
+rows_of = st.lists(
+    st.builds(EncodedRow, st.binary(max_size=30), st.binary(max_size=60), st.integers(0, 9)), max_size=30
+)
+
+
+@given(rows_of, st.integers(1, 300), st.integers(1, 5))
+def test_messages_hold_every_row_once_within_both_limits(rows: list[EncodedRow], max_bytes: int, max_rows: int) -> None:
+    messages = list(frame(rows, max_bytes, max_rows))
+    assert [pair for m in messages for pair in unframe(m.key, m.value)] == [(r.key, r.value) for r in rows]
+    at = 0
+    for number, message in enumerate(messages):
+        mine, at = rows[at : at + message.rows], at + message.rows
+        assert 1 <= message.rows <= max_rows
+        assert message.length <= max_bytes or message.rows == 1
+        assert message.commit_ts == mine[-1].commit_ts
+        if number + 1 < len(messages) and message.rows < max_rows:
+            first = rows[at]
+            assert message.length + len(first.key or b"") + len(first.value or b"") + 16 > max_bytes
+    assert at == len(rows)
+
+
+def test_rows_are_taken_as_messages_are_asked_for() -> None:
+    """A batch of a million rows is not held twice."""
+    taken = []
+
+    def rows() -> object:
+        for number in range(100):
+            taken.append(number)
+            yield EncodedRow(b"k", b"v", number)
+
+    messages = frame(rows(), 1 << 20, 4)  # type: ignore[arg-type]
+    next(messages)
+    assert len(taken) == 5

@@ -1,0 +1,146 @@
+"""Simple: what is written is read back, for every type; damaged messages raise MessageError and nothing else."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.protocol.encoder import Decoder
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, Image, RowEvent
+from drainer.protocol.options import Compression, ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes
+from tests.support.typed_columns import read_row, typed_rows, typed_table
+
+TABLE = typed_table()
+ZONE = ZoneInfo("Asia/Tokyo")
+OPTIONS = ProtocolOptions("simple", time_zone="Asia/Tokyo")
+ENCODER = make_encoder(OPTIONS)
+Row = tuple[Carrier, ...]
+
+
+def values(image: Image | None) -> dict[str, object]:
+    return {name: column.value for name, column in (image or {}).items()}
+
+
+def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
+    """One that has the table's schema."""
+    decoder = make_decoder(options)
+    for message in make_encoder(options).bootstrap(TABLE, 5):
+        decoder.decode(message.key, message.value)
+    return decoder
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
+def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+    old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    decoder = informed()
+    for kind in Kind:
+        changes = make_changes(
+            TABLE,
+            kind,
+            old=None if kind is Kind.INSERT else old,
+            new=None if kind is Kind.DELETE else new,
+            commit_ts=commit_ts,
+        )
+        for row, was, now in zip(ENCODER.table(TABLE).encode(changes), old, new, strict=True):
+            (event,) = decoder.decode(row.key, row.value)
+            assert isinstance(event, RowEvent)
+            assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)
+            assert event.change == Change(kind.name.lower())
+            assert values(event.old) == (read_row(TABLE.columns, was, ZONE) if kind is not Kind.INSERT else {})
+            assert values(event.new) == (read_row(TABLE.columns, now, ZONE) if kind is not Kind.DELETE else {})
+            assert list(values(event.new)) == sorted(values(event.new))
+
+
+@pytest.mark.parametrize("how", ["snappy", "lz4"])
+def test_compressed_values(how: Compression) -> None:
+    options = replace(OPTIONS, large_message_handle_compression=how)
+    (sent,) = make_encoder(options).table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
+    assert len(informed(options).decode(None, sent.value)) == 1
+    (message,) = make_encoder(options).resolved(5)
+    assert len(informed(options).decode(None, message.value)) == 1
+
+
+def test_an_encoder_is_sent_without_what_it_compiled() -> None:
+    ENCODER.table(TABLE)
+    copied = pickle.loads(pickle.dumps(ENCODER))
+    assert len(pickle.dumps(copied)) == len(pickle.dumps(make_encoder(OPTIONS)))
+    assert copied.table(TABLE) is copied.table(TABLE)
+
+
+def empty_row() -> Row:
+    return tuple(1 if n == 0 else None for n in range(len(TABLE.columns)))
+
+
+@cache
+def samples() -> tuple[bytes, bytes]:
+    """A row and a schema."""
+    (row,) = ENCODER.table(TABLE).encode(make_changes(TABLE, Kind.INSERT, new=[empty_row()]))
+    (schema,) = ENCODER.bootstrap(TABLE, 5)
+    return row.value or b"", schema.value or b""
+
+
+def test_a_message_cut_anywhere() -> None:
+    decoder = informed()
+    for whole in samples():
+        for end in range(len(whole)):
+            with pytest.raises(MessageError):
+                decoder.decode(None, whole[:end])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_damaged_message_raises_nothing_else(data: st.DataObject) -> None:
+    whole = bytearray(data.draw(st.sampled_from(samples())))
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        informed().decode(None, bytes(whole))
+    except MessageError as error:
+        assert "Simple message" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"version": 2}, "version is 2"),
+        ({"version": None}, "version is None"),
+        ({"type": "SELECT"}, "type 'SELECT'"),
+        ({"type": 7}, "type is 7"),
+        ({"commitTs": -1}, "commitTs is -1"),
+        ({"data": None}, "data"),
+        ({"data": {"id": 1}}, r"data: id is 1"),
+        ({"data": {"id": "x"}}, r"data: id is 'x'.*bigint"),
+        ({"data": {"none": "1"}}, r"data: none is not in the table's schema"),
+        ({"data": {"blob": "%"}}, r"data: blob is '%'"),
+        ({"data": {"stamp": "2024-01-01 00:00:00"}}, r"data: stamp is"),
+        ({"data": {"stamp": {"location": "UTC"}}}, r"data.stamp: no member 'value'"),
+        ({"type": "BOOTSTRAP"}, "tableSchema"),
+        ({"type": "CREATE"}, "sql"),
+        ({"type": "CREATE", "sql": "x", "tableSchema": {"columns": [{"name": "a"}]}}, r"columns\[0\].*dataType"),
+        ({"type": "CREATE", "sql": "x", "tableSchema": {"columns": [1]}}, r"columns\[0\]: not an object"),
+        ({"type": "UPDATE"}, "old"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, object], place: str) -> None:
+    good = json.loads(samples()[0])
+    with pytest.raises(MessageError, match=place):
+        informed().decode(None, json.dumps(good | change).encode())
+
+
+@pytest.mark.parametrize("value", [None, b"", b"[]", b"\xff", b"[" * 100_000])
+def test_what_is_no_object(value: bytes | None) -> None:
+    with pytest.raises(MessageError):
+        informed().decode(None, value)

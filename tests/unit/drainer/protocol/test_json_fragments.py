@@ -1,0 +1,108 @@
+"""Columns as JSON: escapes and digits."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pyarrow as pa
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.types import FieldType, Tp
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from drainer.protocol.json_fragments import escaped, latin1_text, plain_double, short_double, utf8_text
+from drainer.protocol.json_text import json_double, json_string
+from drainer.row.form import Form
+from drainer.row.scalar import FLOAT_MAX
+
+SINGLE, DOUBLE = Form.of(FieldType(Tp.FLOAT)), Form.of(FieldType(Tp.DOUBLE))
+finite = st.floats(allow_nan=False, allow_infinity=False)
+singles = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+def float32(value: float) -> bytes:
+    return struct.pack("<f", value)
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=6))
+@example(["\u2028", None, "plain", "ü"])
+@example(["‐", "a"])
+@example(["\x7f", ""])
+def test_text_is_escaped_as_one_value_is(values: list[str | None]) -> None:
+    encoded = [None if value is None else value.encode() for value in values]
+    expected = [None if value is None else json_string(value)[1:-1].encode() for value in values]
+    assert utf8_text(pa.array(encoded, pa.binary())).to_pylist() == expected
+    assert escaped(pa.array(values, pa.string())).to_pylist() == expected
+    assert utf8_text(pa.array([b'"', *encoded], pa.binary()).slice(1)).to_pylist() == expected
+
+
+def test_text_that_is_not_utf8() -> None:
+    with pytest.raises(DecodeError, match="not UTF-8"):
+        utf8_text(pa.array([b"a", b"\xff"], pa.binary()))
+
+
+@given(st.lists(st.none() | st.binary(max_size=8), max_size=5))
+def test_bytes_as_characters_come_back(values: list[bytes | None]) -> None:
+    found = latin1_text(pa.array(values, pa.binary())).to_pylist()
+    read = [None if text is None else json.loads(b'"' + text + b'"').encode("iso-8859-1") for text in found]
+    assert read == values
+
+
+@given(st.lists(finite | st.none(), min_size=1, max_size=5))
+@example([5e-324, 1.7976931348623157e308, -0.0, 1e21, 1e-7, 1e-6, 123456789012345680.0])
+def test_doubles(values: list[float | None]) -> None:
+    array = pa.array(values, pa.float64())
+    plain, short = plain_double(DOUBLE)(array).to_pylist(), short_double(DOUBLE)(array).to_pylist()
+    for value, digits, brief in zip(values, plain, short, strict=True):
+        if value is None:
+            assert digits is None and brief is None
+        else:
+            assert b"e" not in digits and repr(float(digits)) == repr(value)
+            assert brief.decode() == json_double(value)
+
+
+@given(st.lists(singles, min_size=1, max_size=5))
+@example([3.4028234663852886e38, 1e-45, 0.1, 16777216.0, 12345.123046875])
+def test_singles(values: list[float]) -> None:
+    """The largest single has all its digits: the short form is beyond it, and servers refuse that."""
+    array = pa.array(values, pa.float64())
+    for made in (plain_double(SINGLE), short_double(SINGLE)):
+        for value, digits in zip(values, made(array).to_pylist(), strict=True):
+            assert float32(float(digits)) == float32(value)
+            shown = digits.decode().lstrip("-0.").replace(".", "").partition("e")[0].rstrip("0")
+            assert len(shown) <= 9 or abs(value) == FLOAT_MAX
+
+
+@pytest.mark.parametrize(
+    ("value", "plain", "short"),
+    [
+        (0.0, b"0", b"0"),
+        (-0.0, b"-0", b"-0"),
+        (1.0, b"1", b"1"),
+        (100.5, b"100.5", b"100.5"),
+        (1e-6, b"0.000001", b"0.000001"),
+        (1.5e-7, b"0.00000015", b"1.5e-7"),
+        (1e20, b"100000000000000000000", b"100000000000000000000"),
+        (-1e21, b"-1000000000000000000000", b"-1e+21"),
+        (2.5e30, b"2500000000000000000000000000000", b"2.5e+30"),
+    ],
+)
+def test_digits(value: float, plain: bytes, short: bytes) -> None:
+    """Alone, and beside a value that Arrow writes with an exponent."""
+    for array in (pa.array([value]), pa.array([value, 1e300])):
+        assert plain_double(DOUBLE)(array)[0].as_py() == plain
+        assert short_double(DOUBLE)(array)[0].as_py() == short
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("form", [SINGLE, DOUBLE])
+def test_what_is_no_number(value: float, form: Form) -> None:
+    with pytest.raises(DecodeError):
+        plain_double(form)(pa.array([1.0, value]))
+
+
+def test_a_double_that_is_no_single() -> None:
+    with pytest.raises(DecodeError, match="4 bytes"):
+        plain_double(SINGLE)(pa.array([1e300]))

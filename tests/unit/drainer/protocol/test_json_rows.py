@@ -1,0 +1,55 @@
+"""Documents from constants and columns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.protocol import json_rows
+from drainer.protocol.json_rows import Rows, Slot, constant, joined, numbers
+
+TEXTS = st.lists(st.none() | st.text("ab%s{}", max_size=4), min_size=1, max_size=9)
+
+
+def binary(values: list[str | None]) -> pa.Array:
+    return pa.array([None if value is None else value.encode() for value in values], pa.binary())
+
+
+@given(TEXTS)
+def test_values_stand_in_their_slots(values: list[str | None]) -> None:
+    """Quoted or not, with NULLs and without, one slot used twice."""
+    rows = Rows(['{"a":', Slot(0, quoted=True), ',"%s":', Slot(0, quoted=True), ',"n":', Slot(1), "}"])
+    counts = pa.array([str(n).encode() if n % 2 else None for n in range(len(values))], pa.binary())
+    found = [json.loads(row) for row in rows.build([binary(values), counts])]
+    assert found == [{"a": value, "%s": value, "n": n if n % 2 else None} for n, value in enumerate(values)]
+
+
+def test_slots_without_anything_between() -> None:
+    rows = Rows([Slot(0), Slot(1, quoted=True), Slot(0)])
+    assert rows.build([binary(["1"]), binary(["x"])]) == [b'1"x"1']
+
+
+def test_more_rows_than_one_array_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are joined part by part; columns that no slot names may be empty."""
+    rows = Rows(["<", Slot(1, quoted=True), ">"])
+    columns = [binary([]), binary([str(n) if n % 3 else None for n in range(50)])]
+    whole = rows.build(columns)
+    monkeypatch.setattr(json_rows, "JOINED_BYTES_MAX", 20)
+    assert rows.build(columns) == whole
+    assert whole[:3] == [b"<null>", b'<"1">', b'<"2">']
+
+
+def test_parts_with_commas_between() -> None:
+    assert joined([["a", Slot(0)]]) == ["a", Slot(0)]
+    assert joined([["a", Slot(0)], ["b"]]) == ["a", Slot(0), ",", "b"]
+    assert joined([]) == []
+
+
+def test_numbers_and_constants() -> None:
+    assert numbers(np.array([0, (1 << 64) - 1], np.uint64)).to_pylist() == [b"0", b"18446744073709551615"]
+    assert constant(b"x", 2).to_pylist() == [b"x", b"x"]

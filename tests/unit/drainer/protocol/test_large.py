@@ -1,0 +1,296 @@
+"""Rows above what a topic takes: nothing is left out, and nothing is written that no message names."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from base64 import b64decode
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from binlog.tidb.types import FieldType, Flag, Tp
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from drainer.batch.work import Kind
+from drainer.protocol.claim_store import ArrowStore, ClaimStore, ClaimStoreError, arrow_uri, open_store
+from drainer.protocol.encoder import EncodedRow
+from drainer.protocol.errors import EncodeError, MessageError, MessageTooLarge, ProtocolConfigError
+from drainer.protocol.event import Change, RowEvent
+from drainer.protocol.large import LargeMessages, Limits, claim_name, claimed_row, limits_of
+from drainer.protocol.open.decoder import OpenDecoder
+from drainer.protocol.open.encoder import OpenEncoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.row_changes import RowChanges
+from drainer.row.carrier import Carrier
+from tests.support.row_changes import make_changes, make_table
+
+INT = FieldType(Tp.LONG, Flag.NOT_NULL)
+TEXT = FieldType(Tp.VARCHAR, 0, 16, charset="utf8mb4", collate="utf8mb4_bin")
+TABLE = make_table("shop", "orders", [("id", INT), ("note", TEXT)], primary=["id"])
+KEYLESS = make_table("shop", "log", [("note", TEXT)], table_id=101)
+LIMIT = 300
+OPTIONS = ProtocolOptions("open-protocol", max_message_bytes=LIMIT)
+CLAIMS = replace(OPTIONS, large_message_handle_option="claim-check")
+HANDLES = replace(OPTIONS, large_message_handle_option="handle-key-only")
+
+
+@dataclass
+class MemoryStore:
+    """A store that remembers what happened to it."""
+
+    objects: dict[str, bytes] = field(default_factory=dict)
+    puts: list[str] = field(default_factory=list)
+
+    def location(self, name: str) -> str:
+        return f"file:///claims/{name}"
+
+    def put(self, name: str, data: bytes) -> str:
+        self.objects[name] = data
+        self.puts.append(name)
+        return self.location(name)
+
+    def get(self, name: str) -> bytes:
+        return self.objects[name]
+
+
+def rows_of(*notes: bytes, kind: Kind = Kind.INSERT, commit_ts: int = 7) -> RowChanges:
+    rows: list[list[Carrier]] = [[n, note] for n, note in enumerate(notes)]
+    return make_changes(
+        TABLE,
+        kind,
+        old=None if kind is Kind.INSERT else rows,
+        new=None if kind is Kind.DELETE else rows,
+        commit_ts=commit_ts,
+    )
+
+
+def fitted(
+    changes: RowChanges, options: ProtocolOptions, store: ClaimStore | None = None, limit: int = LIMIT
+) -> tuple[list[EncodedRow], list[RowEvent]]:
+    encoder, decoder = OpenEncoder(options), OpenDecoder(options)
+    table = encoder.table(changes.table)
+    rows = LargeMessages(encoder, options, limit, "feed", store).fitted(table, changes, table.encode(changes))
+    messages = [message for row in rows for message in encoder.frame([row])]
+    assert all(message.length <= limit for message in messages)
+    events = [event for message in messages for event in decoder.decode(message.key, message.value)]
+    return rows, [event for event in events if isinstance(event, RowEvent)]
+
+
+def notes(events: list[RowEvent]) -> list[object]:
+    return [(e.new or e.old or {})["note"].value if "note" in (e.new or e.old or {}) else None for e in events]
+
+
+def test_rows_that_fit_stay_the_same_objects() -> None:
+    changes = rows_of(b"a", b"b")
+    table = OpenEncoder(OPTIONS).table(TABLE)
+    rows = table.encode(changes)
+    assert LargeMessages(OpenEncoder(OPTIONS), OPTIONS, LIMIT, "feed").fitted(table, changes, rows) is rows
+
+
+def test_exactly_the_limit_fits_and_one_byte_more_does_not() -> None:
+    changes = rows_of(b"a" * 100)
+    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    fitted(changes, OPTIONS, limit=message.length)
+    with pytest.raises(MessageTooLarge):
+        fitted(changes, OPTIONS, limit=message.length - 1)
+
+
+def test_without_an_option_the_row_is_named() -> None:
+    with pytest.raises(MessageTooLarge) as caught:
+        fitted(rows_of(b"a", b"b" * 500, commit_ts=77), OPTIONS)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(error) == str(caught.value)
+    assert "the row id = 1 of `shop`.`orders` at commit_ts 77 has 6" in str(error)
+    assert "300 are allowed" in str(error)
+    assert (error.limit, error.length > 600) == (300, True)
+
+
+def test_handle_keys_alone() -> None:
+    for kind in Kind:
+        _, events = fitted(rows_of(b"a", b"b" * 500, b"c", kind=kind), HANDLES)
+        assert [event.handle_only for event in events] == [False, True, False]
+        assert notes(events) == ["a", None, "c"]
+        assert [(e.new or e.old or {})["id"].value for e in events] == [0, 1, 2]
+
+
+def test_a_table_without_a_handle_key_is_an_error() -> None:
+    changes = make_changes(KEYLESS, Kind.INSERT, new=[[b"a" * 500]], commit_ts=9)
+    for options in (HANDLES, CLAIMS):
+        store = MemoryStore()
+        with pytest.raises(EncodeError, match=r"not found handle key columns for the insert event: `shop`.`log`"):
+            fitted(changes, options, store)
+        assert not store.puts
+    with pytest.raises(MessageTooLarge, match=r"the row without a key of `shop`.`log` at commit_ts 9"):
+        fitted(changes, OPTIONS)
+
+
+def test_a_key_that_is_too_large_itself_is_an_error_and_no_claim_is_left() -> None:
+    table = make_table("shop", "t", [("name", TEXT)], primary=["name"])
+    changes = make_changes(table, Kind.INSERT, new=[[b"n" * 500]])
+    for options in (HANDLES, CLAIMS):
+        store = MemoryStore()
+        with pytest.raises(MessageTooLarge, match="the row name = 'nnn"):
+            fitted(changes, options, store)
+        assert not store.puts
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_a_claim_resolves_to_the_whole_row(compression: str) -> None:
+    options = replace(CLAIMS, large_message_handle_compression=compression)  # type: ignore[arg-type]
+    note = b"".join(b"%x" % (n * n) for n in range(500))
+    for kind in Kind:
+        store = MemoryStore()
+        _, events = fitted(rows_of(b"a", note, kind=kind), options, store, limit=400)
+        assert [bool(event.claim) for event in events] == [False, True]
+        whole = claimed_row(events[1], OpenDecoder(options), store)
+        assert notes([whole]) == [note.decode()]
+        assert (whole.change, whole.commit_ts, whole.row_id, whole.handle_only) == (Change[kind.name], 7, 1, False)
+        assert whole.claim == events[1].claim
+
+
+def test_a_claim_holds_the_framed_message() -> None:
+    """TiCDC's form: `key` and `value` in base64."""
+    store = MemoryStore()
+    changes = rows_of(b"b" * 500)
+    fitted(changes, CLAIMS, store)
+    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    (content,) = store.objects.values()
+    document = json.loads(content)
+    assert list(document) == ["key", "value"]
+    assert (b64decode(document["key"]), b64decode(document["value"])) == (message.key, message.value)
+
+
+def test_a_raw_claim_holds_the_value_alone() -> None:
+    options, store = replace(CLAIMS, claim_check_raw_value=True), MemoryStore()
+    changes = rows_of(b"b" * 500)
+    fitted(changes, options, store)
+    (message,) = OpenEncoder(OPTIONS).frame(OpenEncoder(OPTIONS).table(TABLE).encode(changes))
+    assert list(store.objects.values()) == [message.value]
+
+
+def test_an_attempt_that_is_repeated_writes_the_same_claim_again() -> None:
+    store = MemoryStore()
+    first, _ = fitted(rows_of(b"b" * 500), CLAIMS, store)
+    again, _ = fitted(rows_of(b"b" * 500), CLAIMS, store)
+    assert first == again
+    assert len(store.objects) == 1 and len(store.puts) == 2
+
+
+def test_names_tell_changes_apart() -> None:
+    """The delete and the insert that an update is split into have one key and one commit_ts."""
+    other = make_table("shop", "orders", [("id", INT), ("note", TEXT)], primary=["id"], table_id=102)
+    named = [
+        claim_name("feed", rows_of(b"a"), 0),
+        claim_name("feed", rows_of(b"a", b"a"), 1),
+        claim_name("feed", rows_of(b"a", kind=Kind.DELETE), 0),
+        claim_name("feed", rows_of(b"a", commit_ts=8), 0),
+        claim_name("other feed", rows_of(b"a"), 0),
+        claim_name("feed", make_changes(other, Kind.INSERT, new=[[0, b"a"]], commit_ts=7), 0),
+    ]
+    assert len(set(named)) == len(named)
+    assert claim_name("feed", rows_of(b"x", b"b"), 1) == named[1]
+    assert all(len(name) == 41 and name.endswith(".json") for name in named)
+
+
+def test_a_claim_option_without_a_store_is_an_error() -> None:
+    with pytest.raises(EncodeError, match="there is no store for claims"):
+        fitted(rows_of(b"b" * 500), CLAIMS)
+
+
+def test_two_limits() -> None:
+    assert limits_of(OPTIONS, None) == Limits(300, 300)
+    assert limits_of(OPTIONS, 1_000_012) == Limits(300, 999_884)
+    assert limits_of(OPTIONS, 200) == Limits(72, 72)
+
+
+def test_only_the_name_of_a_location_counts() -> None:
+    """And a location that names none is refused: the store is the reader's own."""
+    store = MemoryStore()
+    _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store)
+    moved = replace(event, claim=event.claim.replace("file:///claims", "s3://elsewhere/x"))
+    assert notes([claimed_row(moved, OpenDecoder(CLAIMS), store)]) == ["b" * 500]
+    for claim in ("file:///claims/", "..", "x/..", "a/\0"):
+        with pytest.raises(MessageError, match="names no object"):
+            claimed_row(replace(event, claim=claim), OpenDecoder(CLAIMS), store)
+
+
+def test_a_claim_of_another_row_or_none_is_refused() -> None:
+    store = MemoryStore()
+    _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store)
+    (name,) = store.objects
+    with pytest.raises(
+        MessageError, match=r"holds a row of `shop`.`orders` at commit_ts 7, and the message that names it"
+    ):
+        claimed_row(replace(event, commit_ts=8), OpenDecoder(CLAIMS), store)
+    for content in (b"", b"{}", b'{"key":"?","value":""}', b"[1]", b'{"key":1,"value":2}'):
+        store.objects[name] = content
+        with pytest.raises(MessageError, match="is no JSON object with key and value in base64"):
+            claimed_row(event, OpenDecoder(CLAIMS), store)
+    store.objects[name] = b'{"key":"AAAAAAAAAAE=","value":""}'
+    with pytest.raises(MessageError, match="holds 0 events, not one row"):
+        claimed_row(event, OpenDecoder(CLAIMS), store)
+
+
+def test_a_directory_keeps_claims(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/deep/claims/")
+    _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store, limit=400)
+    name = event.claim.rpartition("/")[2]
+    assert event.claim == f"file://{tmp_path}/deep/claims/{name}"
+    assert [path.name for path in (tmp_path / "deep/claims").iterdir()] == [name]
+    assert notes([claimed_row(event, OpenDecoder(CLAIMS), store)]) == ["b" * 500]
+    assert open_store(str(tmp_path)).location("x") == f"file://{tmp_path}/x"
+    with pytest.raises(ClaimStoreError, match=r"x.json cannot be read: No such file"):
+        store.get("x.json")
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClaimStoreError, match=r"the claim file://.*/file/x cannot be written: "):
+        open_store(f"file://{tmp_path}/file").put("x", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_claim_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path))
+    store.put("x", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(ClaimStoreError, match="No space left on device"):
+        store.put("x", b"new")
+    assert store.get("x") == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_object_stores_go_through_arrow(tmp_path: Path) -> None:
+    """With Arrow's own file system over a directory: S3 itself is not run here."""
+    (tmp_path / "claims").mkdir()
+    files = SubTreeFileSystem(str(tmp_path), LocalFileSystem())
+    store = ArrowStore(files, "claims/", "s3://bucket/claims")
+    _, (event,) = fitted(rows_of(b"b" * 500), CLAIMS, store, limit=400)
+    assert event.claim.startswith("s3://bucket/claims/")
+    assert notes([claimed_row(event, OpenDecoder(CLAIMS), store)]) == ["b" * 500]
+    with pytest.raises(ClaimStoreError, match="s3://bucket/claims/gone cannot be read"):
+        store.get("gone")
+    with pytest.raises(ClaimStoreError, match="s3://bucket/claims/no/such/folder cannot be written"):
+        store.put("no/such/folder", b"")
+
+
+def test_addresses_of_object_stores() -> None:
+    secret = (
+        "s3://bucket/a/b?endpoint=http://127.0.0.1:9000&access-key=AK&secret-access-key=S%2FK&force-path-style=true"
+    )
+    expected = "s3://AK:S%2FK@bucket/a/b?endpoint_override=127.0.0.1%3A9000&scheme=http"
+    assert arrow_uri(secret) == expected
+    assert arrow_uri("s3://bucket/a?region=eu-west-1") == "s3://bucket/a?region=eu-west-1"
+    assert open_store(f"{secret}&region=eu-west-1").location("x.json") == "s3://bucket/a/b/x.json"
+    assert open_store("s3://AK:SK@bucket/?region=eu-west-1").location("x.json") == "s3://bucket/x.json"
+    with pytest.raises(ProtocolConfigError) as caught:
+        open_store("s3://AK:SECRET@bucket/a?region=x&colour=blue")
+    assert "SECRET" not in str(caught.value) and "s3://bucket/a" in str(caught.value)
+    for wrong in ("relative/path", "file://host/path", "gopher://bucket/x"):
+        with pytest.raises(ProtocolConfigError, match="claim-check-storage-uri"):
+            open_store(wrong)

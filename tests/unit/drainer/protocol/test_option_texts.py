@@ -1,0 +1,127 @@
+"""Options of protocols under TiCDC's names: where they may stand, which wins, and what is refused with what words."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from drainer.protocol.errors import ProtocolConfigError
+from drainer.protocol.option_texts import FILE_NAMES, URI_NAMES, protocol_options
+from drainer.protocol.options import ProtocolOptions
+
+LARGE = "kafka-config.large-message-handle."
+
+
+def test_nothing_given_is_ticdcs_defaults() -> None:
+    assert protocol_options({}) == ProtocolOptions("open-protocol")
+
+
+def test_the_uri_wins_over_the_file() -> None:
+    file = {"kafka-config.max-message-bytes": "5", "only-output-updated-columns": "true", "max-batch-size": "7"}
+    found = protocol_options({"max-message-bytes": "9", "only-output-updated-columns": "false"}, file)
+    assert (found.max_message_bytes, found.only_output_updated_columns, found.max_batch_size) == (9, False, 7)
+
+
+def test_every_option_has_a_name() -> None:
+    """Each field, set through its name in the file, has the value; a field that is added without a name fails here."""
+    texts = {
+        "protocol": "SIMPLE",
+        "kafka-config.max-message-bytes": "100",
+        "kafka-config.codec-config.max-batch-size": "3",
+        "time-zone": "Asia/Tokyo",
+        "namespace": "n",
+        "kafka-config.codec-config.enable-tidb-extension": "T",
+        "integrity.integrity-check-level": "correctness",
+        "only-output-updated-columns": "1",
+        "delete-only-output-handle-key-columns": "true",
+        "kafka-config.output-raw-change-event": "true",
+        "open.output-old-value": "false",
+        "open-varchar-base64": "true",
+        "content-compatible": "true",
+        "kafka-config.codec-config.avro-decimal-handling-mode": "string",
+        "kafka-config.codec-config.avro-bigint-unsigned-handling-mode": "string",
+        "kafka-config.codec-config.avro-enable-watermark": "true",
+        "avro-output-old-row": "true",
+        "avro-subject-names": "topic",
+        "avro-defaults": "avro",
+        "schema-registry": "http://u:secret@registry",
+        "debezium-disable-schema": "true",
+        "kafka-config.codec-config.encoding-format": "avro",
+        "send-bootstrap-interval-in-sec": "1",
+        "send-bootstrap-in-msg-count": "2",
+        "send-bootstrap-to-all-partition": "false",
+        f"{LARGE}large-message-handle-option": "claim-check",
+        f"{LARGE}large-message-handle-compression": "lz4",
+        f"{LARGE}claim-check-storage-uri": "s3://key:secret@bucket",
+        f"{LARGE}claim-check-raw-value": "true",
+    }
+    assert set(texts) <= FILE_NAMES
+    found, default = protocol_options({}, texts), ProtocolOptions("open-protocol")
+    same = [f.name for f in fields(ProtocolOptions) if getattr(found, f.name) == getattr(default, f.name)]
+    assert same == []
+    assert (found.protocol, found.send_bootstrap_interval_s) == ("simple", 1.0)
+    assert "secret" not in repr(found)
+
+
+def test_debezium_has_an_old_value_option_of_its_own() -> None:
+    file = {"open.output-old-value": "false", "debezium.output-old-value": "true"}
+    assert protocol_options({"protocol": "debezium"}, file).output_old_value
+    assert not protocol_options({"protocol": "open-protocol"}, file).output_old_value
+
+
+@pytest.mark.parametrize(
+    ("uri", "error"),
+    [
+        ({"protocol": "maxwell"}, "protocol 'maxwell' is not known: there are open-protocol"),
+        ({"max-message-bytes": "0"}, "invalid max-message-bytes 0"),
+        ({"max-batch-size": "1e3"}, "max-batch-size: invalid syntax: '1e3' is no whole number"),
+        (
+            {"enable-tidb-extension": "yes"},
+            'enable-tidb-extension: invalid syntax: \'yes\' is neither "true" nor "false"',
+        ),
+        ({"time-zone": "Mars"}, "time-zone 'Mars' is not in the IANA database"),
+        (
+            {"large-message-handle-compression": "gzip"},
+            'large-message-handle-compression value could only be "none", "snappy" or "lz4", not "gzip"',
+        ),
+        ({"encoding-format": "xml"}, 'encoding-format value could only be "json" or "avro", not "xml"'),
+        ({"large-message-handle-option": "claim-check"}, 'which needs "claim-check-storage-uri"'),
+        (
+            {
+                "large-message-handle-option": "claim-check",
+                "claim-check-storage-uri": "x",
+                "claim-check-raw-value": "1",
+            },
+            "claim-check-raw-value is not supported for the protocol open-protocol",
+        ),
+        (
+            {"protocol": "avro", "schema-registry": "x", "large-message-handle-option": "handle-key-only"},
+            "but the protocol avro has no such messages",
+        ),
+        (
+            {"protocol": "canal-json", "large-message-handle-option": "handle-key-only"},
+            'but "enable-tidb-extension" is not "true"',
+        ),
+        (
+            {"protocol": "avro", "schema-registry": "x", "avro-enable-watermark": "true"},
+            'avro-enable-watermark needs "enable-tidb-extension"',
+        ),
+    ],
+)
+def test_refusals_name_the_option_and_what_it_may_be(uri: dict[str, str], error: str) -> None:
+    assert set(uri) <= URI_NAMES
+    with pytest.raises(ProtocolConfigError) as caught:
+        protocol_options(uri)
+    assert error in str(caught.value)
+
+
+def test_large_messages_are_allowed_where_ticdc_allows_them() -> None:
+    for uri in ({}, {"protocol": "simple"}, {"protocol": "canal-json", "enable-tidb-extension": "true"}):
+        given = {"large-message-handle-option": "handle-key-only", **uri}
+        assert protocol_options(given).large_message_handle_option == "handle-key-only"
+
+
+def test_a_checksum_level_that_is_none_of_ticdcs() -> None:
+    with pytest.raises(ProtocolConfigError, match='integrity-check-level must be "none" or "correctness", not \'all\''):
+        protocol_options({}, {"integrity-check-level": "all"})

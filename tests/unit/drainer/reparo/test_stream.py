@@ -1,0 +1,123 @@
+"""Which files and records are read: range, position, repeats of a drainer that was killed, gaps and damage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from drainer.protocol.pb_file.encoder import ddl_binlog, dml_head
+from drainer.protocol.pb_file.records import record
+from drainer.reparo.errors import ReparoError
+from drainer.reparo.stream import Entry, Range, Stream
+from drainer.sink.replay import ReplayPosition
+
+
+def write(directory: Path, *files: Sequence[int | bytes]) -> list[Path]:
+    """A number is the commit_ts of an empty transaction, bytes are a payload."""
+    paths = []
+    for number, content in enumerate(files):
+        path = directory / f"binlog-{number:016d}-20240101000000"
+        path.write_bytes(b"".join(record([one if isinstance(one, bytes) else dml_head(one, 0)]) for one in content))
+        paths.append(path)
+    return paths
+
+
+def stamps(directory: Path, start: int = 0, stop: int = 0, position: ReplayPosition | None = None) -> list[int]:
+    return [one.binlog.commit_ts for one in Stream(directory, Range(start, stop), position)]
+
+
+def test_both_ends_are_inclusive_and_only_files_that_matter_are_read(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2], [3, 4], [5, 6], [7])
+    for start in range(9):
+        for stop in range(9):
+            wanted = [ts for ts in range(1, 8) if ts >= start and (not stop or ts <= stop)]
+            assert stamps(tmp_path, start, stop) == wanted, (start, stop)
+    assert [name.number for name in Stream(tmp_path, Range(4, 5)).files] == [1, 2]
+
+
+def test_a_last_file_without_records_loses_none(tmp_path: Path) -> None:
+    """Upstream's reparo takes it for the one to begin with, and leaves the file before it out."""
+    write(tmp_path, [1, 2], [3, 4], [])
+    assert stamps(tmp_path, 3) == [3, 4]
+    assert stamps(tmp_path, 9) == []
+
+
+def test_transactions_of_one_commit_ts_in_two_files(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2], [ddl_binlog(2, "x"), 3])
+    assert stamps(tmp_path, 2) == [2, 2, 3]
+
+
+def test_what_a_killed_drainer_of_upstream_wrote_again_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2, 3], [2, 3, 4, 4, 5], [ddl_binlog(5, "x"), 6])
+    assert stamps(tmp_path) == [1, 2, 3, 4, 5, 5, 6]
+
+
+def resumed(entry: Entry, *, in_ddl: bool = False) -> ReplayPosition:
+    at = entry.position
+    end = at.begin if in_ddl else at.end
+    return ReplayPosition(at.file_number, at.begin, end, at.crc, at.commit_ts, in_ddl)
+
+
+def test_reading_goes_on_behind_every_record(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2, ddl_binlog(2, "x")], [3], [ddl_binlog(4, "y"), 5])
+    entries = list(Stream(tmp_path, Range()))
+    for n, entry in enumerate(entries):
+        rest = [one.position for one in Stream(tmp_path, Range(), resumed(entry))]
+        assert rest == [one.position for one in entries[n + 1 :]]
+        again = list(Stream(tmp_path, Range(), resumed(entry, in_ddl=True)))
+        assert [one.position for one in again] == [one.position for one in entries[n:]]
+        assert [one.repeated for one in again] == [True] + [False] * (len(again) - 1)
+
+
+def test_a_position_of_other_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, [1, 2], [3])
+    entry = list(Stream(tmp_path, Range()))[1]
+    write(tmp_path, [1, 9], [10])
+    with pytest.raises(ReparoError, match=r"does not have, at byte \d+, the record of commit_ts 2 .*-name"):
+        stamps(tmp_path, position=resumed(entry))
+    with pytest.raises(ReparoError, match="stands in file 7, which is not in"):
+        stamps(tmp_path, position=ReplayPosition(7, 0, 20, 1, 1))
+    with pytest.raises(ReparoError, match="does not have, at byte 5000"):
+        stamps(tmp_path, position=ReplayPosition(0, 5000, 5020, 1, 1))
+
+
+def test_a_file_that_is_missing_and_a_directory_without_any(tmp_path: Path) -> None:
+    paths = write(tmp_path, [1], [2], [3])
+    paths[1].unlink()
+    with pytest.raises(ReparoError, match="files are missing in between"):
+        Stream(tmp_path, Range())
+    assert stamps(tmp_path, 4) == []
+    assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ReparoError, match="has no files of a drainer"):
+        Stream(empty, Range())
+    with pytest.raises(ReparoError, match="cannot be read"):
+        Stream(tmp_path / "nowhere", Range())
+
+
+def test_damage_names_file_and_offset_and_may_be_skipped(tmp_path: Path) -> None:
+    paths = write(tmp_path, [1, 2, 3], [4])
+    data = bytearray(paths[0].read_bytes())
+    size = len(record([dml_head(1, 0)]))
+    data[size + 13] ^= 1
+    paths[0].write_bytes(data)
+    with pytest.raises(ReparoError, match=rf"binlog-0+-\d+: damaged at byte {size}: CRC-32C .*-skip-damaged"):
+        stamps(tmp_path)
+    assert [one.binlog.commit_ts for one in Stream(tmp_path, Range(), skips_damage=True)] == [1, 3, 4]
+
+
+def test_a_record_that_is_no_binlog_is_named(tmp_path: Path) -> None:
+    write(tmp_path, [1, b"\xff\xff"])
+    with pytest.raises(ReparoError, match=r"record at byte \d+: the record is no binlog"):
+        stamps(tmp_path)
+
+
+def test_progress_ends_at_the_files_bytes(tmp_path: Path) -> None:
+    paths = write(tmp_path, [1, 2], [3])
+    read: dict[int, int] = {}
+    stream = Stream(tmp_path, Range(), advanced=lambda number, count: read.update({number: count}))
+    assert len(list(stream)) == 3
+    assert sum(read.values()) == stream.total_bytes() == sum(path.stat().st_size for path in paths)

@@ -1,0 +1,337 @@
+"""The directory as the pipeline meets it: the fence, rotation by size and age, compression, retention, DDLs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from binlog.errors import ConfigError
+from binlog.tidb.job import ActionType, Job
+
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.stream import StreamDecoder
+from drainer.protocol.pb_file.reader import records
+from drainer.schema.steps import Ddl
+from drainer.sink.base import Wants
+from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, LockHeld, PositionMoved
+from drainer.sink.file.pb import PbFormat, TransactionWriter
+from drainer.sink.file.section import FileSection
+from drainer.sink.file.sink import FileSink, make
+from drainer.sink.registry import section
+from drainer.sink.registry import sink as made_sink
+from drainer.sink.settings import SyncerSettings
+from tests.support.change_replay import WHO
+from tests.support.file_case import binlogs, parquet_rows, sink
+from tests.support.row_case import BEGIN_TS, INT, table, transaction, view_of
+from tests.unit.drainer.sink.jsonl.test_sink import full_disk
+
+INFO = table([("id", INT)], handle="id")
+
+
+def segment(after: int, until: int, *transactions: tuple[int, ...]) -> ChangeSegment:
+    """Each transaction inserts its keys."""
+    builder = StreamDecoder(view_of(INFO)).builder()
+    for n, keys in enumerate(transactions):
+        rows = [(INFO, ("insert", {}, {1: key})) for key in keys]
+        builder.add_all([transaction(rows, commit_ts=BEGIN_TS + after + 1 + n)])
+    return builder.finish(BEGIN_TS + after, BEGIN_TS + until)
+
+
+def keys_of(directory: Path) -> list[list[Any]]:
+    return [[event.new["id"] for event in one.events()] for one in binlogs(directory) if one.query is None]
+
+
+class Clock:
+    """Seconds since 1970, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(directory: Path, form: str = "pb", **more: Any) -> FileSink:
+    destination = sink(directory, form, **{"rotate_bytes": 1 << 20, **more})
+    destination.open(WHO, BEGIN_TS)
+    return destination
+
+
+def ddl(commit: int, *sql: str, query: str = "", schema: str = "d", tp: int = 3, rewritten: bool = False) -> Ddl:
+    job = Job(commit, ActionType(tp), schema_version=commit)
+    return Ddl(job, BEGIN_TS + commit, False, schema, "", sql, query or "; ".join(sql), 0, (), rewritten=rewritten)
+
+
+def test_each_transaction_is_one_record_in_order(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    assert (destination.wants, destination.parallel) == (Wants.CHANGES, None)
+    applied = destination.apply(segment(0, 10, (1, 2), (3,)), 1)
+    destination.ddl(ddl(15, "alter table t add c int"))
+    destination.apply(segment(15, 20, (4,)), 1)
+    assert applied.rows == 3
+    assert keys_of(tmp_path) == [[1, 2], [3], [4]]
+    assert [one.commit_ts - BEGIN_TS for one in binlogs(tmp_path)] == [1, 2, 15, 16]
+    assert binlogs(tmp_path)[2].query == "use `d`; alter table t add c int;"
+    assert destination.job_done(15) and not destination.job_done(16)
+    (path,) = tmp_path.glob("binlog-*")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_ddls_are_what_would_run_downstream(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    destination.ddl(ddl(1, "create database `d`", tp=1))
+    destination.ddl(ddl(2, "drop table a", "drop table b", query="drop table a, b, x"))
+    destination.ddl(ddl(3, query="create view v as select 1"))
+    destination.ddl(ddl(4, query="alter table t cache", rewritten=True))
+    assert [one.query for one in binlogs(tmp_path)] == [
+        "create database `d`;",
+        "use `d`; drop table a;",
+        "use `d`; drop table b;",
+        "use `d`; create view v as select 1;",
+    ]
+    assert destination.commit_ts == BEGIN_TS + 4
+
+
+def test_a_transaction_in_pieces_is_one_record(tmp_path: Path) -> None:
+    """Held in memory as far as it may, the rest in a temporary file that has no name."""
+    pieces = [segment(0, 10, (n,) * 1) for n in range(40)]
+    whole, spilled = tmp_path / "whole", tmp_path / "spilled"
+    for directory, held in ((whole, 1 << 20), (spilled, 300)):
+        destination = FileSink(directory, PbFormat(UTC, held_bytes_max=held), rotation=sink(directory, "pb")._rotation)
+        destination.open(WHO, BEGIN_TS)
+        destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 10, lambda: pieces), 1)
+        assert keys_of(directory) == [list(range(40))]
+        assert len(list(directory.iterdir())) == 3  # the file, the position and its lock
+    assert next(whole.glob("binlog-*")).read_bytes() == next(spilled.glob("binlog-*")).read_bytes()
+
+
+def test_a_transaction_that_no_record_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drainer.sink.file.pb.PAYLOAD_BYTES_MAX", 100)
+    destination = opened(tmp_path)
+    with pytest.raises(DestinationRefused, match=f"commit_ts {BEGIN_TS + 1} has .*ignore-txn-commit-ts"):
+        destination.apply(segment(0, 10, (1, 2, 3, 4, 5, 6)), 1)
+    destination.apply(segment(0, 10, (1,)), 1)
+    assert keys_of(tmp_path) == [[1]]
+
+
+def test_what_raises_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    """And what it wrote is overwritten by the next attempt, also where it had begun another file."""
+    clock = Clock()
+    destination = opened(tmp_path, rotate_bytes=100, clock_s=clock)
+    destination.apply(segment(0, 10, (1,)), 1)
+
+    def torn() -> Iterator[ChangeSegment]:
+        yield segment(10, 12, (77,), (78,), (79,), (80,))
+        clock.now += 5
+        raise DestinationDown("the pump is gone")
+
+    with pytest.raises(DestinationDown):
+        destination.apply_pieces(Pieces(BEGIN_TS + 10, BEGIN_TS + 20, torn), 1)
+    assert destination.commit_ts == BEGIN_TS + 10
+    clock.now += 5
+    destination.apply(segment(10, 20, (2,), (3,), (4,), (5,)), 1)
+    assert keys_of(tmp_path) == [[1], [2], [3], [4], [5]]
+    numbers = [path.name[:23] for path in sorted(tmp_path.glob("binlog-*"))]
+    assert len(numbers) == len(set(numbers)) >= 3
+
+
+def test_a_batch_that_does_not_begin_at_the_position_writes_nothing(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    for attempt in (
+        lambda: destination.apply(segment(5, 10, (1,)), 1),
+        lambda: destination.apply_pieces(Pieces(BEGIN_TS + 5, BEGIN_TS + 10, lambda: ()), 1),
+    ):
+        with pytest.raises(PositionMoved):
+            attempt()
+    assert not list(tmp_path.glob("binlog-*"))
+
+
+def test_an_old_driver_that_wakes_touches_no_file(tmp_path: Path) -> None:
+    """Where the lock did not hold, the epoch does."""
+    old = opened(tmp_path)
+    old.apply(segment(0, 10, (1,)), 1)
+    with pytest.raises(LockHeld):
+        opened(tmp_path)
+    old._opened().close()
+    opened(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for attempt in (
+        lambda: old.apply(segment(10, 20, (2,)), 1),
+        lambda: old.ddl(ddl(15, "x")),
+        lambda: old.advance(BEGIN_TS + 20, 1),
+    ):
+        with pytest.raises(Fenced):
+            attempt()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_follow_one_another_by_size(tmp_path: Path) -> None:
+    destination = opened(tmp_path, rotate_bytes=150)
+    for n in range(8):
+        destination.apply(segment(10 * n, 10 * n + 10, (n,), (100 + n,)), 1)
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("binlog-*"))]
+    assert len(sizes) > 4
+    assert all(size >= 150 for size in sizes[:-1])
+    assert keys_of(tmp_path) == [[key] for n in range(8) for key in (n, 100 + n)]
+    for path in tmp_path.glob("binlog-*"):
+        assert list(records(path)), "no file without a record: upstream's reparo would lose the one before"
+
+
+def test_files_follow_one_another_by_age_and_complete_ones_may_go(tmp_path: Path) -> None:
+    clock = Clock()
+    destination = opened(tmp_path, interval_ms=60_000, clock_s=clock)
+    destination.apply(segment(0, 10, (1,)), 1)
+    clock.now += 59
+    destination.apply(segment(10, 20, (2,)), 1)
+    clock.now += 1
+    destination.advance(BEGIN_TS + 30, 1)
+    (first,) = tmp_path.glob("binlog-*")
+    saved = first.read_bytes()
+    first.unlink()  # moved away: it is complete, though nothing follows it
+    destination.close(clean=True)
+    destination = opened(tmp_path, interval_ms=60_000, clock_s=clock)
+    assert destination.commit_ts == BEGIN_TS + 30
+    destination.advance(BEGIN_TS + 40, 1)
+    assert not list(tmp_path.glob("binlog-*"))
+    destination.apply(segment(40, 50, (3,)), 1)
+    (second,) = tmp_path.glob("binlog-*")
+    assert second.name.startswith("binlog-0000000000000001-")
+    first.write_bytes(saved)
+    assert keys_of(tmp_path) == [[1], [2], [3]]
+
+
+def test_a_file_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, (1,)), 1)
+    next(tmp_path.glob("binlog-*")).unlink()
+    with pytest.raises(DestinationRefused, match="are committed of it"):
+        destination.apply(segment(10, 20, (2,)), 1)
+
+
+def test_complete_files_are_compressed_and_old_ones_removed(tmp_path: Path) -> None:
+    clock = Clock()
+    destination = opened(tmp_path, "pb-gzip", rotate_bytes=1, clock_s=clock, retention=timedelta(days=2))
+    for n in range(3):
+        destination.apply(segment(10 * n, 10 * n + 10, (n,)), 1)
+        destination.settle()
+    destination.settle()
+    names = sorted(path.name for path in tmp_path.glob("binlog-*"))
+    assert [name.rpartition("-")[2] for name in names] == [f"{BEGIN_TS + 10 * n + 1}.gz" for n in range(3)]
+    assert keys_of(tmp_path) == [[0], [1], [2]]
+    os.utime(tmp_path / names[0], (clock.now - 3 * 86400,) * 2)
+    for name in names[1:]:
+        os.utime(tmp_path / name, (clock.now - 86400,) * 2)
+    clock.now += 3601
+    destination.advance(BEGIN_TS + 40, 1)
+    destination.settle()
+    assert sorted(path.name for path in tmp_path.glob("binlog-*")) == names[1:]
+
+
+def test_the_newest_file_is_never_removed(tmp_path: Path) -> None:
+    clock = Clock()
+    destination = opened(tmp_path, clock_s=clock, retention=timedelta(days=2))
+    destination.apply(segment(0, 10, (1,)), 1)
+    (path,) = tmp_path.glob("binlog-*")
+    os.utime(path, (clock.now - 9 * 86400,) * 2)
+    clock.now += 4000
+    destination.advance(BEGIN_TS + 40, 1)
+    destination.settle()
+    assert path.exists()
+
+
+def test_what_cannot_be_compressed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> bool:
+        raise OSError("no space")
+
+    destination = opened(tmp_path, "pb-gzip", rotate_bytes=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("drainer.sink.file.pb._compress", refuse)
+        destination.apply(segment(0, 10, (1,)), 1)
+        destination.settle()
+    assert keys_of(tmp_path) == [[1]]
+    destination.apply(segment(10, 20, (2,)), 1)
+    destination.settle()
+    assert len(list(tmp_path.glob("binlog-*.gz"))) == 2
+
+
+def test_a_disk_that_is_full_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    destination = opened(tmp_path)
+    destination.apply(segment(0, 10, (1,)), 1)
+    with full_disk(2000), pytest.raises(DestinationDown, match="File too large"):
+        destination.apply(segment(10, 20, tuple(range(200))), 1)
+    assert destination.commit_ts == BEGIN_TS + 10
+    destination.apply(segment(10, 20, (2,)), 1)
+    assert keys_of(tmp_path) == [[1], [2]]
+
+
+def test_parquet_files_appear_when_they_are_whole(tmp_path: Path) -> None:
+    clock = Clock()
+    destination = opened(tmp_path, "parquet", interval_ms=60_000, clock_s=clock)
+    destination.apply(segment(0, 10, (1, 2), (3,)), 1)
+    destination.ddl(ddl(15, "alter table t add c int"))
+    destination.settle()
+    assert not parquet_rows(tmp_path)
+    clock.now += 60
+    destination.advance(BEGIN_TS + 30, 1)
+    destination.settle()
+    found = parquet_rows(tmp_path)
+    assert [row["after"] for _, row in found if "after" in row] == [{"id": 1}, {"id": 2}, {"id": 3}]
+    assert [row["query"] for _, row in found if "query" in row] == ["alter table t add c int"]
+    assert {row["of"] for _, row in found} == {("ddl",), ("tables/test/t",)} or len(
+        {row["of"] for _, row in found}
+    ) == 2
+    assert not list((tmp_path / "stage").iterdir())
+
+
+def test_a_conversion_that_fails_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = opened(tmp_path, "parquet", rotate_bytes=1)
+    with monkeypatch.context() as patched:
+        patched.setattr("drainer.sink.file.parquet.HELD_ROWS_MAX", "not a number")
+        destination.apply(segment(0, 10, (1,)), 1)
+        destination.settle()
+    assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.tmp"))
+    destination.apply(segment(10, 20, (2,)), 1)
+    destination.settle()
+    assert [row["after"]["id"] for _, row in parquet_rows(tmp_path)] == [1, 2]
+
+
+def test_the_section_makes_the_sink() -> None:
+    model = section("file")
+    to = model.model_validate({"dir": "/x", "rotate-interval": "10m", "retention-time": "7", "compression": "gzip"})
+    assert isinstance(to, FileSection)
+    assert (to.place(), to.retention_time, to.rotate_bytes) == ("file:/x", timedelta(days=7), 512 << 20)
+    made = made_sink("file", to, SyncerSettings())
+    assert isinstance(made, FileSink) and made.name == "file:/x"
+    assert make(to.model_copy(update={"format": "parquet"}), SyncerSettings())._records == Path("/x/stage")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "syncer.to.dir"),
+        ({"dir": "/x", "format": "parquet", "compression": "gzip"}, "syncer.to.compression"),
+        ({"dir": "/x", "retention-time": "-1s"}, "retention-time must not be negative"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        section("file").model_validate(values).check()
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="Mars"):
+        section("file").model_validate({"dir": "/x", "time-zone": "Mars"})
+
+
+def test_a_writer_that_is_abandoned_gives_nothing(tmp_path: Path) -> None:
+    given: list[int] = []
+    writer = TransactionWriter(tmp_path, lambda parts, length: given.append(length), UTC, 10)
+    writer.add(segment(0, 10, (1, 2)))
+    writer.abandon()
+    writer.finish()
+    assert not given

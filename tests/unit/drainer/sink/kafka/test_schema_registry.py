@@ -1,0 +1,192 @@
+"""The registry's client, against registries in this process that answer as they are told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import ssl
+from collections import deque
+from pathlib import Path
+
+import pytest
+from binlog.errors import ConfigError
+
+from drainer.protocol.schema_ids import RequiredSchema, fingerprint
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.registry_http import RegistryAccess, RegistryAnswer, access_of
+from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry, glue_registry
+from tests.support.certificates import Authority
+from tests.support.http_registry import Registry, serving
+from tests.support.servers import free_port
+
+SCHEMA = '{"type":"record","name":"t","fields":[]}'
+
+
+def client(registry: Registry, *, wait_s: float = 60, **more: str) -> SchemaRegistry:
+    return SchemaRegistry(access_of(registry.url, **more), wait_s=wait_s)
+
+
+def test_registered_once_and_looked_up_once() -> None:
+    with serving(Registry()) as served:
+        ours = client(served)
+        required = [RequiredSchema("a b/c-key", SCHEMA), RequiredSchema("v", SCHEMA.replace('"t"', '"u"'))]
+        ids = ours.register_all(required)
+        assert ids == {one.subject: {one.fingerprint: n} for n, one in enumerate(required, 1)}
+        assert ours.register_all(required) == ids == ours.ids
+        assert [ours.schema(1) for _ in range(3)] == [SCHEMA] * 3
+    assert [(method, path) for method, path, _, _ in served.requests] == [
+        ("POST", "/subjects/a%20b%2Fc-key/versions"),
+        ("POST", "/subjects/v/versions"),
+        ("GET", "/schemas/ids/1"),
+    ]
+    body, headers = served.requests[0][2:]
+    assert body.decode() == json.dumps({"schema": SCHEMA}, separators=(",", ":"))
+    assert headers["content-type"] == "application/vnd.schemaregistry.v1+json"
+    assert headers["accept"].startswith("application/vnd.schemaregistry.v1+json")
+    assert pickle.loads(pickle.dumps(ids)) == ids
+
+
+def test_one_schema_under_two_subjects_is_registered_under_both() -> None:
+    with serving(Registry()) as served:
+        ids = client(served).register_all([RequiredSchema("a", SCHEMA), RequiredSchema("b", SCHEMA)])
+    assert ids == {"a": {fingerprint(SCHEMA): 1}, "b": {fingerprint(SCHEMA): 1}}
+    assert len(served.requests) == 2
+
+
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_refusal_has_subject_schema_and_the_registrys_own_words(status: int) -> None:
+    words = "Schema being registered is incompatible: reader field 'b' has no default"
+    with (
+        serving(Registry(deque([(status, json.dumps({"error_code": 42201, "message": words}))]))) as served,
+        pytest.raises(SchemaRefused) as caught,
+    ):
+        client(served).register("s-value", SCHEMA)
+    assert len(served.requests) == 1
+    error = caught.value
+    assert (error.subject, error.schema, error.status, error.words) == ("s-value", SCHEMA, status, words)
+    for part in ("s-value", SCHEMA, words, str(status)):
+        assert part in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+
+
+def test_words_that_are_no_json_are_shown_too() -> None:
+    with (
+        serving(Registry(deque([(403, "<h1>not you</h1>")]))) as served,
+        pytest.raises(RegistryAnswer, match="HTTP 403: <h1>not you</h1>"),
+    ):
+        client(served).register("s", SCHEMA)
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+def test_what_the_next_try_may_change_is_tried_again(status: int) -> None:
+    with serving(Registry(deque([(status, "later")] * 3))) as served:
+        assert client(served).register("s", SCHEMA) == 1
+    assert len(served.requests) == 4
+
+
+def test_waiting_ends() -> None:
+    with (
+        serving(Registry(deque([(500, "never")] * 10_000))) as served,
+        pytest.raises(DestinationDown, match="HTTP 500: never"),
+    ):
+        client(served, wait_s=0.2).register("s", SCHEMA)
+    assert len(served.requests) >= 2
+
+
+def test_nobody_there_is_waited_for_and_named() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(DestinationDown, match=url):
+        SchemaRegistry(RegistryAccess(url), wait_s=0.1).check()
+
+
+@pytest.mark.parametrize(
+    "answer", ["no json", "[]", '{"id":0}', '{"id":"1"}', '{"id":true}', "{}", "null", '{"id":-1}']
+)
+def test_answers_that_are_no_ids(answer: str) -> None:
+    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
+        client(served).register("s", SCHEMA)
+
+
+@pytest.mark.parametrize("answer", ["{}", '["JSON"]', "[]", "null", "<html>"])
+def test_what_is_no_registry_for_avro_is_refused_at_the_start(answer: str) -> None:
+    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused, match="registry"):
+        client(served).check()
+
+
+def test_check() -> None:
+    with serving(Registry()) as served:
+        client(served).check()
+
+
+def test_ids_that_are_not_there() -> None:
+    with serving(Registry()) as served, pytest.raises(LookupError):
+        client(served).schema(7)
+
+
+@pytest.mark.parametrize("answer", ['{"schema":"{}","schemaType":"JSON"}', '{"schema":7}', "[]"])
+def test_schemas_that_are_not_avros(answer: str) -> None:
+    with serving(Registry(deque([(200, answer)]))) as served, pytest.raises(DestinationRefused):
+        client(served).schema(7)
+
+
+def test_users_and_tokens() -> None:
+    with serving(Registry(authorization="Basic dTpwOnc=")) as served:
+        plain = served.url
+        with pytest.raises(RegistryAnswer, match=r"HTTP 401.*who are you"):
+            client(served).check()
+        assert len(served.requests) == 1
+        client(served, user="u", password="p:w").check()
+        served.url = plain.replace("//", "//u:p%3Aw@")
+        client(served).check()
+        served.authorization = "Bearer secret"
+        client(served, token="secret").check()
+
+
+def test_a_redirect_is_not_followed() -> None:
+    """It would take the password along."""
+    with serving(Registry()) as other:
+        for status in (301, 302, 307, 308):
+            with (
+                serving(Registry(deque([(status, other.url + "/schemas/types")]))) as served,
+                pytest.raises(RegistryAnswer, match=f"HTTP {status}"),
+            ):
+                client(served, user="u", password="p").check()
+    assert other.requests == []
+
+
+def test_tls(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    server, ours = authority.issue("server"), authority.issue("client")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca))
+    context.load_cert_chain(server.cert, server.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    pair = {"cert": str(ours.cert), "key": str(ours.key)}
+    with serving(Registry(), tls=context) as served:
+        client(served, ca=str(authority.ca), **pair).check()
+        with pytest.raises(DestinationRefused, match="certificate verify failed"):
+            client(served, ca=str(stranger.ca), **pair).check()
+        with pytest.raises(DestinationDown):
+            client(served, ca=str(authority.ca), wait_s=0.1).check()
+        with pytest.raises(ConfigError, match="nowhere"):
+            client(served, ca=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8081", "ftp://u:secret@h", "http://", "http://u:secret@h:port", "//h"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        access_of(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_url_says() -> None:
+    access = access_of("https://u%40x:p%2Fw@reg:8081/api//", ca="")
+    assert (access.url, access.user, access.password) == ("https://reg:8081/api", "u@x", "p/w")
+    assert "p/w" not in repr(access)
+    assert access_of("http://u:p@h", user="v", password="w") == RegistryAccess("http://h", "v", "w")
+
+
+@pytest.mark.parametrize("given", [("", "r"), ("n", ""), ("n", "r", "k"), ("n", "r", "", "s"), ("n", "r", "k", "s")])
+def test_glue_is_refused(given: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="glue"):
+        glue_registry(*given)

@@ -23,7 +23,7 @@ from tests.support.servers import require_java, running_etcd
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-POINTS = ["file.appended:3", "file.synced:4", "sink.position_written:6", "sink.after_commit:5"]
+POINTS = ["file.appended:2", "file.synced:2", "sink.position_written:3", "sink.after_commit:3"]
 READ_BY_SPARK = """
 import sys
 from pyspark.sql import SparkSession

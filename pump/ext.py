@@ -159,7 +159,7 @@ class ExtService:
         """A caller that takes no parts gets a large binlog whole: its bytes are then in flight, as upstream's are."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
-            async for found in self._store.pull_as(
+            async for piece in self._store.pull_as(
                 _in_parts if part_bytes_max else _whole,
                 after_ts,
                 until_ts,
@@ -167,15 +167,15 @@ class ExtService:
                 fakes=False,
                 part_bytes_max=part_bytes_max or MESSAGE_BYTES_CAP,
             ):
-                if isinstance(found, Pulled):
-                    yield found
-                    del found
+                if isinstance(piece, Pulled):
+                    yield piece
+                    del piece
                     continue
                 if not large:
-                    await held.enter_async_context(self._in_flight.answer(found.whole_bytes))
-                large.append(found.data)
-                if found.offset + len(found.data) == found.whole_bytes:
-                    message = pulled([b"".join(large)], found.commit_ts)
+                    await held.enter_async_context(self._in_flight.answer(piece.whole_bytes))
+                large.append(piece.data)
+                if piece.offset + len(piece.data) == piece.whole_bytes:
+                    message = pulled([b"".join(large)], piece.commit_ts)
                     large.clear()
                     yield message
                     del message
@@ -274,14 +274,14 @@ class ExtService:
     async def pass_over(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.PassOverReq.FromString, "PassOverReq", data)
         self._gate.check(request.cluster_id)
-        found = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
-        response = pb.PassOverResp(start_ts=found.start_ts, ddl_job_id=found.ddl_job_id, why=found.why)
+        binlog = await self._store.pass_over(request.commit_ts, dry_run=request.dry_run)
+        response = pb.PassOverResp(start_ts=binlog.start_ts, ddl_job_id=binlog.ddl_job_id, why=binlog.why)
         encoded: bytes = response.SerializeToString()
         return encoded
 
     async def outcome(self, data: Buffer) -> bytes:
         request: Any = _parse(pb.OutcomeReq.FromString, "OutcomeReq", data)
         self._gate.check(request.cluster_id)
-        found = [self._store.outcome(start_ts) for start_ts in request.start_ts]
-        encoded: bytes = pb.OutcomeResp(commit_ts=found).SerializeToString()
+        outcomes = [self._store.outcome(start_ts) for start_ts in request.start_ts]
+        encoded: bytes = pb.OutcomeResp(commit_ts=outcomes).SerializeToString()
         return encoded

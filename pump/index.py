@@ -277,5 +277,5 @@ class Index:
 
 def _text_of(error: Exception) -> str:
     """plyvel hands on what LevelDB says as bytes."""
-    said = error.args[0] if error.args else error
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(error)
+    detail = error.args[0] if error.args else error
+    return detail.decode(errors="replace") if isinstance(detail, bytes) else str(error)

@@ -96,13 +96,13 @@ class PumpService:
         more; his binlog is written."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-        def answered(found: bytes | BaseException) -> bool:
+        def answered(result: bytes | BaseException) -> bool:
             if answer.done():
                 return False
-            if isinstance(found, bytes):
-                answer.set_result(found)
+            if isinstance(result, bytes):
+                answer.set_result(result)
             else:
-                answer.set_exception(found)
+                answer.set_exception(result)
             return True
 
         self.take_binlog(data, answered)

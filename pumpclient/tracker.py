@@ -71,48 +71,48 @@ class Tracker:
         return False
 
     def _get(self, start_ts: int) -> OpenTransaction:
-        found = self._open.get(start_ts)
-        if found is None:
+        transaction = self._open.get(start_ts)
+        if transaction is None:
             raise UnknownTransaction(start_ts)
-        return found
+        return transaction
 
     def unknown(self, start_ts: int, pump: str) -> None:
         """A try on `pump` ended without an answer that excludes a copy there."""
         self._get(start_ts).unknown.add(pump)
 
     def acked(self, start_ts: int, pump: str) -> None:
-        found = self._get(start_ts)
-        found.pump = pump
-        found.unknown.discard(pump)
+        transaction = self._get(start_ts)
+        transaction.pump = pump
+        transaction.unknown.discard(pump)
 
     def failed(self, start_ts: int) -> CleanUp:
         """No pump acknowledged, so the transaction is settled: it never commits, and every copy must go."""
-        found = self._open.pop(start_ts, None)
-        if found is None:
+        transaction = self._open.pop(start_ts, None)
+        if transaction is None:
             raise UnknownTransaction(start_ts)
-        assert found.pump is None, f"transaction {start_ts} was acknowledged by {found.pump}"
-        return CleanUp(start_ts, found.prewrite_key, tuple(sorted(found.unknown)))
+        assert transaction.pump is None, f"transaction {start_ts} was acknowledged by {transaction.pump}"
+        return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def ending(self, start_ts: int, commit_ts: int) -> str:
         """The pump to which the commit or rollback must be sent. Called before sending; fixes commit_ts."""
-        found = self._get(start_ts)
-        if found.pump is None:
+        transaction = self._get(start_ts)
+        if transaction.pump is None:
             raise UnknownTransaction(start_ts)
-        if found.commit_ts is not None and found.commit_ts != commit_ts:
-            raise CommitTsChanged(start_ts, sent=found.commit_ts, asked=commit_ts)
-        found.commit_ts = commit_ts
-        found.undelivered = False
-        return found.pump
+        if transaction.commit_ts is not None and transaction.commit_ts != commit_ts:
+            raise CommitTsChanged(start_ts, sent=transaction.commit_ts, asked=commit_ts)
+        transaction.commit_ts = commit_ts
+        transaction.undelivered = False
+        return transaction.pump
 
     def prewrite_key(self, start_ts: int) -> bytes:
         return self._get(start_ts).prewrite_key
 
     def settled(self, start_ts: int) -> CleanUp:
         """The acknowledging pump has stored the commit or rollback."""
-        found = self._get(start_ts)
-        assert found.commit_ts is not None, f"transaction {start_ts} is settled without an end"
+        transaction = self._get(start_ts)
+        assert transaction.commit_ts is not None, f"transaction {start_ts} is settled without an end"
         del self._open[start_ts]
-        return CleanUp(start_ts, found.prewrite_key, tuple(sorted(found.unknown)))
+        return CleanUp(start_ts, transaction.prewrite_key, tuple(sorted(transaction.unknown)))
 
     def undelivered(self, start_ts: int) -> None:
         """The budget for sending the end is spent. Nothing is settled, so nothing is cleaned up; a later try may be."""
@@ -121,10 +121,10 @@ class Tracker:
     def expired(self, *, now_s: float, ttl_s: float) -> list[OpenTransaction]:
         """Open longer than `ttl_s` without commit or rollback, each given once (C-09)."""
         late: list[OpenTransaction] = []
-        for found in self._open.values():
-            if now_s - found.opened_s <= ttl_s:
+        for transaction in self._open.values():
+            if now_s - transaction.opened_s <= ttl_s:
                 break  # opened in order: all later ones are younger
-            if not found.reported:
-                found.reported = True
-                late.append(found)
+            if not transaction.reported:
+                transaction.reported = True
+                late.append(transaction)
         return late

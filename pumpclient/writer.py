@@ -322,16 +322,16 @@ class Writer:
 
     def report_expired(self) -> None:
         """Report transactions that are open for too long (C-09)."""
-        for found in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
+        for transaction in self.tracker.expired(now_s=time.monotonic(), ttl_s=self._limits.open_ttl_s):
             self.counts.expired += 1
             metrics.EXPIRED.inc()
             log.error(
                 "a transaction has been open for too long without commit or rollback",
-                start_ts=found.start_ts,
-                pump=found.pump,
+                start_ts=transaction.start_ts,
+                pump=transaction.pump,
             )
             if self._on_expired is not None:
-                self._on_expired(found)
+                self._on_expired(transaction)
 
     async def close(self, *, drain_s: float) -> None:
         """Give endings under way and clean-ups `drain_s` to finish, then stop them; what is left is logged."""

@@ -12,6 +12,8 @@ from binlog.runtime.config import reference_markdown
 
 from drainer.config import FLAGS as DRAINER_FLAGS
 from drainer.config import Config
+from drainer.reparo.config import FLAGS as REPARO_FLAGS
+from drainer.reparo.config import ReparoConfig
 from pump.config import FLAGS as PUMP_FLAGS
 from pump.config import PumpConfig
 from pumpclient.ctl.options import reference
@@ -50,6 +52,8 @@ def page() -> str:
         reference_markdown(PumpConfig, PUMP_FLAGS, env_prefix="PUMP_"),
         "\n## drainer\n",
         reference_markdown(Config, DRAINER_FLAGS, env_prefix="BINLOG_SERVER_"),
+        "\n## reparo\n",
+        reference_markdown(ReparoConfig, REPARO_FLAGS, env_prefix="REPARO_"),
         CTL,
         reference(),
         DEMO,

@@ -55,8 +55,10 @@ def _check_arrived(plan: Plan, merged: Sequence[ServedBinlog]) -> None:
     for node_id, planned in plan.planned.items():
         sizes = found.get(node_id, [])
         arrived = Counted(len(sizes), sum(sizes))
-        who = f"pump {node_id}"
-        check(planned, arrived, who=who, after_ts=plan.after_ts, until_ts=plan.until_ts, where="to the driver")
+        pump_name = f"pump {node_id}"
+        check(
+            planned, arrived, pump_name=pump_name, after_ts=plan.after_ts, until_ts=plan.until_ts, where="to the driver"
+        )
 
 
 class Inline:

@@ -29,8 +29,8 @@ def alter_database(database: DBInfo, dialect: Dialect) -> str:
 
 
 def _database(database: DBInfo, dialect: Dialect) -> str:
-    said = dialect.charset(database.charset, database.collate)
-    return quoted(database.name) + (f" DEFAULT {said}" if said else "")
+    charset = dialect.charset(database.charset, database.collate)
+    return quoted(database.name) + (f" DEFAULT {charset}" if charset else "")
 
 
 def rename_tables(pairs: Iterable[tuple[Name, Name]]) -> str:

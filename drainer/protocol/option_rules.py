@@ -23,10 +23,7 @@ def check(options: ProtocolOptions) -> None:
     for name in ("max_message_bytes", "max_batch_size"):
         if getattr(options, name) <= 0:
             raise ProtocolConfigError(f"invalid {_shown(name)} {getattr(options, name)}: it must be above 0")
-    for name, choices in _CHOICES.items():
-        if getattr(options, name) not in choices:
-            allowed = " or ".join([", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'])
-            raise ProtocolConfigError(f'{_shown(name)} value could only be {allowed}, not "{getattr(options, name)}"')
+    check_choices(options)
     assert options.zone
     if options.protocol in _AVRO:
         _check_avro(options)
@@ -34,11 +31,24 @@ def check(options: ProtocolOptions) -> None:
         _check_large(options)
 
 
+def check_choices(options: ProtocolOptions) -> None:
+    """Those that are one of a few texts. Raises as `check`."""
+    for name, choices in _CHOICES.items():
+        if getattr(options, name) not in choices:
+            allowed = " or ".join([", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'])
+            raise ProtocolConfigError(f'{_shown(name)} value could only be {allowed}, not "{getattr(options, name)}"')
+
+
 def _check_avro(options: ProtocolOptions) -> None:
     if not options.schema_registry:
         raise ProtocolConfigError(f'the protocol {options.protocol} requires parameter "schema-registry"')
     if options.avro_enable_watermark and not options.enable_tidb_extension:
         raise ProtocolConfigError('avro-enable-watermark needs "enable-tidb-extension" to be "true"')
+    check_checksums(options)
+
+
+def check_checksums(options: ProtocolOptions) -> None:
+    """What fields for a row's checksum need, in Avro. Raises ProtocolConfigError."""
     modes = (options.avro_decimal_handling_mode, options.avro_bigint_unsigned_handling_mode)
     if options.enable_row_checksum and not (options.enable_tidb_extension and modes == ("string", "string")):
         raise ProtocolConfigError(

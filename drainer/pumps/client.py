@@ -116,15 +116,22 @@ class Received:
             self._end = message.end
         return bool(payloads)
 
-    def check(self, who: str, *, after_ts: int, until_ts: int) -> None:
+    def check(self, pump_name: str, *, after_ts: int, until_ts: int) -> None:
         """Check after the last message. RangeDiffers where the stream was incomplete."""
         if self._end is not None:
             sent = Counted(self._end.count, self._end.bytes)
-            check(sent, self.found, who=who, after_ts=after_ts, until_ts=until_ts, where="of what it says it has sent")
+            check(
+                sent,
+                self.found,
+                pump_name=pump_name,
+                after_ts=after_ts,
+                until_ts=until_ts,
+                where="of what it says it has sent",
+            )
         elif self._ends_pulls:
             raise RangeDiffers(
-                f"{who}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its final "
-                "message; nothing of the batch was applied, it is planned again"
+                f"{pump_name}: the stream of the range ({after_ts}, {until_ts}] ended after {self.found} without its "
+                "final message; nothing of the batch was applied, it is planned again"
             )
 
 
@@ -246,23 +253,23 @@ class ExtensionPump:
         await self._channel.close()
 
 
-def ended_early(who: str, at_ts: int, until_ts: int) -> PumpUnavailable:
+def ended_early(pump_name: str, at_ts: int, until_ts: int) -> PumpUnavailable:
     """The error of a Go pump that stopped: it ends its streams without an error status."""
-    return PumpUnavailable(f"{who}: the stream ended at ts {at_ts}, before ts {until_ts}")
+    return PumpUnavailable(f"{pump_name}: the stream ended at ts {at_ts}, before ts {until_ts}")
 
 
-def translate(error: grpc.RpcError, who: str, *, after_ts: int = 0) -> BinlogError:
+def translate(error: grpc.RpcError, pump_name: str, *, after_ts: int = 0) -> BinlogError:
     """Translate a gRPC error into NoExtension, ClusterMismatch, PurgedPosition or PumpUnavailable."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE:
         details = details.rpartition("Failed to connect to remote host: ")[2]  # without a list of every address tried
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return NoExtension(f"{who} has no extension service")
+        return NoExtension(f"{pump_name} has no extension service")
     if code is grpc.StatusCode.UNKNOWN and "cluster ID are mismatch" in details:
-        return ClusterMismatchAt(f"{who}: {details}")
+        return ClusterMismatchAt(f"{pump_name}: {details}")
     if code is grpc.StatusCode.OUT_OF_RANGE:
-        return PurgedAt(f"{who}: binlogs after ts {after_ts} may be gone: {details}")
-    return PumpUnavailable(f"{who}: {code.name}: {details}")
+        return PurgedAt(f"{pump_name}: binlogs after ts {after_ts} may be gone: {details}")
+    return PumpUnavailable(f"{pump_name}: {code.name}: {details}")
 
 
 class ClusterMismatchAt(ClusterMismatch):

@@ -140,8 +140,8 @@ class GoPump:
         await self._stop_following()
         self._places.clear()
         self._known_after_ts = after_ts
-        who = f"pump {self._node_id} ({self._host})"
-        self._error = PumpUnavailable(f"{who}: the stream restarted at ts {after_ts}, nothing received yet")
+        pump_name = f"pump {self._node_id} ({self._host})"
+        self._error = PumpUnavailable(f"{pump_name}: the stream restarted at ts {after_ts}, nothing received yet")
 
     async def _follow(self) -> None:
         while True:
@@ -180,17 +180,18 @@ class GoPump:
 
     async def _next(self, stream: Any) -> bytes:
         """The next binlog. PumpUnavailable when the stream ended or none arrived in time."""
-        who = f"pump {self._node_id} ({self._host})"
+        pump_name = f"pump {self._node_id} ({self._host})"
         try:
             async with asyncio.timeout(self._silence_max_s):
                 answer = await stream.read()
         except TimeoutError:
             raise PumpUnavailable(
-                f"{who}: nothing came for {self._silence_max_s:g} s, not even a fake binlog (go-pump-silence-max): the "
-                "pump's host or the network is down, the pump hangs, or one of its transactions is not committed"
+                f"{pump_name}: nothing came for {self._silence_max_s:g} s, not even a fake binlog "
+                "(go-pump-silence-max): the pump's host or the network is down, the pump hangs, or one of its "
+                "transactions is not committed"
             ) from None
         if answer is grpc.aio.EOF:
-            raise PumpUnavailable(f"{who}: the stream ended")
+            raise PumpUnavailable(f"{pump_name}: the stream ended")
         payload: bytes = answer.entity.payload
         return payload
 

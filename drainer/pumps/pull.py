@@ -40,7 +40,7 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
     differ from the plan (correctness rule 22); then the yielded messages must not be applied.
     """
     messages = _pull_extension if part.extension else _pull_go
-    who = f"pump {part.node_id} ({part.host})"
+    pump_name = f"pump {part.node_id} ({part.host})"
     received = Received(part.ends_pulls)
     try:
         for message in messages(part, cluster_id, _connected(part, security)):
@@ -48,15 +48,15 @@ def pull(part: PumpRange, *, cluster_id: int, security: Security) -> Iterator[by
             if received.add(found):
                 yield from _small(message, found)
     except grpc.RpcError as error:
-        failure = translate(error, who, after_ts=part.after_ts)
+        failure = translate(error, pump_name, after_ts=part.after_ts)
         if not isinstance(failure, NoExtension):
             raise failure from error
         # Planned with a pump of this project; a Go pump was started on its data-dir since.
         yield from pull(replace(part, extension=False, ends_pulls=False), cluster_id=cluster_id, security=security)
         return
-    received.check(who, after_ts=part.after_ts, until_ts=part.until_ts)
+    received.check(pump_name, after_ts=part.after_ts, until_ts=part.until_ts)
     came, until_ts = received.found, part.until_ts
-    check(part.planned, came, who=who, after_ts=part.after_ts, until_ts=until_ts, where="from it")
+    check(part.planned, came, pump_name=pump_name, after_ts=part.after_ts, until_ts=until_ts, where="from it")
 
 
 def _small(message: bytes, found: ext.PullRangeResp) -> Iterator[bytes]:
@@ -77,8 +77,8 @@ def _connected(part: PumpRange, security: Security) -> grpc.Channel:
     try:
         ready.result(timeout=CONNECT_TIMEOUT_S)
     except grpc.FutureTimeoutError as error:
-        who = f"pump {part.node_id} ({part.host})"
-        raise PumpUnavailable(f"{who}: no connection within {CONNECT_TIMEOUT_S:g} s") from error
+        pump_name = f"pump {part.node_id} ({part.host})"
+        raise PumpUnavailable(f"{pump_name}: no connection within {CONNECT_TIMEOUT_S:g} s") from error
     finally:
         ready.cancel()
     return channel

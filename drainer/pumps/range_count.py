@@ -52,13 +52,14 @@ def together(parts: Iterable[Counted | None]) -> Counted | None:
     return total
 
 
-def check(planned: Counted | None, found: Counted, *, who: str, after_ts: int, until_ts: int, where: str) -> None:
+def check(planned: Counted | None, found: Counted, *, pump_name: str, after_ts: int, until_ts: int, where: str) -> None:
     """Raise RangeDiffers unless `found` equals `planned` (None: unknown). `where`: end of the error's first
     sentence."""
     if planned is None or (planned.count == found.count and planned.size in (None, found.size)):
         return
     raise RangeDiffers(
-        f"{who}: the range ({after_ts}, {until_ts}] was planned with {planned}, but {found} came {where}. The position "
-        "does not move; the range is planned again, and if that fails in the same way the drainer stops: keep the "
+        f"{pump_name}: the range ({after_ts}, {until_ts}] was planned with {planned}, but {found} came {where}. The "
+        "position does not move; the range is planned again, and if that fails in the same way the drainer stops: "
+        "keep the "
         f"pump's data-dir, its log may hold binlogs that it does not serve"
     )

@@ -46,34 +46,34 @@ class Watched:
 
     def ancestors(self, table_id: int, column_id: int) -> list[int]:
         """Earlier ids of a column, most recent first."""
-        found: list[int] = []
+        ids: list[int] = []
         earlier = self.old_column_ids.get((table_id, column_id))
-        while earlier is not None and earlier not in found:
-            found.append(earlier)
+        while earlier is not None and earlier not in ids:
+            ids.append(earlier)
             earlier = self.old_column_ids.get((table_id, earlier))
-        return found
+        return ids
 
     def at(self, table_id: int, schema_version: int) -> Written | None:
         """The table version of a row of this table id and schema version; None: the id never had a selected name."""
-        found = self.ids.get(table_id)
-        return found[self._index_at(found, schema_version)] if found is not None else None
+        versions = self.ids.get(table_id)
+        return versions[self._index_at(versions, schema_version)] if versions is not None else None
 
     def was(self, table_id: int, schema_version: int) -> Name | None:
         """The last selected name that the table had before its name of this version; None if it had none."""
-        found = self.ids.get(table_id, ())
-        earlier = found[: self._index_at(found, schema_version)] if found else ()
+        versions = self.ids.get(table_id, ())
+        earlier = versions[: self._index_at(versions, schema_version)] if versions else ()
         return next((entry.name for entry in reversed(earlier) if entry.name is not None), None)
 
     @staticmethod
-    def _index_at(found: tuple[Written, ...], schema_version: int) -> int:
-        return max(bisect_right(found, schema_version, key=lambda entry: entry.version) - 1, 0)
+    def _index_at(versions: tuple[Written, ...], schema_version: int) -> int:
+        return max(bisect_right(versions, schema_version, key=lambda entry: entry.version) - 1, 0)
 
 
 def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
     """Collect the versions of the tables named in `wanted` (compared without case) from all jobs of `history`."""
     names = {_folded(name) for name in wanted}
     catalog = Catalog()
-    found: dict[int, list[Written]] = {}
+    versions: dict[int, list[Written]] = {}
     old_column_ids: dict[tuple[int, int], int] = {}
     for job in history:
         if not job_kinds.takes_effect(job) or job_kinds.is_skipped(job):
@@ -85,11 +85,11 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
                 continue
             name = (after.schema, after.name)
             selected = _folded(name) in names
-            known = found.get(after.table_id)
+            known = versions.get(after.table_id)
             if known is None:
                 if not selected:
                     continue
-                known = found[after.table_id] = []
+                known = versions[after.table_id] = []
                 before = change.before
                 if before is not None and before.table_id == after.table_id:
                     was = (before.schema, before.name)
@@ -106,7 +106,7 @@ def watch(history: JobHistory, wanted: Iterable[Name]) -> Watched:
         for table in catalog.tables.values()
         if _folded((table.schema, table.name)) in names
     }
-    ids = {table_id: tuple(each) for table_id, each in found.items()}
+    ids = {table_id: tuple(each) for table_id, each in versions.items()}
     return Watched(ids, newest, history.greatest_version, old_column_ids)
 
 

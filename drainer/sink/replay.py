@@ -26,7 +26,7 @@ class ReplayPosition:
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
     """`name`: of the replay, for destinations that several write to; `safe`: rows may be there already, or be missing
-    (D-LD-11 upstream): inserts replace, updates delete and replace; `wait_s`: how long a server that is gone is waited
+    (`D-LD-11`): inserts replace, updates delete and replace; `wait_s`: how long a server that is gone is waited
     for; `zone`: of TIMESTAMPs in the files."""
 
     name: str

@@ -125,7 +125,7 @@ def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counte
     parts = [split_totals(one) for one in join_blobs(pieces)]
     arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
     where = f"through Spark to slot {slot}"
-    check(planned, arrived, who="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
+    check(planned, arrived, pump_name="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)
     return [blob for _, _, blob in parts if blob]
 
 

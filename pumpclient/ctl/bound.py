@@ -47,9 +47,9 @@ async def reset(session: Session) -> None:
     """Report the bound and the positions, and lower the bound unless -dry-run is given."""
     source = await session.etcd.get(SOURCE_KEY)
     if source is None or source.value != b"own":
-        said = "nothing" if source is None else source.value.decode(errors="replace")
+        recorded = "nothing" if source is None else source.value.decode(errors="replace")
         raise CommandError(
-            f"etcd key {SOURCE_KEY} says {said}: no pump allocates timestamps here, and there is no bound to lower"
+            f"etcd key {SOURCE_KEY} says {recorded}: no pump allocates timestamps here, and there is no bound to lower"
         )
     leader, stored = await session.etcd.get(LEADER_KEY), await session.etcd.get(BOUND_KEY)
     now_ms = time.time_ns() // 1_000_000
@@ -92,7 +92,7 @@ def _name(kind: str, status: NodeStatus) -> str:
     return f"{kind.removesuffix('s')} {status.node_id} ({status.state})"
 
 
-def _show(session: Session, stored: KV | None, now_ms: int, found: Reset) -> None:
+def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> None:
     text = stored.value[:40].decode(errors="replace") if stored else "absent"
     bound_ms = int(text) if text.isdigit() else None
     session.out.done(
@@ -102,25 +102,25 @@ def _show(session: Session, stored: KV | None, now_ms: int, found: Reset) -> Non
         time="" if bound_ms is None else format_local(compose(bound_ms)),
         ahead_of_this_clock_s="" if bound_ms is None else (bound_ms - now_ms) // 1000,
         this_clock=format_local(compose(now_ms)),
-        positions_far_ahead=list(found.above),
+        positions_far_ahead=list(reset.above),
     )
-    if found.bound_ms is not None:
+    if reset.bound_ms is not None:
         session.out.done(
             "it would become just above this clock and every position that is not far ahead",
-            bound_ms=found.bound_ms,
-            time=format_local(compose(found.bound_ms)),
+            bound_ms=reset.bound_ms,
+            time=format_local(compose(reset.bound_ms)),
         )
 
 
-def _check(session: Session, leader: KV | None, found: Reset) -> None:
+def _check(session: Session, leader: KV | None, reset: Reset) -> None:
     """Raise CommandError for an obstacle; a dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
         address = leader.value.decode(errors="replace")
         obstacles.append(f"pump {address} allocates timestamps now: stop all pumps first (a stopped pump's key goes)")
-    if found.above and not session.options.force:
+    if reset.above and not session.options.force:
         obstacles.append(
-            f"timestamps above the new bound are in use: {', '.join(found.above)}. What commits below them would never "
+            f"timestamps above the new bound are in use: {', '.join(reset.above)}. What commits below them would never "
             f"be applied by a drainer that is there, nor served in order by a pump. If those positions are mistakes "
             f"too, or these nodes will be set up again, use -force"
         )

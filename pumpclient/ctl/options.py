@@ -88,14 +88,14 @@ def flag_name(field: str) -> str:
 
 def parse(argv: Sequence[str]) -> Options:
     """UsageError naming the flag."""
-    found: dict[str, str | int | bool] = {}
+    options: dict[str, str | int | bool] = {}
     rest = list(argv)
     while rest:
         word = rest.pop(0)
         if not word.startswith("-") or word in ("-", "--"):
-            if "cmd" in found:
+            if "cmd" in options:
                 raise UsageError(f"'{word}' is not a valid flag")
-            found["cmd"] = word
+            options["cmd"] = word
             continue
         name, given, value = word.lstrip("-").partition("=")
         field = _SHORT.get(name, name.replace("-", "_"))
@@ -103,10 +103,10 @@ def parse(argv: Sequence[str]) -> Options:
             close = difflib.get_close_matches(name, [known.replace("_", "-") for known in _KINDS], n=1)
             meant = f" (did you mean -{close[0]}?)" if close else ""
             raise UsageError(f"flag provided but not defined: -{name}{meant}")
-        found[field] = _value(field, value if given else _next(field, rest), word)
-    if found.get("output", "auto") not in FORMATS:
-        raise UsageError(f"invalid value {found['output']!r} for -output: one of {', '.join(FORMATS)}")
-    return Options(**found)  # type: ignore[arg-type]  # _value gives each field its kind
+        options[field] = _value(field, value if given else _next(field, rest), word)
+    if options.get("output", "auto") not in FORMATS:
+        raise UsageError(f"invalid value {options['output']!r} for -output: one of {', '.join(FORMATS)}")
+    return Options(**options)  # type: ignore[arg-type]  # _value gives each field its kind
 
 
 def _next(field: str, rest: list[str]) -> str:

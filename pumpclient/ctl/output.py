@@ -135,5 +135,5 @@ def _cell(value: object) -> str:
 
 
 def _sentence(what: str, facts: Facts) -> str:
-    told = ", ".join(f"{name.replace('_', ' ')} {_cell(value)}" for name, value in facts.items())
-    return f"{what}: {told}\n" if told else f"{what}\n"
+    text = ", ".join(f"{name.replace('_', ' ')} {_cell(value)}" for name, value in facts.items())
+    return f"{what}: {text}\n" if text else f"{what}\n"

@@ -16,30 +16,30 @@ async def pass_over(session: Session) -> None:
         raise CommandError("-commit-ts is required: the errors of the drainer and of the pump name it")
     record = await session.record("pumps")
     host = record.status.host
-    found = await session.pass_over(host, options.commit_ts, dry_run=True)
+    binlog = await session.pass_over(host, options.commit_ts, dry_run=True)
     facts: dict[str, object] = {
         "node_id": options.node_id,
         "commit_ts": options.commit_ts,
         "committed": format_local(options.commit_ts),
-        "start_ts": found.start_ts,
-        "ddl_job_id": found.ddl_job_id or None,
-        "why": found.why,
+        "start_ts": binlog.start_ts,
+        "ddl_job_id": binlog.ddl_job_id or None,
+        "why": binlog.why,
     }
-    if not found.why:
+    if not binlog.why:
         session.out.done("it is passed over already", **facts)
         return
     if options.dry_run:
         session.out.done("it would be passed over: its rows would be lost downstream", **facts)
         return
-    await _confirm(session, found)
+    await _confirm(session, binlog)
     await session.pass_over(host, options.commit_ts, dry_run=False)
     session.out.done("passed over: its rows are lost downstream", **facts)
 
 
-async def _confirm(session: Session, found: pb.PassOverResp) -> None:
+async def _confirm(session: Session, binlog: pb.PassOverResp) -> None:
     await confirm(
         session.options,
         refusal="the rows of this binlog will be lost downstream: confirm with -yes, or preview with -dry-run",
-        about=f"{found.why}\nThe rows of this transaction will be lost downstream. ",
+        about=f"{binlog.why}\nThe rows of this transaction will be lost downstream. ",
         word=str(session.options.commit_ts),
     )

@@ -62,10 +62,10 @@ async def published_commit_ts(session: Session, ddl_job_id: int) -> int | None:
 async def _pumps(session: Session) -> Sequence[NodeStatus]:
     listing = await session.registry.list("pumps")
     wanted = session.options.node_id
-    found = [r.status for r in listing.nodes if not wanted or r.status.node_id == wanted]
-    if wanted and not found:
+    statuses = [r.status for r in listing.nodes if not wanted or r.status.node_id == wanted]
+    if wanted and not statuses:
         raise CommandError(f"there is no pump {wanted}")
-    return [status for status in found if wanted or status.state is not State.OFFLINE]
+    return [status for status in statuses if wanted or status.state is not State.OFFLINE]
 
 
 async def inspect(session: Session) -> None:
@@ -83,13 +83,13 @@ async def inspect(session: Session) -> None:
             continue
         answers[status.host] = answer
     session.out.rows(_PUMPS, [_facts(answer) for answer in answers.values()])
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for host, answer in answers.items():
         elsewhere = await _committed_elsewhere(session, answer, [other for other in answers if other != host])
         for pending in answer.pending:
-            found.append(await _pending(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0)))
-    if found:
-        session.out.rows(_PENDING, found)
+            rows.append(await _pending(session, answer.node_id, pending, elsewhere.get(pending.start_ts, 0)))
+    if rows:
+        session.out.rows(_PENDING, rows)
     if silent:
         raise CommandError(f"no answer from {', '.join(silent)}")
 

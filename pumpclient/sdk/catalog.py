@@ -82,10 +82,10 @@ class Catalog:
 
     def database(self, name: str) -> Database:
         of_kind("database name", name, str)
-        found = self._databases.get(name.lower())
-        if found is None:
+        known = self._databases.get(name.lower())
+        if known is None:
             raise SchemaNotFound(f"there is no database {name}")
-        return found
+        return known
 
     def databases(self) -> tuple[str, ...]:
         return tuple(sorted(d.info.name for d in self._databases.values()))

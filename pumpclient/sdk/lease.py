@@ -146,8 +146,7 @@ class WriterLease:
         if not decided and held is self._held:
             log.warning(
                 "a transaction ended without a known outcome: the pumps settle it once this writer's lease is "
-                "revoked, after its "
-                "other transactions",
+                "revoked, after its other transactions",
                 writer=held.writer.id.hex(),
                 under_way=held.users,
             )

@@ -24,9 +24,9 @@ def parse_ddl(statement: str) -> Plan:
     """BadDeclaration when it is none of the statements above."""
     text = statement.strip().removesuffix(";").strip()
     for pattern, build in _GRAMMAR:
-        found = pattern.fullmatch(text)
-        if found:
-            return build(found)
+        match = pattern.fullmatch(text)
+        if match:
+            return build(match)
     raise BadDeclaration(
         f"{statement.strip()[:80]!r} is not a statement this SDK takes as text; declare tables, columns and keys "
         "with create_table and alter_table (a table is written database.table)"
@@ -37,14 +37,14 @@ def _bare(name: str) -> str:
     return name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
-def _names(found: re.Match[str]) -> list[str]:
-    return [_bare(group) for group in found.groups()]
+def _names(match: re.Match[str]) -> list[str]:
+    return [_bare(group) for group in match.groups()]
 
 
-def _alter(found: re.Match[str]) -> Plan:
-    schema, table = _bare(found[1]), _bare(found[2])
+def _alter(match: re.Match[str]) -> Plan:
+    schema, table = _bare(match[1]), _bare(match[2])
     columns: list[str] = []
-    for part in re.split(r",(?=\s*DROP\b)", found[3], flags=_FLAGS):
+    for part in re.split(r",(?=\s*DROP\b)", match[3], flags=_FLAGS):
         one = re.fullmatch(rf"\s*DROP\s+(?:COLUMN\s+)?({_NAME})\s*", part, _FLAGS)
         if one is None:
             raise BadDeclaration(f"ALTER TABLE {schema}.{table}: {part.strip()!r} is not taken as text")
@@ -52,15 +52,15 @@ def _alter(found: re.Match[str]) -> Plan:
     return statements.alter_table(schema, table, Alteration(drop=tuple(columns)))
 
 
-def _create_index(found: re.Match[str]) -> Plan:
-    unique, name, schema, table = bool(found[1]), _bare(found[2]), _bare(found[3]), _bare(found[4])
-    key = Index.over(name, [_bare(c) for c in re.findall(_NAME, found[5])], unique=unique)
+def _create_index(match: re.Match[str]) -> Plan:
+    unique, name, schema, table = bool(match[1]), _bare(match[2]), _bare(match[3]), _bare(match[4])
+    key = Index.over(name, [_bare(c) for c in re.findall(_NAME, match[5])], unique=unique)
     change = Alteration(add_unique=(key,)) if unique else Alteration(add_index=(key,))
     return statements.alter_table(schema, table, change)
 
 
-def _drop_index(found: re.Match[str]) -> Plan:
-    name, schema, table = _names(found)
+def _drop_index(match: re.Match[str]) -> Plan:
+    name, schema, table = _names(match)
     return statements.alter_table(schema, table, Alteration(drop_index=(name,)))
 
 

@@ -116,11 +116,11 @@ class RowCodec:
             raise RowRejected(f"{self._where}: a row is a mapping of column names to values, not {row!r:.80}")
         values: Datums = {}
         for name, value in row.items():
-            found = self._columns.get(name)
-            if found is None:
+            field = self._columns.get(name)
+            if field is None:
                 why = "is generated, it cannot be written" if name in self._generated else "no such column"
                 raise RowRejected(f"{self._where}.{name}: {why}")
-            values[found[0].id] = self._value(*found, value)
+            values[field[0].id] = self._value(*field, value)
         return values
 
     def _stored(self, values: Datums) -> StoredRow:

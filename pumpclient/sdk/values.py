@@ -255,10 +255,10 @@ def _enum(kind: FieldType) -> Encoder:
     def encode(value: object) -> Datum:
         if not isinstance(value, str):
             raise _wrong_type("a str, the name of a member", value)
-        found = numbers.get(value)
-        if found is None:
+        index = numbers.get(value)
+        if index is None:
             raise ValueError(f"not one of {', '.join(map(repr, kind.elems[:20]))}")
-        return found
+        return index
 
     return encode
 

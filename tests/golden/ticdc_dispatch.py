@@ -1,12 +1,12 @@
-"""What each kind of vector of the protocols `dispatch` and `split` asks, against drainer.dispatch."""
+"""Vectors of TiCDC's dispatchers: hashes, partitions, topics, and where DDLs go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC
 from typing import Any, Final
 
-import numpy as np
 import pytest
 from binlog.tidb.types import FieldType, Flag, Tp
 
@@ -14,181 +14,170 @@ from drainer.batch.work import Kind
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.errors import DispatchConfigError, DispatchError
 from drainer.dispatch.partition import hash_of, hash_text, row_hashes
-from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.dispatch.topic import TopicExpression
-from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.encoder import DdlScope
+from drainer.protocol.option_texts import protocol_options
+from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.protocol.table import Table
 from drainer.row.form import Form
-from tests.support.row_changes import changes_of, make_changes, make_table
-
-Input = Mapping[str, Any]
+from tests.golden.vector_files import Vector, only
+from tests.support.row_changes import make_changes, make_table
 
 LONG: Final = FieldType(Tp.LONGLONG, flen=20, decimal=0)
-TEXT: Final = FieldType(Tp.VARCHAR, flen=255, charset="utf8mb4", collate="utf8mb4_bin")
+# TiCDC's protocols that there are none of here.
+_ABSENT: Final = {"maxwell", "craft", "canal"}
 
 
-def router_of(given: Input) -> Router:
-    rules = [
-        DispatchRule(tuple(rule["matcher"]), partition=rule.get("partition", ""), topic=rule.get("topic", ""))
-        for rule in given["rules"]
-    ]
-    return Router(rules, given["default_topic"])
+def _router(rules: list[Vector], default_topic: str) -> Router:
+    made = []
+    for rule in rules:
+        matcher, partition, topic = only(rule, "matcher", "partition topic")
+        made.append(DispatchRule(tuple(matcher), partition=partition or "", topic=topic or ""))
+    return Router(made, default_topic)
 
 
-def column_value_string(given: Input, expected: Input) -> None:
-    """NULL and booleans have no carrier of their own here: NULL is tried as a row, a boolean is TINYINT(1)."""
-    value = given["value"]
+def column_value_string(vector: Vector) -> None:
+    """A boolean is a TINYINT(1) here; text that is a number is a DECIMAL's."""
+    (value,) = only(vector["input"], "value")
+    (text,) = only(vector["expected"], "string")
     if value is None:
         table = make_table("d", "t", [("c", LONG)])
         changes = make_changes(table, Kind.INSERT, new=[[None]])
-        (found,) = row_hashes(table, [0], changes.image, 1, UTC).tolist()
-        assert found == hash_of([[b"d", b"t"], [b"c", expected["string"].encode()]])
+        assert row_hashes(table, [0], changes.image, 1, UTC).tolist() == [
+            hash_of([[b"d", b"t"], [b"c", text.encode()]])
+        ]
         return
+    assert isinstance(value, bool | str), f"no value this check can read: {value!r}"
     kind = FieldType(Tp.TINY, flen=1) if isinstance(value, bool) else FieldType(Tp.NEWDECIMAL, flen=10, decimal=2)
-    carrier = int(value) if isinstance(value, bool) else value
-    assert hash_text(Form.of(kind), UTC)(carrier).decode() == expected["string"]
+    assert hash_text(Form.of(kind), UTC)(int(value) if isinstance(value, bool) else value).decode() == text
 
 
-def hash_(given: Input, expected: Input) -> None:
-    assert hash_of([[part.encode() for part in group] for group in given["groups"]]) == expected["u32"]
+def check_hash(vector: Vector) -> None:
+    (groups,) = only(vector["input"], "groups")
+    number, text = only(vector["expected"], "u32 hex")
+    assert _hash(groups) == number == int(text, 16)
 
 
-def _row(given: Input) -> dict[str, object]:
-    return dict(given.get("row") or {**given.get("handle_key_columns", {}), **given.get("other_columns", {})})
+def _hash(groups: list[list[str]]) -> int:
+    return hash_of([[part.encode() for part in group] for group in groups])
 
 
-def _table(given: Input, row: Mapping[str, object]) -> Table:
-    names = list(row) or ["id"]
-    unique = [given["index_columns"]] if "index" in given else []
-    table = make_table(
-        given.get("schema", "test"),
-        given.get("table", "t1"),
-        [(name, FieldType(LONG.tp, Flag.NOT_NULL if unique else 0, LONG.flen, 0)) for name in names],
-        primary=list(given.get("handle_key_columns", {})),
-        unique=unique,
-    )
-    if unique:
-        object.__setattr__(table.info.indexes[-1], "name", given["index"].lower())
-    return table
-
-
-def _partition(given: Input) -> int:
-    row = _row(given)
-    table = _table(given, row)
-    rule = DispatchRule(
-        ("*.*",), partition=given["rule"], index=given.get("index", ""), columns=tuple(given.get("columns", ()))
-    )
-    dispatcher = Dispatcher(Router([rule], "topic"), {"topic": given.get("partition_num", 1)}, UTC)
-    image = list(row.values()) or [1]
-    changes = make_changes(table, Kind.INSERT, new=[image], commit_ts=given.get("commit_ts", 5))  # type: ignore[list-item]
-    (routes,) = dispatcher.routes([changes])
+def _partition(rule: DispatchRule, table: Table, row: list[Any], count: int, commit_ts: int = 5) -> int:
+    dispatcher = Dispatcher(Router([rule], "topic"), {"topic": count}, UTC)
+    (routes,) = dispatcher.routes([make_changes(table, Kind.INSERT, new=[row], commit_ts=commit_ts)])
     (found,) = routes.partitions.tolist()
     return int(found)
 
 
-def partition(given: Input, expected: Input) -> None:
-    assert _partition(given) == expected["partition"]
-    if "hash_groups" in given:
-        groups = [[part.encode() for part in group] for group in given["hash_groups"]]
-        assert hash_of(groups) == expected["hash_u32"]
-
-
-def partition_error(given: Input, expected: Input) -> None:
-    assert expected["error"] == "CDC:ErrDispatcherFailed"
-    with pytest.raises(DispatchError, match=expected["message_contains"]):
-        _partition({"row": {"col1": 1, "col2": 2}, **given})
-
-
-def _topic_expression(given: Input, expected: Input, protocol: str) -> None:
-    if not expected["valid"]:
-        with pytest.raises(DispatchConfigError):
-            TopicExpression.parse(given["expression"], protocol)
-        return
-    parsed = TopicExpression.parse(given["expression"], protocol)
-    if "topic" in expected:
-        assert parsed.topic(given["schema"], given["table"]) == expected["topic"]
-
-
-def topic_expression(given: Input, expected: Input) -> None:
-    _topic_expression(given, expected, "open-protocol")
-
-
-def topic_expression_avro(given: Input, expected: Input) -> None:
-    _topic_expression(given, expected, "avro")
-
-
-def topics(given: Input, expected: Input) -> None:
-    """The order is that of the first table that needs a topic; the default topic is there whether one does or not."""
-    names = [tuple(name.split(".", 1)) for name in given["tables"]]
-    found = router_of(given).topics((schema, table) for schema, table in names)
-    assert found == expected["topics"]
-
-
-def ddl_topic(given: Input, expected: Input) -> None:
-    schema, table = given["pre_table"] or (given["schema"], given["table"])
-    assert router_of(given).topic(schema, table) == expected["topic"]
-
-
-def _columns(given: Input) -> Table:
-    flags = {column["name"]: int(column["flag"]) for column in given["columns"]}
-    kinds = [(name, FieldType(TEXT.tp, 0 if flag & 64 else Flag.NOT_NULL, 255, 0, "utf8mb4", "utf8mb4_bin"))
-             for name, flag in flags.items()]  # fmt: skip
-    primary = [name for name, flag in flags.items() if flag & 8]
-    return make_table("d", "t", kinds, primary=primary, unique=[[name] for name, flag in flags.items() if flag & 16])
-
-
-def split_update(given: Input, expected: Input) -> None:
-    if "columns" not in given:  # an event without any image: there are no such changes here
-        assert expected["events"] == []
-        assert events_of_changes([]) == []
-        return
-    table = _columns(given)
-    images = [[given[side][column.name].encode() for column in table.columns] for side in ("pre", "new")]
-    changes = make_changes(table, Kind.UPDATE, old=[images[0]], new=[images[1]])
-    assert events_of_changes([changes]) == expected["events"]
-
-
-def sort_txn(given: Input, expected: Input) -> None:
-    """Each event is of a row of its own."""
-    table = make_table("d", "t", [("id", LONG), ("v", LONG)], primary=["id"])
-    made = []
-    for number, name in enumerate(given["events"]):
-        kind = Kind[name.upper()]
-        old = None if kind is Kind.INSERT else [[number, 0]]
-        new = None if kind is Kind.DELETE else [[number, 1]]
-        made.append(replaced_order(make_changes(table, kind, old=old, new=new), number))
-    assert events_of_changes(made) == expected["events"]
-
-
-def replaced_order(changes: RowChanges, order: int) -> RowChanges:
-    return RowChanges(
-        changes.table, changes.kind, changes.commit_ts, changes.start_ts, np.array([order]), changes.old, changes.new
+def partition(vector: Vector) -> None:
+    given, expected = vector["input"], vector["expected"]
+    rule, count, *optional = only(
+        given,
+        "rule partition_num",
+        "schema table hash_groups handle_key_columns other_columns index index_columns columns table_column_names row "
+        "commit_ts",
     )
+    schema, name, groups, keys, others, index, index_columns, columns, names, row, commit_ts = optional
+    number, key, hashed = only(expected, "partition partition_key_string", "hash_u32")
+    values = row or {**(keys or {}), **(others or {})} or {"id": 1}
+    assert list(values) == (names or list(values))
+    kind = replace(LONG, flag=Flag.NOT_NULL) if index else LONG
+    table = make_table(
+        schema or "test",
+        name or "t1",
+        [(column, kind) for column in values],
+        primary=list(keys or ()),
+        unique=[index_columns] if index else [],
+    )
+    if index:  # its own spelling is another than the rule's
+        info = replace(table.info, indexes=(replace(table.info.indexes[0], name=index.lower()),))
+        table = replace(table, info=info)
+    configured = DispatchRule(("*.*",), partition=rule, index=index or "", columns=tuple(columns or ()))
+    assert _partition(configured, table, list(values.values()), count, commit_ts or 5) == number
+    if groups is None:
+        assert (rule, hashed, key) == ("ts", None, str(commit_ts))
+    else:
+        assert _hash(groups) == hashed
+        assert key == (f"{schema}.{name}" if rule in ("default", "table") else str(hashed))
 
 
-def events_of_changes(changes: list[RowChanges]) -> list[str]:
-    """What drainer.dispatch.row_events makes of changes that were read so; the kinds in order."""
-    found = RowEvents().of_changes([changes_of(one) for one in changes])
-    places = [(place, one.kind.name.lower()) for one in found for place in one.order.tolist()]
-    return [name for _, name in sorted(places)]
+def partition_error(vector: Vector) -> None:
+    rule, columns = only(vector["input"], "rule columns")
+    error, words = only(vector["expected"], "error message_contains")
+    assert error == "CDC:ErrDispatcherFailed"
+    table = make_table("test", "t1", [("col1", LONG), ("col2", LONG)])
+    with pytest.raises(DispatchError) as caught:
+        _partition(DispatchRule(("*.*",), partition=rule, columns=tuple(columns)), table, [1, 2], 16)
+    assert words in str(caught.value)
 
 
-_CHECKS: Final[Mapping[tuple[str, str], Callable[[Input, Input], None]]] = {
-    ("dispatch", "column_value_string"): column_value_string,
-    ("dispatch", "hash"): hash_,
-    ("dispatch", "partition"): partition,
-    ("dispatch", "partition_error"): partition_error,
-    ("dispatch", "topic_expression"): topic_expression,
-    ("dispatch", "topic_expression_avro"): topic_expression_avro,
-    ("dispatch", "topics"): topics,
-    ("dispatch", "ddl_topic"): ddl_topic,
-    ("split", "split_update"): split_update,
-    ("split", "sort_txn"): sort_txn,
-}
+def _topic_expression(vector: Vector, protocol: str) -> None:
+    text, schema, table = only(vector["input"], "expression", "schema table")
+    valid, topic, error = only(vector["expected"], "valid", "topic error")
+    assert isinstance(valid, bool)
+    if not valid:
+        assert error in (None, "CDC:ErrKafkaTopicExprInvalid")
+        with pytest.raises(DispatchConfigError):
+            TopicExpression.parse(text, protocol)
+        return
+    parsed = TopicExpression.parse(text, protocol)
+    if topic is not None:
+        assert parsed.topic(schema, table) == topic
 
-CHECKS: Final[Mapping[str, Callable[[Mapping[str, Input]], None]]] = {
-    kind: lambda vector, check=check: check(vector["input"], vector["expected"])  # type: ignore[misc]
-    for (protocol, kind), check in _CHECKS.items()
-    if protocol == "dispatch"
+
+def topic_expression(vector: Vector) -> None:
+    _topic_expression(vector, "open-protocol")
+
+
+def topic_expression_avro(vector: Vector) -> None:
+    _topic_expression(vector, "avro")
+
+
+def topics(vector: Vector) -> None:
+    """In the order of the first table that needs each."""
+    default, rules, tables = only(vector["input"], "default_topic rules tables")
+    (wanted,) = only(vector["expected"], "topics")
+    names = [tuple(name.split(".", 1)) for name in tables]
+    assert _router(rules, default).topics((schema, table) for schema, table in names) == wanted
+
+
+def ddl_topic(vector: Vector) -> None:
+    default, rules, schema, table, before = only(vector["input"], "default_topic rules schema table pre_table")
+    (topic,) = only(vector["expected"], "topic")
+    assert _router(rules, default).topic(*(before or (schema, table))) == topic
+
+
+def ddl_partition(vector: Vector) -> None:
+    (protocols,) = only(vector["input"], "protocols")
+    everywhere, first = only(vector["expected"], "all_partitions partition_zero")
+    assert sorted(protocols) == sorted([*everywhere, *first])
+    for name in protocols:
+        if name not in PROTOCOLS:
+            assert name in _ABSENT
+            continue
+        scope = make_encoder(_options(name)).ddl_scope
+        assert scope is (DdlScope.ALL_PARTITIONS if name in everywhere else DdlScope.FIRST_PARTITION), name
+
+
+def _options(protocol: str) -> Any:
+    """Avro has DDLs only where watermarks are on."""
+    more = {
+        "schema-registry": "http://127.0.0.1:8081",
+        "enable-tidb-extension": "true",
+        "avro-enable-watermark": "true",
+    }
+    return protocol_options({"protocol": protocol, **(more if protocol == "avro" else {})})
+
+
+CHECKS: Final[Mapping[str, Callable[[Vector], None]]] = {
+    "column_value_string": column_value_string,
+    "hash": check_hash,
+    "partition": partition,
+    "partition_error": partition_error,
+    "topic_expression": topic_expression,
+    "topic_expression_avro": topic_expression_avro,
+    "topics": topics,
+    "ddl_topic": ddl_topic,
+    "ddl_partition": ddl_partition,
 }

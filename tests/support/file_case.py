@@ -104,6 +104,6 @@ def record(capture: CaptureSet, destination: ChangeSink, jobs: Path, policy: Pol
                 else:
                     destination.advance(step.until_ts, schema.applied_version)
         except UnknownColumn as error:
-            assert asyncio.run(keeper.judge(error)), error
+            assert asyncio.run(keeper.resolve_column(error)), error
         batch = batch.after(destination.commit_ts)
     destination.close(clean=True)

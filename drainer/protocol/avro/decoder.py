@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from binlog.runtime.log import get_logger
 
@@ -29,7 +28,7 @@ class AvroDecoder:
 
     def __init__(self, options: ProtocolOptions, schemas: Schemas) -> None:
         self._schemas = schemas
-        self._zone = ZoneInfo(options.time_zone)
+        self._zone = options.zone
         self._records: dict[SchemaId, Record] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:

@@ -15,7 +15,6 @@ from datetime import UTC
 from decimal import Decimal, InvalidOperation
 from math import isfinite
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from binlog.tidb.column import ColumnInfo
 from binlog.tidb.time import from_zone, parse_datetime, timestamp_text
@@ -119,7 +118,7 @@ def _text(raw: Any, form: Form, options: ProtocolOptions, strict: bool) -> Json:
     if form.family in (Family.DATE, Family.DATETIME):
         packed = parse_datetime(text, form.kind.fsp)  # refuses CURRENT_TIMESTAMP
         if form.kind.tp is Tp.TIMESTAMP:
-            zone = ZoneInfo(options.time_zone)
+            zone = options.zone
             return timestamp_text(from_zone(packed, UTC), form.kind.fsp, zone)
     return text
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 from binlog.errors import DecodeError
@@ -16,11 +15,12 @@ from binlog.errors import DecodeError
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
 from drainer.protocol.avro.envelope import header_of
-from drainer.protocol.avro.names import SUBJECT_NAMES, key_subject, value_subject
+from drainer.protocol.avro.names import key_subject, value_subject
 from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
+from drainer.protocol.option_rules import check_checksums, check_choices
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
@@ -35,8 +35,8 @@ RESOLVED_LEAD: Final = b"\x02"
 
 @dataclass(frozen=True)
 class AvroEncoder:
-    """`ids`: of schemas that are registered. `topic`: to which the tables it is asked for go; subjects may have its
-    name, and None is only right where the caller gives ids under subjects that do not."""
+    """`ids`: of schemas that are registered. `topic`: to which the tables that it is asked for go; subjects may have
+    its name."""
 
     options: ProtocolOptions
     ids: SchemaIds = field(default_factory=dict)
@@ -118,7 +118,7 @@ class AvroTableEncoder:
         self._options = options
         self._vector_rows_min = vector_rows_min
         self._schemas = table_schemas(table, options)
-        of = self._schemas.fields, [column.form for column in table.columns], ZoneInfo(options.time_zone)
+        of = self._schemas.fields, [column.form for column in table.columns], options.zone
         self._many: Rows = Many(*of)
         self._few: Rows = Few(*of)
         required = required_of(self._schemas, options, topic)
@@ -203,35 +203,12 @@ class AvroTableEncoder:
 
 
 def make_encoder(options: ProtocolOptions, ids: SchemaIds | None = None) -> AvroEncoder:
-    """Raises ProtocolConfigError for options that TiCDC refuses, in its words where it has some."""
-    _check(options)
-    return AvroEncoder(options, ids or {})
-
-
-def _check(options: ProtocolOptions) -> None:
-    if options.avro_decimal_handling_mode not in ("precise", "string"):
-        raise ProtocolConfigError('avro-decimal-handling-mode value could only be "string" or "precise"')
-    if options.avro_bigint_unsigned_handling_mode not in ("long", "string"):
-        raise ProtocolConfigError('avro-bigint-unsigned-handling-mode value could only be "long" or "string"')
-    if options.avro_defaults not in ("ticdc", "avro"):
-        raise ProtocolConfigError('avro-defaults value could only be "ticdc" or "avro"')
-    if options.avro_subject_names not in SUBJECT_NAMES:
-        names = ", ".join(SUBJECT_NAMES)
-        raise ProtocolConfigError(f"avro-subject-names is {options.avro_subject_names!r}: there are {names}")
+    """Raises ProtocolConfigError for options that Avro does not have, or that contradict one another."""
+    check_choices(options)
+    check_checksums(options)
     if options.large_message_handle_option != "none":
         raise ProtocolConfigError(
             f'large-message-handle-option is "{options.large_message_handle_option}": Avro has no such messages'
         )
-    if options.enable_row_checksum and not (
-        options.enable_tidb_extension
-        and options.avro_decimal_handling_mode == "string"
-        and options.avro_bigint_unsigned_handling_mode == "string"
-    ):
-        raise ProtocolConfigError(
-            "a row checksum in Avro needs enable-tidb-extension, and avro-decimal-handling-mode and "
-            'avro-bigint-unsigned-handling-mode "string"'
-        )
-    try:
-        ZoneInfo(options.time_zone)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ProtocolConfigError(f"time-zone {options.time_zone!r}: {error}") from None
+    assert options.zone
+    return AvroEncoder(options, ids or {})

@@ -2,7 +2,8 @@
 
 A record that is cut off by the end of the file, and behind which no whole record follows, is what a program that is
 still writing, or that was killed, leaves: it is passed over in silence in the last file, and damage in any other. All
-else that is no record is damage: it names its offset, and reading stops there, or goes on at the next whole record.
+else that is no record is damage, a wrong checksum like any other (upstream: `D-FO-04`): it names its offset, and
+reading stops there, or goes on at the next whole record.
 """
 
 from __future__ import annotations

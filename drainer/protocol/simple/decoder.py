@@ -1,4 +1,4 @@
-"""Simple's JSON to events. It keeps every table schema that it has read: rows say nothing of their types."""
+"""Simple's JSON and Avro to events. It keeps every table schema that it has read: rows say nothing of their types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from drainer.protocol.compression import decompress
-from drainer.protocol.errors import MessageError, ProtocolConfigError
+from drainer.protocol.errors import MessageError
 from drainer.protocol.event import (
     BootstrapEvent,
     Change,
@@ -20,13 +20,16 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
-from drainer.protocol.json_read import Reader, double, parse, whole_number
+from drainer.protocol.json_read import UINT64_MAX, Reader, double, parse, whole_number
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.simple.avro_documents import read_document
+from drainer.row.scalar import float_text
 
 VERSION: Final = 1
 # Versions of tables are kept up to this number, then the oldest goes.
 SCHEMAS_MAX: Final = 65_536
 
+_WHAT: Final = "Simple message"
 _CHANGES: Final = {"INSERT": Change.INSERT, "UPDATE": Change.UPDATE, "DELETE": Change.DELETE}
 _DDLS: Final = frozenset({"CREATE", "RENAME", "CINDEX", "DINDEX", "ERASE", "TRUNCATE", "ALTER", "QUERY"})
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"})
@@ -50,13 +53,14 @@ class SimpleDecoder:
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._compression = options.large_message_handle_compression
+        self._is_avro = options.encoding_format == "avro"
         self._schemas: dict[_Version, Types] = {}
 
     def decode(self, key: bytes | None, value: bytes | None) -> list[Event]:
         """Raises SchemaUnknown, which is a MessageError, for a row whose schema has not come yet."""
         if value is not None:
             value = decompress(value, self._compression)
-        message = parse(value, "Simple message")
+        message = self._parse(value)
         if message.integer("version") != VERSION:
             message.wrong("version", str(VERSION))
         kind = message.text("type")
@@ -72,6 +76,11 @@ class SimpleDecoder:
         if kind in _DDLS:
             return [self._ddl(message, kind, commit_ts)]
         raise MessageError(f"{message.where}: type {kind!r} is not known")
+
+    def _parse(self, value: bytes | None) -> Reader:
+        if self._is_avro and value is not None:
+            return Reader(read_document(value), _WHAT)
+        return parse(value, _WHAT)
 
     def _ddl(self, message: Reader, kind: str, commit_ts: int) -> DdlEvent:
         after, before = message.child("tableSchema"), message.child("preTableSchema")
@@ -110,17 +119,21 @@ class SimpleDecoder:
             commit_ts,
             version.schema,
             version.table,
-            old=None if old is None else _image(old, types),
-            new=None if new is None else _image(new, types),
+            old=None if old is None else self._image(old, types),
+            new=None if new is None else self._image(new, types),
             handle_only=message.boolean("handleKeyOnly", False),
             claim=message.text("claimCheckLocation", ""),
         )
 
+    def _image(self, row: Reader, types: Types) -> Image:
+        value = _native_value if self._is_avro else _value
+        return {
+            name: ColumnValue(value(row, name, _type_of(row, name, types)), type_name=types[name])
+            for name in row.document
+        }
+
 
 def make_decoder(options: ProtocolOptions) -> SimpleDecoder:
-    """Raises ProtocolConfigError for Avro."""
-    if options.encoding_format != "json":
-        raise ProtocolConfigError(f"encoding-format {options.encoding_format!r} of protocol simple is not supported")
     return SimpleDecoder(options)
 
 
@@ -129,14 +142,13 @@ def _schema_of(schema: Reader) -> tuple[_Version, Types]:
     return _Version(schema.text("schema"), schema.text("table"), schema.integer("version")), types
 
 
-def _image(row: Reader, types: Types) -> Image:
-    return {name: ColumnValue(_value(row, name, types), type_name=types[name]) for name in row.document}
-
-
-def _value(row: Reader, name: str, types: Types) -> Value:
-    mysql_type = types.get(name)
-    if mysql_type is None:
+def _type_of(row: Reader, name: str, types: Types) -> str:
+    if name not in types:
         raise MessageError(f"{row.where}: {name} is not in the table's schema")
+    return types[name]
+
+
+def _value(row: Reader, name: str, mysql_type: str) -> Value:
     if row.document[name] is None:
         return None
     if mysql_type == "timestamp":
@@ -146,6 +158,19 @@ def _value(row: Reader, name: str, types: Types) -> Value:
         return _read(text, mysql_type)
     except ValueError:
         row.wrong(name, f"a value of type {mysql_type}")
+
+
+def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
+    """Avro's: a record of a TIMESTAMP, and of a BIGINT UNSIGNED, which is negative above 2^63-1."""
+    value = row.document[name]
+    if isinstance(value, dict):
+        inner = value.get("value")
+        return inner & UINT64_MAX if isinstance(inner, int) else str(inner)
+    if not isinstance(value, int | float | str | bytes | None):
+        row.wrong(name, f"a value of type {mysql_type}")
+    if isinstance(value, int) and value < 0 and mysql_type in ("bit", "set"):
+        return value & UINT64_MAX
+    return float(float_text(value)) if isinstance(value, float) and mysql_type == "float" else value
 
 
 def _read(text: str, mysql_type: str) -> Value:

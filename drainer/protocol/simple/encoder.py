@@ -1,4 +1,4 @@
-"""Simple: watermarks, schemas, and one encoder for each table."""
+"""Simple, in JSON and in Avro: watermarks, schemas, and one encoder for each table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from binlog.tidb.job import ActionType
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
-from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.json_text import json_document
 from drainer.protocol.one_row import Tables, frame_rows, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.simple.avro_documents import write_document
+from drainer.protocol.simple.avro_rows import SimpleAvroTable
 from drainer.protocol.simple.schema import table_schema
 from drainer.protocol.simple.table_encoder import SimpleTable
 from drainer.protocol.table import Table
@@ -30,7 +31,8 @@ class SimpleEncoder:
     _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
 
     def table(self, table: Table) -> TableEncoder:
-        return self._tables.get(table.key) or self._tables.keep(table, SimpleTable(table, self.options))
+        made = SimpleTable if self.options.encoding_format == "json" else SimpleAvroTable
+        return self._tables.get(table.key) or self._tables.keep(table, made(table, self.options))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame_rows(rows)
@@ -75,17 +77,16 @@ class SimpleEncoder:
         return []
 
     def _message(self, document: dict[str, object], commit_ts: int) -> Message:
-        value = compress(json_document(document).encode(), self.options.large_message_handle_compression)
+        written = (
+            json_document(document).encode() if self.options.encoding_format == "json" else write_document(document)
+        )
+        value = compress(written, self.options.large_message_handle_compression)
         return Message(None, value, 0, commit_ts)
 
 
 def make_encoder(options: ProtocolOptions) -> SimpleEncoder:
     """Raises ProtocolConfigError for options that Simple does not have here."""
-    if options.encoding_format != "json":
-        raise ProtocolConfigError(
-            f"encoding-format {options.encoding_format!r} of protocol simple is not supported: choose json"
-        )
-    refuse(options, ["enable-row-checksum"], "checksums are in Avro alone")
+    refuse(options, ["enable-row-checksum"], "rows have no checksum")
     refuse(options, ["only-output-updated-columns", "delete-only-output-handle-key-columns"], "rows are always whole")
     assert options.zone
     return SimpleEncoder(options)

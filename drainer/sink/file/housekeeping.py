@@ -20,8 +20,8 @@ _log = get_logger(__name__)
 
 
 class Housekeeping:
-    """One thread that works when it is woken: for a file that became complete, else once an hour. What goes wrong is
-    logged and tried again; nothing here is needed for what is committed."""
+    """One thread that works when it is woken: for a file that became complete, else once an hour (`D-FO-03`). What goes
+    wrong is logged and tried again; nothing here is needed for what is committed."""
 
     def __init__(
         self, directory: Path, format_: FileFormat, retention: timedelta, clock_s: Callable[[], float]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -39,9 +39,8 @@ from drainer.sink.settings import SyncerSettings
 
 def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
     """Not opened yet."""
-    format_: FileFormat = (
-        PbFormat(ZoneInfo(to.time_zone), compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
-    )
+    zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
+    format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
     rotation = Rotation(to.rotate_bytes, int(to.rotate_interval / timedelta(milliseconds=1)))
     return FileSink(Path(to.dir), format_, rotation=rotation, retention=to.retention_time)
 

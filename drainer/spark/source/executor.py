@@ -70,10 +70,10 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
     count = size = 0
     joiner = PartJoiner()
     for _, _, message in _messages(task):
-        found = joiner.add(message)
-        count += len(found)
-        size += sum(map(len, found))
-        add(found)
+        binlogs = joiner.add(message)
+        count += len(binlogs)
+        size += sum(map(len, binlogs))
+        add(binlogs)
     joiner.end()
     yield from slotted(with_totals(order.cut(builder), order.blobs, count=count, size=size))
 
@@ -113,17 +113,17 @@ def decoder_for(order: ReadOrder) -> Any:
 def _columns(pump: str, binlogs: list[bytes]) -> pa.RecordBatch:
     rows = []
     for payload in binlogs:
-        found = envelope.scan(payload)
-        if found.is_fake:
+        binlog = envelope.scan(payload)
+        if binlog.is_fake:
             continue
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise PayloadTooLarge(
-                f"binlog of commit_ts {found.commit_ts} from pump {pump} has {len(payload)} bytes, and a row "
+                f"binlog of commit_ts {binlog.commit_ts} from pump {pump} has {len(payload)} bytes, and a row "
                 f"of the source holds at most {PAYLOAD_BYTES_MAX}: read around it with start-ts and end-ts, or let the "
                 f"drainer apply it"
             )
-        query = payload[found.query_at : found.query_end].decode() if found.ddl_job_id else None
-        rows.append((found.commit_ts, found.start_ts, pump, found.ddl_job_id, query, payload))
+        query = payload[binlog.query_at : binlog.query_end].decode() if binlog.ddl_job_id else None
+        rows.append((binlog.commit_ts, binlog.start_ts, pump, binlog.ddl_job_id, query, payload))
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, COLUMNS, strict=True)], schema=COLUMNS

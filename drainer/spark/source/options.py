@@ -116,7 +116,7 @@ _TYPED = ("history-file", "history-url", "schema-changes", "zero-dates")
 
 def _tables(text: str) -> tuple[tuple[str, str], ...]:
     """`shop.orders, shop.items`; a name with a dot or comma in it stands in backquotes."""
-    found: list[tuple[str, str]] = []
+    tables: list[tuple[str, str]] = []
     at = 0
     while True:
         match = _TABLE.match(text, at)
@@ -126,11 +126,11 @@ def _tables(text: str) -> tuple[tuple[str, str], ...]:
                 f"not {text!r}"
             )
         names = [(match[n] or match[n + 1].replace("``", "`")).lower() for n in (1, 3)]
-        if (names[0], names[1]) not in found:
-            found.append((names[0], names[1]))
+        if (names[0], names[1]) not in tables:
+            tables.append((names[0], names[1]))
         at = match.end()
         if match[5] != ",":
-            return tuple(found)
+            return tuple(tables)
 
 
 _NAME = r"(?:([^`.,\s]+)|`((?:[^`]|``)+)`)"
@@ -139,10 +139,10 @@ _TABLE = re.compile(rf"\s*{_NAME}\.{_NAME}\s*(,|$)")
 
 def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
     """The first is the default."""
-    found = given.get(name, values[0]).lower()
-    if found not in values:
-        raise ConfigError(f"data source binlog: option {name} must be {' or '.join(values)}, not {found!r}")
-    return found
+    value = given.get(name, values[0]).lower()
+    if value not in values:
+        raise ConfigError(f"data source binlog: option {name} must be {' or '.join(values)}, not {value!r}")
+    return value
 
 
 def _number(given: Mapping[str, str], name: str, default: int) -> int:

@@ -65,10 +65,10 @@ class Pumps:
 
 async def _connect(options: SourceOptions) -> tuple[int, Any, PumpSet]:
     etcd = connect_etcd(options.pd_urls, options.security)
-    found = options.cluster_id
-    if not found:
+    identifier = options.cluster_id
+    if not identifier:
         section = UpstreamSection.model_validate(
             {"pd-urls": ",".join(options.pd_urls), "tso-source": options.tso_source, "pd-addr": options.pd_addr}
         )
-        found = await cluster_id(etcd, section, options.security)
-    return found, etcd, PumpSet(Registry(etcd), dial_with(found, options.security))
+        identifier = await cluster_id(etcd, section, options.security)
+    return identifier, etcd, PumpSet(Registry(etcd), dial_with(identifier, options.security))

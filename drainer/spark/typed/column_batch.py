@@ -131,10 +131,10 @@ class _VersionReader:
             return None
         info = reader.info
         layout = layout_of(TableAt(info.id, reader.name[0], info, info, 0, 0))
-        found = BytesReader.of(layout)
-        if found is None:
+        decoder = BytesReader.of(layout)
+        if decoder is None:
             return None
-        return cls(layout, found, sources, schema.field(AFTER).type, zero_dates_fail=zero_dates_fail)
+        return cls(layout, decoder, sources, schema.field(AFTER).type, zero_dates_fail=zero_dates_fail)
 
     def read(self, kind: Kind, rows: Rows) -> tuple[Mask, Any, Any]:
         """(rows in the usual encoding, their old images, their new images). Images are struct arrays, None where the

@@ -51,8 +51,8 @@ def _array(values: npt.NDArray[Any], absent: npt.NDArray[np.bool_], wanted: Any)
 
 
 def _absent(column: Any) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    absent: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return absent
 
 
 def _times(column: Any, wanted: Any, *, is_date: bool, zero_fails: bool) -> Any:
@@ -88,10 +88,10 @@ def _durations(column: Any, wanted: Any) -> Any:
 
 def _floats(column: Any) -> Any:
     """Doubles as 32-bit floats. DecodeError for one that is beyond FLOAT."""
-    found = column.cast(pa.float32(), safe=False)
-    if bool(pc.any(pc.and_(pc.is_inf(found), pc.is_finite(column))).as_py()):
+    floats = column.cast(pa.float32(), safe=False)
+    if bool(pc.any(pc.and_(pc.is_inf(floats), pc.is_finite(column))).as_py()):
         raise DecodeError("float column", offset=0, detail="a value is too large")
-    return found
+    return floats
 
 
 def _distinct(convert: Convert, family: Family, wanted: Any) -> ConvertColumn:

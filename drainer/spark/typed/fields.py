@@ -52,9 +52,9 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
     names: list[str] = []
     types: list[DataType] = []
     origins: list[str] = []
-    found: dict[Name, dict[int, ColumnInfo]] = {}
+    by_table: dict[Name, dict[int, ColumnInfo]] = {}
     for name, info in tables.items():
-        mine = found[name] = {}
+        mine = by_table[name] = {}
         for column in replicated(info):
             kind = spark_type(column.type)
             what = f"{'.'.join(name)}.{column.name}"
@@ -72,13 +72,13 @@ def fields_of(tables: Mapping[Name, TableInfo]) -> Fields:
                     f"a stream has one type for each column name; read these tables as two streams"
                 )
             mine[place] = column
-    columns = {name: tuple(mine.get(n) for n in range(len(names))) for name, mine in found.items()}
+    columns = {name: tuple(mine.get(n) for n in range(len(names))) for name, mine in by_table.items()}
     return Fields(tuple(names), tuple(types), columns)
 
 
 def change_schema(fields: Fields, *, collect: bool) -> StructType:
     """The schema of the data source: one row per row change (see drainer.spark.source.data_source)."""
-    found = [
+    columns = [
         StructField("kind", StringType()),
         StructField("commit_ts", LongType()),
         StructField("commit_time", TimestampType()),
@@ -90,14 +90,14 @@ def change_schema(fields: Fields, *, collect: bool) -> StructType:
         StructField(AFTER, fields.struct()),
     ]
     if collect:
-        found.append(StructField(ADDED, MapType(StringType(), StringType())))
-    return StructType(found)
+        columns.append(StructField(ADDED, MapType(StringType(), StringType())))
+    return StructType(columns)
 
 
 def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name, TableInfo]:
     """The current TableInfos of the tables named in `wanted`, in that order. Raises TablesUnfit."""
     newest = {(name[0].lower(), name[1].lower()): name for name in watched.newest}
-    found = {}
+    tables = {}
     for name in wanted:
         known = newest.get((name[0].lower(), name[1].lower()))
         if known is None:
@@ -106,5 +106,5 @@ def chosen(watched: Watched, wanted: Iterable[Name], sources: str) -> dict[Name,
         info = watched.newest[known]
         if info.is_view or info.is_sequence:
             raise TablesUnfit(f"{'.'.join(name)} is a {'view' if info.is_view else 'sequence'} and has no rows")
-        found[known] = info
-    return found
+        tables[known] = info
+    return tables

@@ -37,8 +37,8 @@ class TableHistory:
         end = time.monotonic() + FINISH_WAIT_S
         while True:
             current = await self._current_tables()
-            found = [job for source in self._sources for job in self._history.add(await source.refresh())]
-            if found:
+            new_jobs = [job for source in self._sources for job in self._history.add(await source.refresh())]
+            if new_jobs:
                 self.watched = watch(self._history, self._wanted)
             missing = self._missing_column(current)
             if not missing:
@@ -52,11 +52,11 @@ class TableHistory:
         """The current TableInfos of the watched tables, from sources that have them. Read before the history: for a
         column that is missing or not public in them, rows have no public values yet, or its job is in the history."""
         sources = [source for source in self._sources if isinstance(source, TableSource)]
-        found: dict[int, TableInfo | None] = {}
+        tables: dict[int, TableInfo | None] = {}
         for table_id in self.watched.ids if sources else ():
             for source in sources:
-                found[table_id] = found.get(table_id) or await source.table(table_id)
-        return found
+                tables[table_id] = tables.get(table_id) or await source.table(table_id)
+        return tables
 
     def _missing_column(self, current: dict[int, TableInfo | None]) -> str:
         """The name of a public column that is in no known job; "": there is none."""

@@ -82,12 +82,12 @@ class _Tables:
         """A survey that ends before the first DDL and before the first row above the newest known schema version. If
         that is the next binlog, the history is read again and the survey does not stop there."""
         version = self._history.watched.version
-        found = self._pumps.survey(after_ts, replace(limits, stop_at_schema=True, schema_version=version))
-        if found.end_ts > after_ts or found.ts <= after_ts:
-            return found
-        found = self._pumps.survey(after_ts, limits)
-        self._read_history(found)
-        return found
+        watermark = self._pumps.survey(after_ts, replace(limits, stop_at_schema=True, schema_version=version))
+        if watermark.end_ts > after_ts or watermark.ts <= after_ts:
+            return watermark
+        watermark = self._pumps.survey(after_ts, limits)
+        self._read_history(watermark)
+        return watermark
 
     def tasks(self, after_ts: int, until_ts: int, limits: Limits) -> list[InputPartition]:
         """The tasks of a range, which may have been planned before a restart and need not match a survey now."""

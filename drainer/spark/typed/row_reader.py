@@ -83,21 +83,21 @@ class RowReader:
             self._fail(error, commit_ts)
 
     def _image(self, values: Values, commit_ts: int) -> tuple[Image, Added | None]:
-        found: list[object] = []
+        cells: list[object] = []
         added: Added = []
         for cell in self._cells:
             try:
-                found.append(cell.read(values))
+                cells.append(cell.read(values))
             except DecodeError as error:
                 detail = f"{error.what}: {error.detail}"
                 raise DecodeError(f"column {cell.name}", offset=error.offset, detail=detail) from None
             except ValueError as error:
                 if not self._reading.collect:
                     raise ValueUnfit(".".join(self.name), cell.name, str(error), commit_ts) from None
-                found.append(None)
+                cells.append(None)
                 added.append((cell.name, cell.shown(values)))
         added += [(c.name, text_of(values.get(c.id), c.type)) for c in self._differences.added]
-        return tuple(found), added or None
+        return tuple(cells), added or None
 
     def _cell(self, column: ColumnInfo | None, changed: bool) -> _Cell:
         if column is None:
@@ -165,12 +165,12 @@ def _places(columns: Iterable[ColumnInfo | None], info: TableInfo, watched: Watc
     None: no column."""
     now = {c.id: c for c in replicated(info)}
     later = {ancestor: c for c in now.values() for ancestor in watched.ancestors(table_id, c.id)}
-    found: dict[int, ColumnInfo | None] = {}
+    places: dict[int, ColumnInfo | None] = {}
     for column in columns:
         if column is not None:
             ids = [column.id, *watched.ancestors(table_id, column.id)]
-            found[column.id] = next((now[i] for i in ids if i in now), later.get(column.id))
-    return found
+            places[column.id] = next((now[i] for i in ids if i in now), later.get(column.id))
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +187,18 @@ _NONE = _Differences("", ())
 
 def _differences(columns: Iterable[ColumnInfo | None], places: Places, info: TableInfo) -> _Differences:
     """Compare the columns of a table at the start of the query with `info`."""
-    found = []
+    texts = []
     for column in columns:
         at = places[column.id] if column is not None else None
         if column is None:
             continue
         if at is None:
-            found.append(f"column {column.name} was dropped")
+            texts.append(f"column {column.name} was dropped")
         elif at.name.lower() != column.name.lower():
-            found.append(f"column {column.name} was renamed to {at.name}")
+            texts.append(f"column {column.name} was renamed to {at.name}")
         elif spark_type(at.type) != spark_type(column.type):
-            found.append(f"the type of column {column.name} was changed to {at.type.mysql_name}")
+            texts.append(f"the type of column {column.name} was changed to {at.type.mysql_name}")
     taken = {at.id for at in places.values() if at is not None}
     added = tuple(c for c in replicated(info) if c.id not in taken)
-    found += [f"column {c.name} was added" for c in added]
-    return _Differences(found[0] if found else "", added)
+    texts += [f"column {c.name} was added" for c in added]
+    return _Differences(texts[0] if texts else "", added)

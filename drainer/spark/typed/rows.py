@@ -52,10 +52,12 @@ class Changes:
         """The changes added since the last call, which may be none. DecodeError, SchemaChanged and ValueUnfit name the
         table and the commit_ts of the first change that cannot be read."""
         transactions, self._transactions, self._bytes = self._transactions, [], 0
-        may_be_many = len(transactions) >= self._vector_rows_min or any(not found[2] for found in transactions)
+        may_be_many = len(transactions) >= self._vector_rows_min or any(
+            not transaction[2] for transaction in transactions
+        )
         if may_be_many:
             try:
-                return self._columns.batch([found[1] for found in transactions])
+                return self._columns.batch([transaction[1] for transaction in transactions])
             except (BinlogError, pa.ArrowInvalid, OverflowError):
                 pass  # decoded again below, in order, for an error that names the first such row
         return self._one_by_one(transactions)

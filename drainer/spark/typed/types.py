@@ -102,14 +102,14 @@ def converter(kind: FieldType, *, zero_dates_fail: bool) -> Convert:
 
 def text_of(value: Datum, kind: FieldType) -> str | None:
     """As TiDB shows it; bytes in hexadecimal with 0x before them."""
-    found = to_text(value, kind)
-    return "0x" + found.hex() if isinstance(found, bytes) else _checked(found, kind)
+    text = to_text(value, kind)
+    return "0x" + text.hex() if isinstance(text, bytes) else _checked(text, kind)
 
 
 def _text(value: Datum, kind: FieldType) -> str:
-    found = to_text(value, kind)
-    assert isinstance(found, str)
-    return _checked(found, kind) or ""
+    text = to_text(value, kind)
+    assert isinstance(text, str)
+    return _checked(text, kind) or ""
 
 
 def _checked(text: str | None, kind: FieldType) -> str | None:

@@ -106,6 +106,8 @@ def from_zone(packed: int, zone: tzinfo) -> int:
 
 
 def _shift(packed: int, source: tzinfo, target: tzinfo) -> int:
+    if source is target:
+        return packed
     when = unpack(packed)
     try:
         moved = datetime(*when, tzinfo=source).astimezone(target)

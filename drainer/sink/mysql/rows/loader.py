@@ -36,9 +36,9 @@ _lock = threading.Lock()
 def leave_to_statements(address: str, why: str) -> None:
     """Use only statements for that server in this process, for STATEMENTS_ONLY_S."""
     with _lock:
-        told = address in _until
+        logged = address in _until
         _until[address] = time.monotonic() + STATEMENTS_ONLY_S
-    if not told:
+    if not logged:
         _log.info("LOAD DATA LOCAL does not work on this server; writing rows by statements", address=address, why=why)
 
 

@@ -280,7 +280,3 @@ def test_options_that_simple_does_not_have() -> None:
     ):
         with pytest.raises(ProtocolConfigError, match="'simple' has no"):
             make_encoder(options)
-    with pytest.raises(ProtocolConfigError, match=r"encoding-format 'avro'"):
-        make_encoder(replace(OPTIONS, encoding_format="avro"))
-    with pytest.raises(ProtocolConfigError, match=r"encoding-format 'avro'"):
-        make_decoder(replace(OPTIONS, encoding_format="avro"))

@@ -6,6 +6,7 @@ import json
 import pickle
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,6 +26,7 @@ from tests.support.typed_columns import read_row, typed_rows, typed_table
 TABLE = typed_table()
 ZONE = ZoneInfo("Asia/Tokyo")
 OPTIONS = ProtocolOptions("simple", time_zone="Asia/Tokyo")
+AVRO = replace(OPTIONS, encoding_format="avro")
 ENCODER = make_encoder(OPTIONS)
 Row = tuple[Carrier, ...]
 
@@ -44,9 +46,10 @@ def informed(options: ProtocolOptions = OPTIONS) -> Decoder:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(typed_rows(), typed_rows()), min_size=1, max_size=4), st.integers(1, (1 << 63) - 1))
 def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> None:
+    """In JSON and in Avro."""
     old, new = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    decoder = informed()
-    for kind in Kind:
+    for options, kind in product((OPTIONS, AVRO), Kind):
+        decoder = informed(options)
         changes = make_changes(
             TABLE,
             kind,
@@ -54,7 +57,8 @@ def test_every_type_comes_back(pairs: list[tuple[Row, Row]], commit_ts: int) -> 
             new=None if kind is Kind.DELETE else new,
             commit_ts=commit_ts,
         )
-        for row, was, now in zip(ENCODER.table(TABLE).encode(changes), old, new, strict=True):
+        rows = make_encoder(options).table(TABLE).encode(changes)
+        for row, was, now in zip(rows, old, new, strict=True):
             (event,) = decoder.decode(row.key, row.value)
             assert isinstance(event, RowEvent)
             assert (event.schema, event.table, event.commit_ts) == ("typed", "everything", commit_ts)

@@ -1,0 +1,300 @@
+"""The rules, event by event. Pure: it is given what was decoded, and reads nothing.
+
+Of every partition:
+
+    a row's events have ascending commit_ts, and none is there twice; all events have, where that is promised
+    no row at or below a resolved event follows it, and none below a DDL follows that
+    resolved events and DDLs ascend; a DDL below a resolved event does not follow it
+Of all of them together:
+
+    a row's events are in one partition
+    every DDL is in all partitions of its topic, and every resolved event in all partitions of all topics
+
+Partitions may be given one behind another or mixed; the events of one come in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final
+
+from drainer.kafka_check.identity import ADDS, REMOVES, TableKeys, touched_rows
+from drainer.kafka_check.report import Broken, Report, Violation
+from drainer.kafka_reading.records import Place
+from drainer.protocol.event import AdminEvent, DdlEvent, Event, ResolvedEvent, RowEvent
+
+DdlName = tuple[int, str, str, str]  # commit_ts, database, table, statement
+
+
+class Moves(StrEnum):
+    """When a row may go to another partition."""
+
+    NEVER = "never"
+    AT_RESOLVED = "at-resolved"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the producer promised. `ordered`: each partition is in commit order over all its rows. `moves`: NEVER but
+    for the dispatchers `conflict` (AT_RESOLVED) and `ts` (ALWAYS), and for raw updates of keys that are dispatched by
+    (ALWAYS). `repeats`: it writes at least once, so that a row
+    may come again in its partition while no resolved event at or above it has come. `ddl_everywhere`: DDLs go to all
+    partitions of their topic, else to the first. `topics_end`: a topic whose tables are gone gets no more resolved
+    events. `whole`: the partitions were read to an end that all of them share."""
+
+    ordered: bool = False
+    moves: Moves = Moves.NEVER
+    repeats: bool = False
+    ddl_everywhere: bool = True
+    topics_end: bool = False
+    whole: bool = True
+
+
+@dataclass(slots=True)
+class _Row:
+    """The last event of a row in a partition: its commit_ts and what it did (identity.REMOVES, ADDS)."""
+
+    commit_ts: int
+    done: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    """`since_resolved`: (row, commit_ts, what) of rows above the last resolved event, where repeats are allowed."""
+
+    rows: dict[bytes, _Row] = field(default_factory=dict)
+    newest: int = 0
+    resolved: list[int] = field(default_factory=list)
+    ddls: list[DdlName] = field(default_factory=list)
+    ddl_ts: int = 0
+    first_ts: int = -1
+    epoch: int = 0
+    since_resolved: set[tuple[bytes, int, int]] = field(default_factory=set)
+
+    @property
+    def resolved_ts(self) -> int:
+        return self.resolved[-1] if self.resolved else 0
+
+
+@dataclass(slots=True)
+class _Stay:
+    """A row's time in one partition. `resolved_ts`: the newest resolved event before it came there."""
+
+    place: Place
+    first_ts: int
+    last_ts: int
+    resolved_ts: int
+    epoch: int
+    offset: int
+
+
+_WHAT: Final = {REMOVES: "removed", ADDS: "put", REMOVES | ADDS: "updated"}
+
+
+class Checker:
+    """`partitions`: how many each topic has. `keys`: of tables whose messages do not say their keys."""
+
+    def __init__(
+        self, partitions: Mapping[str, int], promises: Promises | None = None, keys: TableKeys | None = None
+    ) -> None:
+        self.report = Report()
+        self._promises = promises or Promises()
+        self._keys = keys or {}
+        self._partitions = {
+            Place(topic, number): _Partition() for topic, count in partitions.items() for number in range(count)
+        }
+        self._stays: dict[tuple[str, bytes], list[_Stay]] = {}
+        self._admins: list[tuple[int, int]] = []
+
+    def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
+        """One message."""
+        self.report.messages += 1
+        partition = self._partitions.setdefault(place, _Partition())
+        for event in events:
+            if partition.first_ts < 0:
+                partition.first_ts = event.commit_ts
+            if isinstance(event, RowEvent):
+                self._row(place, partition, offset, event)
+            elif isinstance(event, DdlEvent):
+                self._ddl(place, partition, offset, event)
+            elif isinstance(event, ResolvedEvent):
+                self._resolved(place, partition, offset, event)
+            else:
+                self.report.others += 1
+                if isinstance(event, AdminEvent):
+                    partition.epoch = self._epoch(event)
+
+    def add_unreadable(self, place: Place, offset: int, why: str) -> None:
+        """A message that its protocol's decoder refuses."""
+        self.report.messages += 1
+        self._broken(Broken.MESSAGE, place, offset, why)
+
+    def finish(self) -> Report:
+        """After the last message."""
+        for stays in self._stays.values():
+            self._check_stays(stays)
+        for topic in dict.fromkeys(place.topic for place in self._partitions):
+            self._check_ddls(topic)
+        self._check_resolved()
+        return self.report
+
+    def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
+        self.report.rows += 1
+        what = f"{event.change} of a row of `{event.schema}`.`{event.table}` at commit_ts {event.commit_ts}"
+        if event.commit_ts:  # a tombstone says none
+            self._row_time(place, partition, offset, event.commit_ts, what)
+        rows = touched_rows(event, self._keys)
+        if not rows:
+            self.report.unidentified_rows += 1
+        is_repeat = False
+        for row, done in rows:
+            self._stay(place, partition, offset, row, event.commit_ts, what)
+            if event.commit_ts:
+                is_repeat |= self._row_order(place, partition, offset, row, done, event.commit_ts, what)
+        self.report.repeats += is_repeat
+        if self._promises.ordered and event.commit_ts < partition.newest and event.commit_ts and not is_repeat:
+            text = f"{what} follows one at {partition.newest}"
+            self._broken(Broken.PARTITION_ORDER, place, offset, text)
+        partition.newest = max(partition.newest, event.commit_ts)
+
+    def _row_time(self, place: Place, partition: _Partition, offset: int, commit_ts: int, what: str) -> None:
+        if commit_ts <= partition.resolved_ts:
+            text = f"{what} follows the resolved event {partition.resolved_ts}"
+            self._broken(Broken.ROW_BEHIND_RESOLVED, place, offset, text)
+        if commit_ts < partition.ddl_ts:
+            self._broken(Broken.ROW_BEHIND_DDL, place, offset, f"{what} follows a DDL at {partition.ddl_ts}")
+
+    def _row_order(
+        self, place: Place, partition: _Partition, offset: int, row: bytes, done: int, commit_ts: int, what: str
+    ) -> bool:
+        """Whether it is a repetition that is allowed."""
+        key = row, commit_ts, done
+        if self._promises.repeats:
+            if key in partition.since_resolved:
+                return True
+            partition.since_resolved.add(key)
+        last = partition.rows.get(row)
+        if last is None:
+            partition.rows[row] = _Row(commit_ts, done)
+        elif commit_ts > last.commit_ts:
+            last.commit_ts, last.done = commit_ts, done
+        elif commit_ts < last.commit_ts:
+            self._broken(Broken.ROW_ORDER, place, offset, f"{what} follows one of the same row at {last.commit_ts}")
+        elif (last.done, done) == (REMOVES, ADDS):  # the halves of an update
+            last.done = REMOVES | ADDS
+        else:
+            text = f"{what}: the row was {_WHAT[last.done]} at this commit_ts before"
+            self._broken(Broken.ROW_TWICE, place, offset, text)
+        return False
+
+    def _stay(self, place: Place, partition: _Partition, offset: int, row: bytes, commit_ts: int, what: str) -> None:
+        if self._promises.moves is Moves.ALWAYS:
+            return
+        stays = self._stays.setdefault((place.topic, row), [])
+        mine = next((one for one in reversed(stays) if one.place == place), None)
+        is_new = mine is None or mine.epoch != partition.epoch
+        if mine is not None and not is_new and self._promises.moves is Moves.AT_RESOLVED and commit_ts:
+            is_new = partition.resolved_ts >= mine.last_ts  # it may have been elsewhere in between
+        if mine is not None and not is_new:
+            mine.last_ts = max(mine.last_ts, commit_ts)
+            return
+        if self._promises.moves is Moves.NEVER:
+            other = next((one for one in stays if one.place != place and one.epoch == partition.epoch), None)
+            if other is not None:
+                text = f"{what}: the row is in {other.place}, too, at offset {other.offset}"
+                self._broken(Broken.ROW_IN_TWO_PARTITIONS, place, offset, text)
+                return
+        stays.append(_Stay(place, commit_ts, commit_ts, partition.resolved_ts, partition.epoch, offset))
+
+    def _check_stays(self, stays: Sequence[_Stay]) -> None:
+        if self._promises.moves is not Moves.AT_RESOLVED:
+            return
+        ordered = sorted((one for one in stays if one.first_ts), key=lambda one: (one.epoch, one.first_ts))
+        for before, after in pairwise(ordered):
+            if after.place != before.place and after.resolved_ts < before.last_ts and after.epoch == before.epoch:
+                text = (
+                    f"a row at commit_ts {after.first_ts} was at {before.last_ts} in {before.place}, offset "
+                    f"{before.offset}, and no resolved event is in between"
+                )
+                self._broken(Broken.ROW_IN_TWO_PARTITIONS, after.place, after.offset, text)
+
+    def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+        self.report.ddls += 1
+        name = event.commit_ts, event.schema, event.table, event.query
+        if name in partition.ddls:
+            self.report.repeats += 1
+            if not self._promises.repeats:
+                self._broken(Broken.DDL_TWICE, place, offset, f"{event.query!r} at {event.commit_ts} is there twice")
+            if event.commit_ts < partition.resolved_ts:
+                self._ddl_late(place, partition, offset, event)
+            return
+        if event.commit_ts < partition.ddl_ts:
+            text = f"{event.query!r} at {event.commit_ts} follows a DDL at {partition.ddl_ts}"
+            self._broken(Broken.DDL_ORDER, place, offset, text)
+        if event.commit_ts < partition.resolved_ts:
+            self._ddl_late(place, partition, offset, event)
+        partition.ddls.append(name)
+        partition.ddl_ts = max(partition.ddl_ts, event.commit_ts)
+
+    def _ddl_late(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+        text = f"{event.query!r} at {event.commit_ts} follows the resolved event {partition.resolved_ts}"
+        self._broken(Broken.DDL_BEHIND_RESOLVED, place, offset, text)
+
+    def _resolved(self, place: Place, partition: _Partition, offset: int, event: ResolvedEvent) -> None:
+        self.report.resolved += 1
+        if event.commit_ts > partition.resolved_ts:
+            partition.resolved.append(event.commit_ts)
+            if partition.since_resolved:
+                still = {one for one in partition.since_resolved if one[1] > event.commit_ts}
+                partition.since_resolved = still
+        elif event.commit_ts < partition.resolved_ts and not self._promises.repeats:
+            text = f"the resolved event {event.commit_ts} follows {partition.resolved_ts}"
+            self._broken(Broken.RESOLVED_BACK, place, offset, text)
+
+    def _epoch(self, event: AdminEvent) -> int:
+        """Counted from 1: which change of the number of partitions it is."""
+        name = event.commit_ts, event.partitions
+        if name not in self._admins:
+            self._admins.append(name)
+        return self._admins.index(name) + 1
+
+    def _check_ddls(self, topic: str) -> None:
+        of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
+        first = min(of_topic)
+        wanted = dict.fromkeys(name for one in of_topic.values() for name in one.ddls)
+        for place, partition in of_topic.items():
+            if not self._promises.ddl_everywhere and place != first:
+                continue
+            there = set(partition.ddls)
+            for name in wanted:
+                if name not in there and self._must_have(partition, name[0]):
+                    self._broken(Broken.DDL_MISSING, place, -1, f"{name[3]!r} at {name[0]} is missing here")
+
+    def _check_resolved(self) -> None:
+        wanted = sorted({ts for one in self._partitions.values() for ts in one.resolved})
+        of_topic: dict[str, list[int]] = {}
+        for place, one in self._partitions.items():
+            of_topic.setdefault(place.topic, []).extend(one.resolved)
+        for place, partition in self._partitions.items():
+            there, mine = set(partition.resolved), of_topic[place.topic]
+            begin = min(mine, default=0)
+            end = max(mine, default=0) if self._promises.topics_end else wanted[-1] if wanted else 0
+            expected = [ts for ts in wanted if begin <= ts <= end and self._must_have(partition, ts)]
+            missing = [ts for ts in expected if ts not in there]
+            if missing:
+                text = f"{len(missing)} resolved events that other partitions have are missing here, first {missing[0]}"
+                self._broken(Broken.RESOLVED_MISSING, place, -1, text)
+
+    def _must_have(self, partition: _Partition, commit_ts: int) -> bool:
+        """Whether a partition should have what others have at this commit_ts: not where it was added later, or was not
+        read so far."""
+        if self._admins and (partition.first_ts < 0 or commit_ts <= partition.first_ts):
+            return False
+        return self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.ddl_ts, partition.newest)
+
+    def _broken(self, rule: Broken, place: Place, offset: int, text: str) -> None:
+        self.report.add(Violation(rule, place, offset, text))

@@ -1,0 +1,68 @@
+"""What a check found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from drainer.kafka_reading.records import Place
+
+VIOLATIONS_KEPT: Final = 100
+
+
+class Broken(StrEnum):
+    """Rules that may be broken."""
+
+    ROW_ORDER = "row-order"
+    PARTITION_ORDER = "partition-order"
+    ROW_IN_TWO_PARTITIONS = "row-in-two-partitions"
+    ROW_BEHIND_RESOLVED = "row-behind-resolved"
+    ROW_BEHIND_DDL = "row-behind-ddl"
+    ROW_TWICE = "row-twice"
+    DDL_ORDER = "ddl-order"
+    DDL_BEHIND_RESOLVED = "ddl-behind-resolved"
+    DDL_TWICE = "ddl-twice"
+    DDL_MISSING = "ddl-missing"
+    RESOLVED_BACK = "resolved-back"
+    RESOLVED_MISSING = "resolved-missing"
+    MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """`offset`: of the message, -1 where a message is missing."""
+
+    rule: Broken
+    place: Place
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        where = f"{self.place} offset {self.offset}" if self.offset >= 0 else str(self.place)
+        return f"{self.rule}: {where}: {self.text}"
+
+
+@dataclass
+class Report:
+    """`violations`: the first VIOLATIONS_KEPT; `broken`: how many there are of each rule."""
+
+    messages: int = 0
+    rows: int = 0
+    unidentified_rows: int = 0
+    repeats: int = 0
+    ddls: int = 0
+    resolved: int = 0
+    others: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    broken: Counter[Broken] = field(default_factory=Counter)
+
+    @property
+    def is_good(self) -> bool:
+        return not self.broken
+
+    def add(self, violation: Violation) -> None:
+        self.broken[violation.rule] += 1
+        if len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append(violation)

@@ -1,0 +1,223 @@
+"""Which events are due, in which order, and up to where each partition need not be read again. Pure.
+
+Every partition has a watermark, its newest resolved event. Rows are due when all partitions' watermarks have reached
+their commit_ts, and so is a DDL, behind the rows up to it. What is due comes in parts: rows, perhaps a DDL behind them,
+and the `Resume` that is stored in the transaction in which they are applied.
+
+What may come again, and what becomes of it:
+
+    a row below what was applied        left out; one at that very commit_ts is applied again
+    a row that is not applied yet       kept, although its partition's watermark may be above it
+    a DDL                               run once: it is told by commit_ts, start_ts, statement and number; one that is
+                                        below another of its topic, or below what was applied, is left out
+    a resolved event that goes back     left out
+
+A consumer that begins again with a `Resume` reads each partition from its oldest event that was not applied, and leaves
+out what it had read and applied behind that.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from binlog.errors import BinlogError
+
+from drainer.kafka_reading.records import Place
+from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.table import ColumnFlag
+
+DdlName = tuple[int, int, str, int]  # commit_ts, start_ts, statement, number among those of one job
+
+_CLASSES: Final = {Change.DELETE: 0, Change.UPDATE: 1, Change.INSERT: 2}
+_AS_IT_CAME: Final = 1
+
+
+class ConsumeError(BinlogError):
+    """Messages that cannot be applied; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Of one partition: `offset`: from where to read again; `seen`: the offset behind the last that was read."""
+
+    offset: int
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a consumer stands: every row up to `applied_ts` is applied, and so are the DDLs `ddls`, which are those
+    with the newest commit_ts of any that ran."""
+
+    applied_ts: int = 0
+    reads: Mapping[Place, Read] = field(default_factory=dict)
+    ddls: frozenset[DdlName] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """To be applied in one transaction, together with `resume`: rows in order, then the DDL."""
+
+    rows: tuple[RowEvent, ...]
+    ddl: DdlEvent | None
+    resume: Resume
+
+
+@dataclass(slots=True)
+class _Row:
+    commit_ts: int
+    offset: int
+    event: RowEvent
+
+
+@dataclass(slots=True)
+class _Partition:
+    watermark: int
+    watermark_offset: int = -1
+    seen: int = 0
+    seen_before: int = 0  # by the consumer that stored the Resume
+    newest: int = 0
+    rows: list[_Row] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Ddl:
+    """`offsets`: where each partition has it."""
+
+    event: DdlEvent
+    offsets: dict[Place, int]
+
+
+class ConsumerCore:
+    """`partitions`: all that are read."""
+
+    def __init__(self, partitions: Iterable[Place], resume: Resume | None = None) -> None:
+        resume = resume or Resume()
+        self.applied_ts = resume.applied_ts
+        self.left_out = 0
+        self._ran = set(resume.ddls)
+        self._ddls: list[_Ddl] = []
+        self._newest_ddl: dict[str, int] = {}  # topic → commit_ts
+        self._partitions: dict[Place, _Partition] = {}
+        for place in partitions:
+            read = resume.reads.get(place, Read(0, 0))
+            self._partitions[place] = _Partition(resume.applied_ts, seen=read.offset, seen_before=read.seen)
+
+    @property
+    def pending_ddls(self) -> list[DdlEvent]:
+        return [one.event for one in self._ddls]
+
+    @property
+    def buffered(self) -> list[RowEvent]:
+        return [row.event for partition in self._partitions.values() for row in partition.rows]
+
+    def watermark(self, place: Place) -> tuple[int, int]:
+        """(commit_ts, offset of its message)."""
+        partition = self._partitions[place]
+        return partition.watermark, partition.watermark_offset
+
+    def add_partition(self, place: Place) -> None:
+        """One that the topic got while it is read: nothing of it is at or below what the others have resolved."""
+        if place not in self._partitions:
+            self._partitions[place] = _Partition(min(one.watermark for one in self._partitions.values()))
+
+    def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
+        """One message. Raises ConsumeError for rows whose values are elsewhere."""
+        partition = self._partitions[place]
+        for event in events:
+            if isinstance(event, RowEvent):
+                self._row(place, partition, offset, event)
+            elif isinstance(event, DdlEvent):
+                self._ddl(place, partition, offset, event)
+            elif isinstance(event, ResolvedEvent):
+                if event.commit_ts > partition.watermark:
+                    partition.watermark, partition.watermark_offset = event.commit_ts, offset
+            elif isinstance(event, AdminEvent):
+                for number in range(event.partitions):
+                    self.add_partition(Place(place.topic, number))
+        partition.seen = max(partition.seen, offset + 1)
+
+    def next(self) -> Part | None:
+        """What is due now; it counts as applied from here on."""
+        watermark = min(one.watermark for one in self._partitions.values())
+        ddl = None
+        if self._ddls and self._ddls[0].event.commit_ts <= watermark:
+            ddl = self._ddls.pop(0).event
+            watermark = max(ddl.commit_ts, self.applied_ts)
+            self._note(ddl)
+        rows = self._taken(watermark)
+        if ddl is None and not rows and watermark <= self.applied_ts:
+            return None
+        self.applied_ts = watermark
+        return Part(rows, ddl, self.resume())
+
+    def resume(self) -> Resume:
+        """As of what counts as applied."""
+        reads = {place: Read(self._offset(place, one), one.seen) for place, one in self._partitions.items()}
+        return Resume(self.applied_ts, reads, frozenset(self._ran))
+
+    def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
+        commit_ts = event.commit_ts or partition.newest  # a tombstone says none, and follows what it follows
+        partition.newest = max(partition.newest, commit_ts)
+        if self._is_applied(partition, offset, commit_ts):
+            self.left_out += 1
+            return
+        if event.handle_only:
+            where = f"at {event.claim}" if event.claim else "nowhere"
+            raise ConsumeError(
+                f"{place} offset {offset}: a row of `{event.schema}`.`{event.table}` at commit_ts {commit_ts} was too "
+                f"large for a message, and its values are {where}; this consumer does not fetch them"
+            )
+        partition.rows.append(_Row(commit_ts, offset, event))
+
+    def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
+        is_read_again = offset < partition.seen_before and commit_ts == self.applied_ts
+        return commit_ts < self.applied_ts or is_read_again
+
+    def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
+        if not event.query:
+            return
+        name = _name(event)
+        known = next((one for one in self._ddls if _name(one.event) == name), None)
+        if known is not None:
+            known.offsets.setdefault(place, offset)
+        elif name in self._ran or event.commit_ts < max(self.applied_ts, self._newest_ddl.get(place.topic, 0)):
+            self.left_out += 1
+        else:
+            self._newest_ddl[place.topic] = event.commit_ts
+            insort(self._ddls, _Ddl(event, {place: offset}), key=lambda one: one.event.commit_ts)
+
+    def _note(self, event: DdlEvent) -> None:
+        self._ran = {one for one in self._ran if one[0] == event.commit_ts} | {_name(event)}
+
+    def _taken(self, until_ts: int) -> tuple[RowEvent, ...]:
+        """Rows up to there: by commit_ts, those of a transaction as a transaction must be applied (a row's delete in
+        one partition goes before its insert in another), else as they came."""
+        due = []
+        for partition in self._partitions.values():
+            due += [row for row in partition.rows if row.commit_ts <= until_ts]
+            partition.rows = [row for row in partition.rows if row.commit_ts > until_ts]
+        due.sort(key=lambda row: (row.commit_ts, _class(row.event)))
+        return tuple(row.event for row in due)
+
+    def _offset(self, place: Place, partition: _Partition) -> int:
+        """Of the oldest event that is not applied."""
+        ddls = [ddl.offsets[place] for ddl in self._ddls if place in ddl.offsets]
+        return min([partition.seen, *(row.offset for row in partition.rows), *ddls])
+
+
+def _name(event: DdlEvent) -> DdlName:
+    number = event.extra.get("seq", 0)
+    return event.commit_ts, event.start_ts, event.query, number if isinstance(number, int) else 0
+
+
+def _class(event: RowEvent) -> int:
+    """Of rows that tell no key, and of protocols whose deletes tell no time, the order in the partition counts."""
+    if event.change is Change.UPSERT or not event.commit_ts:
+        return _AS_IT_CAME
+    image = event.new if event.new is not None else event.old
+    has_key = event.key is not None or any(one.flags & ColumnFlag.HANDLE_KEY for one in (image or {}).values())
+    return _CLASSES[event.change] if has_key else _AS_IT_CAME

@@ -1,0 +1,145 @@
+"""Records of some topics, from where they begin to where they end: of brokers, or of files that they were written to.
+
+A file `TOPIC-PARTITION.jsonl` has one record in each line, `{"offset": 7, "key": BASE64 or null, "value": likewise}`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from binlog.errors import BinlogError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+_FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
+_AT_A_TIME: Final = 1000
+_METADATA_S: Final = 30
+
+
+class ReadError(BinlogError):
+    """Records that cannot be read; the text says from where."""
+
+
+class Place(NamedTuple):
+    """One partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]"
+
+
+class Record(NamedTuple):
+    place: Place
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def partitions_in(directory: Path) -> dict[Place, Path]:
+    """Raises ReadError where there are none."""
+    found = {}
+    for path in sorted(directory.glob("*.jsonl")):
+        name = _FILE.fullmatch(path.name)
+        if name is not None:
+            found[Place(name[1], int(name[2]))] = path
+    if not found:
+        raise ReadError(f"{directory}: no files TOPIC-PARTITION.jsonl")
+    return found
+
+
+def records_in(directory: Path) -> Iterator[Record]:
+    """One partition behind another. Raises ReadError naming file and line."""
+    for place, path in partitions_in(directory).items():
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    found = json.loads(line)
+                    key, value = (None if found[of] is None else b64decode(found[of]) for of in ("key", "value"))
+                    yield Record(place, int(found["offset"]), key, value)
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ReadError(f"{path}: line {number} is no record: {error}") from None
+
+
+class TopicReader:
+    """Of brokers. `partitions`: how many each topic has. Belongs to no consumer group, and commits nothing."""
+
+    def __init__(self, client: Mapping[str, str], topics: Sequence[str], *, committed: bool = True) -> None:
+        """`topics`: names, or regular expressions that begin with ^. `committed`: what transactions did not commit is
+        left out. Raises ReadError."""
+        from confluent_kafka import Consumer
+
+        self._consumer: Consumer = Consumer(
+            {
+                **client,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+            }
+        )
+        try:
+            self.partitions = self._found(topics)
+        except BaseException:
+            self.close()
+            raise
+
+    def _found(self, wanted: Sequence[str]) -> dict[str, int]:
+        from confluent_kafka import KafkaException
+
+        try:
+            known = self._consumer.list_topics(timeout=_METADATA_S).topics
+        except KafkaException as error:
+            raise ReadError(f"brokers do not answer: {error.args[0]}") from None
+        found = {}
+        for want in wanted:
+            names = [name for name in known if re.search(want, name)] if want.startswith("^") else [want]
+            for name in names:
+                if name not in known or known[name].error is not None or not known[name].partitions:
+                    raise ReadError(f"topic {name} is not there")
+                found[name] = len(known[name].partitions)
+        if not found:
+            raise ReadError(f"no topic is named {', '.join(wanted)}")
+        return found
+
+    def count(self) -> int:
+        """About how many records there are."""
+        from confluent_kafka import TopicPartition
+
+        found = 0
+        for topic, count in self.partitions.items():
+            for number in range(count):
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_METADATA_S)
+                found += high - low
+        return found
+
+    def records(self) -> Iterator[Record]:
+        """Partitions mixed; each to the end that it has when that is reached. Raises ReadError."""
+        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+
+        open_ = {Place(topic, number) for topic, count in self.partitions.items() for number in range(count)}
+        self._consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in sorted(open_)])
+        while open_:
+            for message in self._consumer.consume(_AT_A_TIME, timeout=1.0):
+                error = message.error()
+                place = Place(message.topic() or "", message.partition() if message.partition() is not None else -1)
+                if error is None:
+                    if place in open_:
+                        yield Record(place, message.offset(), message.key(), message.value())
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    open_.discard(place)
+                    self._consumer.pause([TopicPartition(*place)])
+                elif not error.retriable():
+                    raise ReadError(f"{place}: {error}")
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,112 @@
+"""`kafka-check` on records in files: exit codes, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.batch.work import Kind
+from drainer.kafka_check.__main__ import main
+from drainer.kafka_reading.records import Place, ReadError, Record, partitions_in, records_in
+from drainer.protocol.encoder import Ddl, Message
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_encoder
+from tests.support.row_changes import make_changes, make_table
+
+URI = "kafka://unused/topic?protocol=open-protocol"
+INT = FieldType(Tp.LONG, flen=11, decimal=0)
+TABLE = make_table("db", "t", [("id", INT), ("v", INT)], primary=["id"])
+ENCODER = make_encoder(ProtocolOptions("open-protocol"))
+
+
+def rows(*changes: tuple[int, int]) -> list[Message]:
+    """Inserts of (id, commit_ts)."""
+    made = [make_changes(TABLE, Kind.INSERT, new=[[key, 0]], commit_ts=commit_ts) for key, commit_ts in changes]
+    return [message for one in made for message in ENCODER.frame(ENCODER.table(TABLE).encode(one))]
+
+
+def dump(directory: Path, partition: int, messages: Iterable[Message]) -> None:
+    with (directory / f"topic-{partition}.jsonl").open("w") as file:
+        for offset, message in enumerate(messages):
+            key, value = (None if of is None else b64encode(of).decode() for of in (message.key, message.value))
+            file.write(json.dumps({"offset": offset, "key": key, "value": value}) + "\n")
+
+
+def good(directory: Path) -> None:
+    ddl = ENCODER.ddl(Ddl(15, 14, "db", "t", "ALTER TABLE t ADD w INT", 5))
+    dump(directory, 0, [*rows((1, 10), (3, 12)), *ddl, *rows((1, 16)), *ENCODER.resolved(20)])
+    dump(directory, 1, [*rows((2, 11)), *ddl, *ENCODER.resolved(20)])
+
+
+def test_records_of_files(tmp_path: Path) -> None:
+    dump(tmp_path, 1, [Message(b"k", None, 1, 1), Message(None, b"v", 1, 1)])
+    (tmp_path / "notes.txt").write_text("")
+    assert list(partitions_in(tmp_path)) == [Place("topic", 1)]
+    assert list(records_in(tmp_path)) == [
+        Record(Place("topic", 1), 0, b"k", None),
+        Record(Place("topic", 1), 1, None, b"v"),
+    ]
+    (tmp_path / "topic-0.jsonl").write_text('{"offset": 0, "key": null}\n')
+    with pytest.raises(ReadError, match=r"topic-0\.jsonl: line 1 is no record"):
+        list(records_in(tmp_path))
+
+
+def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good(tmp_path)
+    assert main([URI, "--directory", str(tmp_path), "--ordered"]) == 0
+    assert capsys.readouterr().out == (
+        "messages 8: rows 4, DDLs 2, resolved 2, others 0; repeated 0; rows that tell no key 0\nevery rule holds\n"
+    )
+
+
+def test_a_breach_is_shown_with_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good(tmp_path)
+    dump(tmp_path, 1, [*rows((2, 11)), *ENCODER.resolved(20), *rows((4, 19), *[(5, 21)] * 30)])
+    assert main([URI, "--directory", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert (
+        "row-behind-resolved: topic[1] offset 2: insert of a row of `db`.`t` at commit_ts 19 follows the resolved "
+        "event 20\n"
+    ) in out
+    assert "\nand 11 more\n" in out
+    assert out.endswith("\nbroken: ddl-missing 1, row-behind-resolved 1, row-twice 29\n")
+
+
+def test_what_is_allowed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump(tmp_path, 0, [*rows((1, 10)), *rows((1, 10)), *ENCODER.resolved(20)])
+    dump(tmp_path, 1, [*ENCODER.resolved(20), *rows((1, 21))])
+    where = [URI, "--directory", str(tmp_path)]
+    assert main(where) == 1
+    assert main([*where, "--allow-repeats"]) == 1
+    assert main([*where, "--allow-repeats", "--moves", "always"]) == 0
+    assert "repeated 1;" in capsys.readouterr().out
+    dump(tmp_path, 1, rows((2, 21)))
+    assert main([*where, "--allow-repeats"]) == 1
+    assert "resolved-missing: topic[1]: 1 resolved events" in capsys.readouterr().out
+
+
+def test_a_message_of_another_protocol_is_a_breach(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump(tmp_path, 0, [Message(b"torn", b"torn", 1, 1)])
+    assert main([URI, "--directory", str(tmp_path)]) == 1
+    assert "message: topic[0] offset 0: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([URI, "--directory", "/nowhere"], "no files TOPIC-PARTITION.jsonl"),
+        ([URI, "--client", "nothing"], "--client nothing"),
+        ([URI, "--key", "t=a", "--directory", "/nowhere"], "--key t: expected DB.TABLE"),
+        (["http://unused/topic"], "the scheme must be one of"),
+        (["kafka://unused/topic?protocol=nosuch"], "nosuch"),
+        ([URI, "--client", "group.id=x"], "group.id"),
+    ],
+)
+def test_what_cannot_be_checked(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err

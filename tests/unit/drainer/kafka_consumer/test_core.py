@@ -1,0 +1,234 @@
+"""However partitions are read, and wherever a consumer begins again, every row and DDL is applied once, in order."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
+from drainer.kafka_reading.records import Place
+from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, row_event, streams
+
+P0, P1 = Place("topic", 0), Place("topic", 1)
+
+Applied = list[tuple[int, object]]  # commit_ts, and the row's key or the DDL's statement
+
+
+def parts_of(core: ConsumerCore) -> list[Part]:
+    found = []
+    while (part := core.next()) is not None:
+        found.append(part)
+    return found
+
+
+def shown(part: Part) -> Applied:
+    rows: Applied = [(row.commit_ts, (row.change, (row.new or row.old or {})["id"].value)) for row in part.rows]
+    return rows + ([(part.ddl.commit_ts, part.ddl.query)] if part.ddl is not None else [])
+
+
+def messages_of(data: st.DataObject, events: list[Event]) -> list[list[Event]]:
+    """Some events share a message, as rows do."""
+    found: list[list[Event]] = []
+    for event in events:
+        if found and isinstance(event, RowEvent) and isinstance(found[-1][-1], RowEvent) and data.draw(st.booleans()):
+            found[-1].append(event)
+        else:
+            found.append([event])
+    return found
+
+
+def wanted_of(stream: Stream) -> Applied:
+    """Rows before the DDL of their commit_ts."""
+    rows = {
+        (event.commit_ts, 0, (event.change, (event.new or event.old or {})["id"].value))
+        for events in stream.partitions.values()
+        for event in events
+        if isinstance(event, RowEvent)
+    }
+    ddls = {
+        (event.commit_ts, 1, event.query)
+        for events in stream.partitions.values()
+        for event in events
+        if isinstance(event, DdlEvent)
+    }
+    return [(commit_ts, what) for commit_ts, _, what in sorted([*rows, *ddls], key=lambda one: (one[:2], str(one[2])))]
+
+
+def in_order(applied: Applied) -> bool:
+    stamps = [commit_ts for commit_ts, _ in applied]
+    return stamps == sorted(stamps)
+
+
+def normal(applied: Applied) -> Applied:
+    return sorted(applied, key=lambda one: (one[0], isinstance(one[1], str), str(one[1])))
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data(), stream=streams())
+def test_everything_once_wherever_it_begins_again(data: st.DataObject, stream: Stream) -> None:
+    """Crashes: what a consumer had read and not applied is lost, what it stored is not."""
+    messages = {place: messages_of(data, events) for place, events in stream.partitions.items()}
+    resume = Resume()
+    applied: Applied = []
+    for _ in range(data.draw(st.integers(0, 4))):
+        core = ConsumerCore(messages, resume)
+        at = {place: resume.reads.get(place, Read(0, 0)).offset for place in messages}
+        for _ in range(data.draw(st.integers(0, 20))):
+            left = [place for place in messages if at[place] < len(messages[place])]
+            if not left:
+                break
+            place = data.draw(st.sampled_from(left))
+            core.add(place, at[place], messages[place][at[place]])
+            at[place] += 1
+            due = parts_of(core)
+            for part in due[: data.draw(st.integers(0, len(due)))] if data.draw(st.booleans()) else due:
+                applied += shown(part)
+                resume = part.resume
+            if due and resume != due[-1].resume:
+                break
+    core = ConsumerCore(messages, resume)
+    for place, of in messages.items():
+        for offset in range(resume.reads.get(place, Read(0, 0)).offset, len(of)):
+            core.add(place, offset, of[offset])
+            for part in parts_of(core):
+                applied += shown(part)
+    assert in_order(applied)
+    assert normal(applied) == wanted_of(stream)
+    assert core.buffered == []
+
+
+@settings(deadline=None, max_examples=100)
+@given(data=st.data(), stream=streams())
+def test_repetitions_of_a_producer_are_applied_in_order(data: st.DataObject, stream: Stream) -> None:
+    """At least once: a stretch above the newest resolved event comes again."""
+    for place, events in stream.partitions.items():
+        begin = max((n + 1 for n, one in enumerate(events[:-1]) if isinstance(one, ResolvedEvent)), default=0)
+        cut = data.draw(st.integers(begin, len(events) - 1))
+        stream.partitions[place] = [*events[:cut], *events[begin:]]
+    core = ConsumerCore(stream.partitions)
+    last: dict[object, tuple[int, Change]] = {}
+    applied: Applied = []
+    for place, events in stream.partitions.items():
+        for offset, event in enumerate(events):
+            core.add(place, offset, [event])
+            for part in parts_of(core):
+                applied += shown(part)
+                last |= {(row.new or row.old or {})["id"].value: (row.commit_ts, row.change) for row in part.rows}
+    assert in_order(applied)
+    assert list(dict.fromkeys(normal(applied))) == wanted_of(stream)
+    ddls = [what for _, what in applied if isinstance(what, str)]
+    assert len(ddls) == len(set(ddls))
+
+
+def test_a_row_that_went_to_another_partition_is_deleted_before_it_is_put() -> None:
+    core = ConsumerCore([P0, P1])
+    core.add(P0, 0, [row_event(1, 5, Change.INSERT), ResolvedEvent(9)])
+    core.add(P1, 0, [row_event(1, 5, Change.DELETE), ResolvedEvent(9)])
+    (part,) = parts_of(core)
+    assert [row.change for row in part.rows] == [Change.DELETE, Change.INSERT]
+
+
+def test_rows_without_a_key_keep_their_order() -> None:
+    def plain(change: Change) -> RowEvent:
+        return RowEvent(change, 5, "db", "t", old={} if change is Change.DELETE else None, new={})
+
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [plain(Change.INSERT), plain(Change.DELETE), plain(Change.INSERT), ResolvedEvent(5)])
+    (part,) = parts_of(core)
+    assert [row.change for row in part.rows] == [Change.INSERT, Change.DELETE, Change.INSERT]
+
+
+def test_the_slowest_partition_holds_back_rows_and_offsets() -> None:
+    core = ConsumerCore([P0, P1])
+    core.add(P0, 0, [row_event(1, 5)])
+    core.add(P0, 1, [ddl_event(7)])
+    core.add(P0, 2, [ResolvedEvent(9)])
+    core.add(P0, 3, [row_event(1, 12)])
+    assert core.next() is None
+    assert core.resume().reads == {P0: Read(0, 4), P1: Read(0, 0)}
+    core.add(P1, 0, [ResolvedEvent(6)])
+    (part,) = parts_of(core)
+    assert (shown(part), part.resume) == (
+        [(5, (Change.UPDATE, 1))],
+        Resume(6, {P0: Read(1, 4), P1: Read(1, 1)}),
+    )
+    core.add(P1, 1, [ResolvedEvent(9)])
+    ddl, rest = parts_of(core)
+    assert (shown(ddl), ddl.resume.applied_ts, ddl.resume.reads[P0]) == (
+        [(7, "ALTER TABLE t ADD c INT")], 7, Read(3, 4),
+    )  # fmt: skip
+    assert (rest.rows, rest.ddl, rest.resume.applied_ts) == ((), None, 9)
+
+
+def test_a_message_that_is_half_applied_is_read_again_and_its_first_half_is_not() -> None:
+    both: list[Event] = [row_event(1, 5), row_event(2, 12)]
+    core = ConsumerCore([P0])
+    core.add(P0, 0, both)
+    core.add(P0, 1, [ResolvedEvent(5)])
+    (part,) = parts_of(core)
+    assert part.resume.reads == {P0: Read(0, 2)}
+    again = ConsumerCore([P0], part.resume)
+    again.add(P0, 0, both)
+    again.add(P0, 1, [ResolvedEvent(5)])
+    assert ([row.commit_ts for row in again.buffered], again.left_out, again.next()) == ([12], 1, None)
+    again.add(P0, 2, [row_event(3, 5)])  # which it had not read
+    assert [row.commit_ts for row in again.buffered] == [12, 5]
+
+
+def test_a_ddl_at_the_commit_ts_of_a_resolved_event_runs_once() -> None:
+    core = ConsumerCore([P0, P1])
+    for place in (P0, P1):
+        core.add(place, 0, [ResolvedEvent(10)])
+    parts_of(core)
+    core.add(P0, 1, [ddl_event(10)])
+    (part,) = parts_of(core)
+    assert part.ddl is not None
+    core.add(P1, 1, [ddl_event(10)])
+    core.add(P1, 2, [ddl_event(9, "older")])
+    assert (core.pending_ddls, core.next()) == ([], None)
+    again = ConsumerCore([P0, P1], part.resume)
+    again.add(P1, 1, [ddl_event(10)])
+    assert again.pending_ddls == []
+    again.add(P1, 2, [ddl_event(10, "another")])
+    assert [one.query for one in again.pending_ddls] == ["another"]
+
+
+def test_ddls_of_topics_run_by_commit_ts_whichever_is_read_first() -> None:
+    other = Place("other", 0)
+    core = ConsumerCore([P0, other])
+    core.add(P0, 0, [ddl_event(20, "b"), ResolvedEvent(20)])
+    core.add(other, 0, [ddl_event(10, "a"), ResolvedEvent(20)])
+    assert [part.ddl.query for part in parts_of(core) if part.ddl is not None] == ["a", "b"]
+
+
+def test_partitions_that_are_added() -> None:
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5), ResolvedEvent(10), AdminEvent(2, 10), row_event(1, 15), ResolvedEvent(20)])
+    (part,) = parts_of(core)
+    assert part.resume.applied_ts == 10  # the new partition has not come so far
+    core.add(P1, 0, [AdminEvent(2, 10), row_event(1, 12), ResolvedEvent(20)])
+    (part,) = parts_of(core)
+    assert [row.commit_ts for row in part.rows] == [12, 15]
+    assert part.resume.reads == {P0: Read(1, 1), P1: Read(1, 1)}
+
+
+def test_tombstones_come_where_they_stand() -> None:
+    """They tell no commit_ts."""
+    upsert, delete = Change.UPSERT, Change.DELETE
+    core = ConsumerCore([P0])
+    stamps = [(1, 5, upsert), (1, 0, delete), (2, 7, upsert), (1, 0, delete), (1, 7, upsert), (1, 0, delete)]
+    for offset, (key, commit_ts, change) in enumerate(stamps):
+        core.add(P0, offset, [row_event(key, commit_ts, change)])
+    core.add(P0, 9, [ResolvedEvent(8)])
+    (part,) = parts_of(core)
+    assert [(row.commit_ts, row.change) for row in part.rows] == [
+        (commit_ts, change) for _, commit_ts, change in stamps
+    ]
+
+
+def test_values_that_are_elsewhere_are_an_error() -> None:
+    core = ConsumerCore([P0])
+    with pytest.raises(ConsumeError, match=r"topic\[0\] offset 3: a row of `db`\.`t` at commit_ts 5 .* at claim/7"):
+        core.add(P0, 3, [RowEvent(Change.INSERT, 5, "db", "t", new={}, handle_only=True, claim="claim/7")])

@@ -1,0 +1,115 @@
+"""Columns of Parquet files against the values that went in; names of directories."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from binlog.errors import DecodeError
+from binlog.tidb.types import FieldType, Flag, Tp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.changes.stream import StreamDecoder
+from drainer.protocol.column_text import text_of
+from drainer.protocol.errors import EncodeError
+from drainer.row.form import Form
+from drainer.sink.file.parquet import path_of
+from drainer.sink.file.parquet_columns import arrow_column, arrow_type, tables_of
+from tests.support.any_changes import KINDS, VALUES
+from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+
+NUMBERS = {"tiny", "int", "big", "ubig", "year", "bit"}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+def test_a_column_holds_what_went_in(name: str, data: st.DataObject) -> None:
+    form = Form.of(KINDS[name])
+    values = data.draw(st.lists(st.none() | VALUES[name], min_size=1, max_size=8))
+    found = arrow_column(form, pa.array(values, form.carrier_type))
+    assert found.type == arrow_type(form)
+    for value, cell in zip(values, found.to_pylist(), strict=True):
+        if value is None:
+            assert cell is None
+        elif name in NUMBERS:
+            assert cell == value
+        elif name == "decimal":
+            assert cell == Decimal(value)
+        elif name in ("float", "double") or name in ("binary", "varbinary", "longblob"):
+            assert cell == value
+        elif name in ("char", "varchar", "text"):
+            assert cell == value.decode()
+        else:
+            assert cell == text_of(form, UTC)(value)
+
+
+def test_types_that_no_arrow_type_holds_are_widened() -> None:
+    wide = Form.of(FieldType(Tp.NEWDECIMAL, 0, 65, 30))
+    assert arrow_type(wide) == pa.string()
+    assert arrow_column(wide, pa.array(["1.5"])).to_pylist() == ["1.5"]
+    whole = Form.of(FieldType(Tp.BIT, Flag.UNSIGNED, 64, 0))
+    most = (1 << 64) - 1
+    assert arrow_column(whole, pa.array([most], pa.uint64())).to_pylist() == [Decimal(most)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("bit", 2048), ("varchar", b"\xff"), ("set", 8), ("json", b"\x99")], ids=str
+)
+def test_what_no_column_holds_is_refused(name: str, value: Any) -> None:
+    form = Form.of(KINDS[name])
+    with pytest.raises(DecodeError):
+        arrow_column(form, pa.array([value], form.carrier_type))
+
+
+def segment(*rows: Any) -> Any:
+    info = table([("id", INT), ("v", TEXT)], handle="id")
+    builder = StreamDecoder(view_of(info)).builder()
+    for n, row in enumerate(rows):
+        builder.add_all([transaction([(info, row)], commit_ts=BEGIN_TS + n + 1)])
+    return builder.finish(BEGIN_TS, BEGIN_TS + 100)
+
+
+def test_kinds_of_change_stand_in_one_table_in_order() -> None:
+    (found,) = tables_of(
+        segment(
+            ("insert", {}, {1: 1, 2: b"a"}),
+            ("update", {1: 1, 2: b"a"}, {1: 1, 2: b"b"}),
+            ("insert", {}, {1: 2, 2: None}),
+            ("delete", {1: 1, 2: b"b"}, {}),
+        )
+    )
+    assert [(row["kind"], row["before"], row["after"]) for row in found.to_pylist()] == [
+        ("insert", None, {"id": 1, "v": "a"}),
+        ("update", {"id": 1, "v": "a"}, {"id": 1, "v": "b"}),
+        ("insert", None, {"id": 2, "v": None}),
+        ("delete", {"id": 1, "v": "b"}, None),
+    ]
+    stamps = np.array(found["commit_ts"].to_pylist()) - BEGIN_TS
+    assert stamps.tolist() == [1, 2, 3, 4]
+
+
+def test_a_row_that_is_refused_is_named() -> None:
+    with pytest.raises(EncodeError, match=rf"`db`\.`t`\.`v` at commit_ts {BEGIN_TS + 2}: ") as refused:
+        list(tables_of(segment(("insert", {}, {1: 1, 2: b"a"}), ("insert", {}, {1: 2, 2: b"\xff"}))))
+    assert "UTF" in str(refused.value)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=64))
+def test_every_name_is_a_directory_of_its_own(name: str) -> None:
+    made = path_of(name)
+    assert Path(made).name == made
+    assert not made.startswith((".", "_"))
+    assert not set(made) & set("*?{}[]=,:/\\ ")
+    assert path_of(name + "x") != made
+
+
+def test_names_that_only_differ_in_what_is_quoted() -> None:
+    assert len({path_of(name) for name in ("a.b", "a%2Eb", "a_b", "_a", "%5Fa", "a b", "表")}) == 7
+    assert path_of("orders_2024-a") == "orders_2024-a"
+    assert path_of("表") == "表"

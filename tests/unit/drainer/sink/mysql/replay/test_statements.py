@@ -1,0 +1,136 @@
+"""Statements for rows of files: keys, literals, safe mode, what is written together."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+from binlog.tidb.types import Tp
+
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change
+from drainer.protocol.pb_file.decoder import FileColumn, FileEvent, PlainValue
+from drainer.sink.mysql.replay.statements import BYTES_MAX, ROWS_MAX, RowStatement, TableThere, literal, statements
+from drainer.sink.replay_time import to_utc
+
+PRIMARY = TableThere((("id",), ("k",)))
+NONE = TableThere(())
+
+
+def column(name: str, value: PlainValue, changed: PlainValue = None, tp: Tp = Tp.LONG, kind: str = "int") -> FileColumn:
+    return FileColumn(name, int(tp), kind, value, changed)
+
+
+def text(name: str, value: PlainValue, changed: PlainValue = None) -> FileColumn:
+    return column(name, value, changed, Tp.VARCHAR, "varchar")
+
+
+def event(change: Change, *columns: FileColumn) -> FileEvent:
+    return FileEvent("d", "t", change, columns)
+
+
+def made(there: TableThere, *events: FileEvent, safe: bool = False, flavour: str = "mysql") -> list[RowStatement]:
+    return list(statements(events, {("d", "t"): there}, flavour, safe=safe))
+
+
+def sql(there: TableThere, *events: FileEvent, safe: bool = False, flavour: str = "mysql") -> list[str]:
+    return [one.sql.decode() for one in made(there, *events, safe=safe, flavour=flavour)]
+
+
+@pytest.mark.parametrize(
+    ("found", "value", "wanted"),
+    [
+        (column("c", 5), None, b"NULL"),
+        (column("c", 5), -5, b"-5"),
+        (column("c", 5, tp=Tp.DOUBLE, kind="double"), 1e300, b"1e+300"),
+        (text("c", b""), b"it's \\ a", b"'it\\'s \\\\ a'"),
+        (text("c", b""), b"\xff", b"x'ff'"),
+        (column("c", b"", tp=Tp.BLOB, kind="blob"), b"a'\x00", b"X'612700'"),
+        (column("c", b"", tp=Tp.VARCHAR, kind="varbinary"), b"", b"X''"),
+        (column("c", b"", tp=Tp.NEWDECIMAL, kind="decimal"), b"-1.50", b"-1.50"),
+        (column("c", b"", tp=Tp.DATETIME, kind="datetime"), b"0000-00-00 00:00:00", b"'0000-00-00 00:00:00'"),
+    ],
+)
+def test_literals(found: FileColumn, value: PlainValue, wanted: bytes) -> None:
+    assert literal(found, value) == wanted
+
+
+def test_a_decimal_that_is_none_is_refused() -> None:
+    """It stands in a statement as it is."""
+    with pytest.raises(MessageError, match="no DECIMAL"):
+        literal(column("c", b"", tp=Tp.NEWDECIMAL, kind="decimal"), b"1; drop table t")
+
+
+def test_a_row_is_found_by_the_first_key_without_null() -> None:
+    delete = event(Change.DELETE, column("ID", 1), column("k", 2))
+    assert sql(PRIMARY, delete) == ["DELETE FROM `d`.`t` WHERE `ID`<=>1 LIMIT 1"]
+    delete = event(Change.DELETE, column("id", None), column("k", 2))
+    assert sql(PRIMARY, delete) == ["DELETE FROM `d`.`t` WHERE `k`<=>2 LIMIT 1"]
+    delete = event(Change.DELETE, column("id", None), column("k", None))
+    assert sql(PRIMARY, delete) == ["DELETE FROM `d`.`t` WHERE `id` IS NULL AND `k` IS NULL LIMIT 1"]
+    assert made(PRIMARY, delete)[0].rows == 1
+
+
+def test_without_a_key_all_columns_are_compared_exactly() -> None:
+    found = event(
+        Change.DELETE,
+        column("f", 0.5, tp=Tp.FLOAT, kind="float"),
+        text("v", b"a "),
+        column("j", b"{}", tp=Tp.JSON, kind="json"),
+    )
+    (statement,) = sql(NONE, found)
+    assert "`f`<=>0.5e0" in statement
+    assert "AS BINARY)<=>CAST('a ' AS BINARY)" in statement
+    assert "CAST('{}' AS JSON)" in statement
+
+
+def test_an_update_sets_every_column_that_is_written() -> None:
+    there = TableThere((("id",),), frozenset({"g"}))
+    update = event(Change.UPDATE, column("id", 1, 2), text("v", b"a", None), column("g", 5, 6))
+    (statement,) = made(there, update)
+    assert statement.sql == b"UPDATE `d`.`t` SET `id`=2,`v`=NULL WHERE `id`<=>1 LIMIT 1"
+    assert (statement.rows, statement.columns, statement.tuples) == (1, ("id", "v"), ((b"2", b"NULL"),))
+
+
+def test_inserts_that_follow_one_another_share_a_statement() -> None:
+    one, two = event(Change.INSERT, column("id", 1)), event(Change.INSERT, column("id", 2))
+    other = event(Change.INSERT, column("id", 3), column("x", 4))
+    delete = event(Change.DELETE, column("id", 1))
+    assert sql(PRIMARY, one, two, other, delete, one) == [
+        "INSERT INTO `d`.`t`(`id`) VALUES (1),(2)",
+        "INSERT INTO `d`.`t`(`id`,`x`) VALUES (3,4)",
+        "DELETE FROM `d`.`t` WHERE `id`<=>1 LIMIT 1",
+        "INSERT INTO `d`.`t`(`id`) VALUES (1)",
+    ]
+    assert [one.rows for one in made(PRIMARY, one, two)] == [2]
+
+
+def test_statements_are_bounded() -> None:
+    many = [event(Change.INSERT, column("id", n)) for n in range(ROWS_MAX + 1)]
+    assert [one.rows for one in made(PRIMARY, *many)] == [ROWS_MAX, 1]
+    large = [event(Change.INSERT, text("v", b"x" * (BYTES_MAX // 2))) for _ in range(3)]
+    assert [one.rows for one in made(PRIMARY, *large)] == [1, 1, 1]
+
+
+def test_safe_mode_finds_any_number_of_rows() -> None:
+    events = [
+        event(Change.INSERT, column("id", 1)),
+        event(Change.UPDATE, column("id", 1, 2)),
+        event(Change.DELETE, column("id", 2)),
+    ]
+    assert sql(PRIMARY, *events, safe=True) == [
+        "REPLACE INTO `d`.`t`(`id`) VALUES (1)",
+        "DELETE FROM `d`.`t` WHERE `id`<=>1 LIMIT 1",
+        "REPLACE INTO `d`.`t`(`id`) VALUES (2)",
+        "DELETE FROM `d`.`t` WHERE `id`<=>2 LIMIT 1",
+    ]
+    assert {one.rows for one in made(PRIMARY, *events, safe=True)} == {-1}
+
+
+def test_times_are_taken_to_utc_with_their_digits() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    assert to_utc(b"2024-07-01 00:30:00", berlin) == b"2024-06-30 22:30:00"
+    assert to_utc(b"2024-01-01 00:30:00.120", berlin) == b"2023-12-31 23:30:00.120"
+    assert to_utc(b"0000-00-00 00:00:00", berlin) == b"0000-00-00 00:00:00"
+    with pytest.raises(MessageError, match="is no TIMESTAMP"):
+        to_utc(b"soon", berlin)

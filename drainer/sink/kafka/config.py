@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drainer.sink.kafka.registry_http import RegistryAccess
+
 PartitionChange = Literal["stop", "take-up"]
 
 
@@ -31,6 +33,7 @@ class KafkaConfig:
     partition_change: PartitionChange = "stop"
     look_s: float = 10.0
     spread: bool = True
+    registry: RegistryAccess | None = None
 
     @property
     def driver_id(self) -> str:

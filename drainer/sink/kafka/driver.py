@@ -36,7 +36,7 @@ from drainer.sink.kafka.control_records import (
     newest_claim,
     taken,
 )
-from drainer.sink.kafka.producer import Producer, ProducerLost
+from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.reader import Reader, Record
 from drainer.sink.kafka.topics import Topics
 from drainer.sink.position import Stored
@@ -72,7 +72,8 @@ Done = Callable[[Stored], bool]
 
 
 class Driver:
-    """Closed until `start`. `epoch` and `slots` are set by it."""
+    """Closed until `start`. `epoch` and `slots` are set by it; `batch_bytes`: as of Producer, for the next
+    one."""
 
     def __init__(self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event) -> None:
         self._config = config
@@ -86,6 +87,7 @@ class Driver:
         self.epoch = -1
         self._looked = 0
         self.slots = 0
+        self.batch_bytes = 0
 
     @property
     def document(self) -> Document:
@@ -152,7 +154,7 @@ class Driver:
         def settle(slot: int) -> None:
             patience = self.patience(f"settling slot {slot}")
             while True:
-                producer = self.new_producer(self._config.slot_id(slot))
+                producer = new_producer(self._config, self._config.slot_id(slot))
                 try:
                     producer.init(self._config.control_topic, patience)
                     patience.over()
@@ -165,13 +167,10 @@ class Driver:
         with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
             list(pool.map(settle, range(self.slots)))
 
-    def new_producer(self, transactional_id: str) -> Producer:
-        return new_producer(self._config, transactional_id)
-
     def session(self, patience: Patience) -> Producer:
         """The producer; after a loss a new one, when the newest claim is still ours. Raises ProducerLost, Fenced."""
         if self._producer is None:
-            producer = self.new_producer(self._config.driver_id)
+            producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
                 if self._config.exactly_once:
                     producer.init(self._config.control_topic, patience)
@@ -278,6 +277,13 @@ class Driver:
 
         self.transact("taking over", put, lambda stored: stored.epoch == self.epoch)
 
+    def use_batches(self, topic_bytes: int) -> bool:
+        """What topics take at once has become known. Whether the producer puts more together, so that another one is
+        needed."""
+        smaller = library_batch_bytes(topic_bytes) < library_batch_bytes(self.batch_bytes)
+        self.batch_bytes = topic_bytes
+        return smaller and self._producer is not None
+
     def lose(self) -> None:
         if self._producer is not None:
             self._producer.drop()
@@ -288,10 +294,11 @@ class Driver:
         self._reader.close()
 
 
-def new_producer(config: KafkaConfig, transactional_id: str) -> Producer:
-    """Without transactions it has no id."""
+def new_producer(config: KafkaConfig, transactional_id: str, batch_bytes: int = 0) -> Producer:
+    """Without transactions it has no id. `batch_bytes`: as of Producer."""
     return Producer(
         {**config.client, **config.producer},
         transactional_id=transactional_id if config.exactly_once else "",
         transaction_timeout_s=config.transaction_timeout_s,
+        batch_bytes=batch_bytes,
     )

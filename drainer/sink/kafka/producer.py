@@ -10,8 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +23,7 @@ from drainer.sink.retry import Patience
 # How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
 _CHUNK_MESSAGES: Final = 1000
+_CHUNK_BYTES: Final = 4 << 20
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
 UNACKNOWLEDGED_BYTES_MAX: Final = 32 << 20
 _BATCH_BYTES_MAX: Final = 1_000_000
@@ -77,6 +77,25 @@ def meaning(error: KafkaError, what: str) -> DestinationError:
     return ProducerLost(text)
 
 
+def library_batch_bytes(topic_bytes: int) -> int:
+    """What the library puts together, of messages for topics that take so much; 0: that is not known."""
+    return min(topic_bytes or _BATCH_BYTES_MAX, _BATCH_BYTES_MAX)
+
+
+def _chunks(messages: Iterable[Message]) -> Iterator[tuple[list[Message], int]]:
+    """With how many bytes are in each."""
+    chunk: list[Message] = []
+    size = 0
+    for message in messages:
+        chunk.append(message)
+        size += message.length
+        if len(chunk) >= _CHUNK_MESSAGES or size >= _CHUNK_BYTES:
+            yield chunk, size
+            chunk, size = [], 0
+    if chunk:
+        yield chunk, size
+
+
 class _Unacknowledged:
     """How many bytes the library still holds, told from how many messages: chunks that are sent, oldest first."""
 
@@ -107,10 +126,11 @@ class Producer:
         *,
         transactional_id: str = "",
         transaction_timeout_s: float = 60.0,
+        batch_bytes: int = 0,
         tells_offsets: bool = False,
     ) -> None:
-        """`settings`: those of every client, and what else is configured of producers. `tells_offsets`: for
-        `send_plainly`."""
+        """`settings`: those of every client, and what else is configured of producers. `batch_bytes`: of
+        messages that are sent together, 0: as many as the library likes; `tells_offsets`: for `send_plainly`."""
         self.name = transactional_id or "producer"
         self._last_error = ""
         self._failed: KafkaError | None = None
@@ -123,7 +143,8 @@ class Producer:
             "linger.ms": 5,
             "retry.backoff.ms": 20,
             "reconnect.backoff.ms": 20,
-            "batch.size": _BATCH_BYTES_MAX,
+            "batch.size": library_batch_bytes(batch_bytes),
+            "message.max.bytes": 1_000_000_000,  # topics have limits of their own, which rows are made for
             # Bounded here, by bytes: `send` must not meet a full queue in the middle of a chunk.
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": (1 << 31) - 1,
@@ -165,8 +186,8 @@ class Producer:
 
     def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
         """Messages in this order; returns how many. They are acknowledged when `flush` has returned."""
-        coming, count = iter(messages), 0
-        while chunk := list(islice(coming, _CHUNK_MESSAGES)):
+        count = 0
+        for chunk, size in _chunks(messages):
             count += len(chunk)
             given = [{"key": message.key, "value": message.value} for message in chunk]
             try:
@@ -176,7 +197,7 @@ class Producer:
             if queued != len(given):
                 refused = next(one["_error"] for one in given if "_error" in one)
                 raise meaning(refused, f"{self.name}: topic {topic}")
-            self._unacknowledged.add(len(chunk), sum(message.length for message in chunk))
+            self._unacknowledged.add(len(chunk), size)
             self._poll(0)
             self._wait_for_room(patience)
         return count

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,17 +14,18 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
-from drainer.protocol.encoder import EncodedRow, Encoder, Message
-from drainer.protocol.errors import MessageTooLarge
+from drainer.protocol.claim_store import open_store
+from drainer.protocol.encoder import EncodedRow, Encoder, Message, RegisteringEncoder, table_encoder
+from drainer.protocol.large import LargeMessages, limits_of
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
+from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
+from drainer.protocol.table import Table
+from drainer.row.decode import Decoder
 from drainer.schema.steps import Ddl
+from drainer.schema.view import SchemaView
 
-# What Kafka puts around one message, as TiCDC counts it.
-BATCH_OVERHEAD: Final = 128
-LIMIT_DEFAULT: Final = 1 << 20
-
-MakeEncoder = Callable[[ProtocolOptions], Encoder]
+TopicTable = tuple[str, Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,59 +38,99 @@ class Outgoing:
 
 
 class Publication:
-    """Keeps what it compiles for tables; not for several threads, and pickled without that."""
+    """Keeps what it compiles for tables; not for several threads, and pickled without that.
+
+    `counts`: partitions of every topic that is used; `topic_bytes`: max.message.bytes of each, the least of which no
+    message of several rows exceeds; `ids`: of schemas, for protocols that register them. `batch_bytes`: what Kafka's
+    own batches must stay below, 0: it is not known."""
 
     def __init__(
         self,
         options: ProtocolOptions,
         router: Router,
         counts: Mapping[str, int],
-        limits: Mapping[str, int],
-        make: MakeEncoder = make_encoder,
+        topic_bytes: Mapping[str, int],
+        ids: SchemaIds | None = None,
     ) -> None:
-        """`counts`: partitions of every topic that is used; `limits`: bytes that each of them takes as one message,
-        the least of which no batch of rows exceeds. Raises ProtocolConfigError."""
+        """Raises ProtocolConfigError."""
         self.options = options
         self.router = router
         self.counts = counts
-        self.limits = limits
-        self._make = make
-        raw = options.output_raw_change_event
-        target = min([options.max_message_bytes, *limits.values()])
-        self.encoder = make(replace(options, max_message_bytes=target))
-        self.dispatcher = Dispatcher(router, counts, options.zone, raw=raw)
-        self._events = RowEvents(raw=raw)
+        self.topic_bytes = topic_bytes
+        self.ids: SchemaIds = ids if ids is not None else {}
+        self.batch_bytes = min((limits_of(options, size).message for size in topic_bytes.values()), default=0)
+        target = min(self.batch_bytes or options.max_message_bytes, options.max_message_bytes)
+        encoder: Encoder = make_encoder(replace(options, max_message_bytes=target))
+        self.encoder = encoder.with_ids(self.ids) if isinstance(encoder, RegisteringEncoder) else encoder
+        self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
+        self._events = RowEvents(raw=options.output_raw_change_event)
+        self._large: dict[str, LargeMessages] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Publication, (self.options, self.router, self.counts, self.limits, self._make)
+        return Publication, (self.options, self.router, self.counts, self.topic_bytes, self.ids)
 
-    def with_topics(self, counts: Mapping[str, int], limits: Mapping[str, int]) -> Publication:
-        return Publication(self.options, self.router, counts, limits, self._make)
+    def with_topics(self, counts: Mapping[str, int], topic_bytes: Mapping[str, int]) -> Publication:
+        return Publication(self.options, self.router, counts, topic_bytes, self.ids)
 
-    def topics_in(self, segment: ChangeSegment) -> list[str]:
-        """Where its rows go."""
-        shapes = dict.fromkeys((changes.shape.schema, changes.shape.table) for changes in segment.changes)
-        return list(dict.fromkeys(self.router.topic(*name) for name in shapes))
+    def with_ids(self, ids: SchemaIds) -> Publication:
+        return Publication(self.options, self.router, self.counts, self.topic_bytes, ids)
+
+    def tables_in(self, segment: ChangeSegment) -> list[TopicTable]:
+        """Each version of a table that rows of the segment have, and their topic."""
+        tables = {table.key: table for table in (self._events.table(changes.codec) for changes in segment.changes)}
+        return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
+
+    def tables_of(self, view: SchemaView) -> list[TopicTable]:
+        """Of all that rows may have under this view."""
+        decoder = Decoder(view, stored_generated=True)
+        found = []
+        for table_id, versions in view.tables.items():
+            topic = self.router.topic(versions.schema, versions.name)
+            for version in versions.versions:
+                codec = decoder.codec(table_id, version, 0)
+                if codec is not None:
+                    found.append((topic, self._events.table(codec)))
+        return found
+
+    def required_schemas(self, tables: Iterable[TopicTable]) -> list[RequiredSchema]:
+        """What must be registered for rows of these tables, and is not. Raises EncodeError."""
+        if not isinstance(self.encoder, RegisteringEncoder):
+            return []
+        wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
+        return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
     def rows(self, segment: ChangeSegment, *, slot: int | None = None, slots: int = 0) -> Iterator[Outgoing]:
         """`slot`: only what that of `slots` writes. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
         events = self._events.of(segment)
         routes = self.dispatcher.routes(events) if slot is None else part_of_slot(events, self.dispatcher, slot, slots)
         encoded = [row for of in routes for row in self._encoded(of)]
-        topics = list(dict.fromkeys(of.topic for of in routes))
         if not encoded:
             return
+        topics = list(dict.fromkeys(of.topic for of in routes))
         begins = dict(zip(topics, np.cumsum([0, *(self.counts[topic] for topic in topics)]).tolist(), strict=False))
+        names = [(topic, partition) for topic in topics for partition in range(self.counts[topic])]
         place = np.concatenate([of.partitions + begins[of.topic] for of in routes])
         in_order = np.lexsort((np.concatenate([of.changes.order for of in routes]), place))
-        ends = [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]
-        names = [(topic, partition) for topic in topics for partition in range(self.counts[topic])]
         begin = 0
-        for end in ends:
+        for end in [*(np.flatnonzero(np.diff(place[in_order])) + 1).tolist(), len(in_order)]:
             chosen = in_order[begin:end].tolist()
             topic, partition = names[place[chosen[0]]]
             yield Outgoing(topic, partition, self.encoder.frame(encoded[at] for at in chosen))
             begin = end
+
+    def _encoded(self, routes: Routes) -> list[EncodedRow]:
+        table = table_encoder(self.encoder, routes.topic, routes.changes.table)
+        return self._large_of(routes.topic).fitted(table, routes.changes, table.encode(routes.changes))
+
+    def _large_of(self, topic: str) -> LargeMessages:
+        found = self._large.get(topic)
+        if found is None:
+            options = self.options
+            claims = options.large_message_handle_option == "claim-check"
+            store = open_store(options.claim_check_storage_uri) if claims else None
+            limit = limits_of(options, self.topic_bytes[topic]).message
+            found = self._large[topic] = LargeMessages(self.encoder, options, limit, options.namespace, store)
+        return found
 
     def topics_of(self, step: Ddl) -> list[str]:
         """Where a DDL goes, and where rows of the tables go that it leaves."""
@@ -103,38 +144,10 @@ class Publication:
             for partition in ddl_partitions(self.encoder.ddl_scope, self.counts[told.topic]) if messages else ():
                 yield Outgoing(told.topic, partition, messages)
 
-    def _encoded(self, routes: Routes) -> list[EncodedRow]:
-        """What is too large for its topic is replaced, or raised."""
-        encoder = self.encoder.table(routes.changes.table)
-        found = encoder.encode(routes.changes)
-        limit = self.limits.get(routes.topic, LIMIT_DEFAULT)
-        sizes = [len(row.key or b"") + len(row.value or b"") for row in found]
-        if max(sizes, default=0) > limit - BATCH_OVERHEAD:
-            for at in [at for at, size in enumerate(sizes) if size > limit - BATCH_OVERHEAD]:
-                found[at] = self._smaller(routes, at, found[at], limit)
-        return found
-
-    def _smaller(self, routes: Routes, at: int, row: EncodedRow, limit: int) -> EncodedRow:
-        (message,) = self.encoder.frame((row,))
-        if message.length <= limit:
-            return row
-        changes = routes.changes.take(np.array([at]))
-        length = message.length
-        if self.options.large_message_handle_option == "handle-key-only":
-            (row,) = self.encoder.table(changes.table).encode_handle_only(changes)
-            (message,) = self.encoder.frame((row,))
-            if message.length <= limit:
-                return row
-        table = changes.table
-        shown = ", ".join(f"{table.columns[n].name}={changes.image[n][0].as_py()!r}" for n in table.handle)
-        raise MessageTooLarge(
-            schema=table.schema,
-            table=table.name,
-            key=f"({shown})" if shown else "of a table without a key",
-            commit_ts=int(changes.commit_ts[0]),
-            length=length,
-            limit=limit,
-        )
+    @property
+    def sends_bootstraps(self) -> bool:
+        """Whether readers are told of tables' schemas now and then."""
+        return self.encoder.name == "simple"
 
     def partitions(self) -> Iterator[tuple[str, int]]:
         """All of all topics."""

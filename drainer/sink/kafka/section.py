@@ -10,10 +10,12 @@ from binlog.runtime.fields import ByteSize, Duration, Section
 from pydantic import BeforeValidator, Field
 
 from drainer.dispatch.rules import DispatchRule, Router
+from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
@@ -94,9 +96,17 @@ class KafkaSection(KafkaConnectionSection):
     avro_decimal_handling_mode: Literal["precise", "string"] = Field("precise", description="of avro")
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field("long", description="of avro")
     avro_enable_watermark: Yes = Field(False, description="of avro: DDLs and resolved events as messages of their own")
-    large_message_handle_option: Literal["none", "handle-key-only"] = Field(
-        "none", description="what becomes of a row that no message can hold: an error, or its handle key alone"
+    avro_output_old_row: Yes = Field(False, description="of avro: the row before the change, too; an extension")
+    schema_registry: str = Field(
+        "", repr=False, description="of avro: http(s)://user:password@host:port of a registry with Confluent's API"
     )
+    large_message_handle_option: Literal["none", "handle-key-only", "claim-check"] = Field(
+        "none", description="what becomes of a row that no message can hold: an error, its handle key alone, or a claim"
+    )
+    claim_check_storage_uri: str = Field(
+        "", repr=False, description="of claim-check: where whole rows are put, an absolute path or s3://bucket/prefix"
+    )
+    claim_check_raw_value: Yes = Field(False, description="of claim-check: values as they are, without the key")
     large_message_handle_compression: Literal["none", "snappy", "lz4"] = Field(
         "none", description="of open-protocol and canal-json: how each value is compressed"
     )
@@ -109,7 +119,10 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
-        make_encoder(self.options())
+        if isinstance(make_encoder(self.options()), RegisteringEncoder) and not self.schema_registry:
+            raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
+        if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
+            raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         self.router()
 
     def router(self) -> Router:
@@ -137,6 +150,9 @@ class KafkaSection(KafkaConnectionSection):
             send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,
             send_bootstrap_to_all_partition=self.send_bootstrap_to_all_partition,
             large_message_handle_option=self.large_message_handle_option,
+            avro_output_old_row=self.avro_output_old_row,
+            claim_check_storage_uri=self.claim_check_storage_uri,
+            claim_check_raw_value=self.claim_check_raw_value,
             large_message_handle_compression=self.large_message_handle_compression,
         )
 
@@ -160,4 +176,5 @@ class KafkaSection(KafkaConnectionSection):
             partition_change=self.partition_change,
             look_s=self.partition_look / _S,
             spread=spread,
+            registry=access_of(self.schema_registry) if self.schema_registry else None,
         )

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Final, Literal
 
@@ -20,6 +21,8 @@ from binlog.runtime.log import get_logger
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.slotting import PartitionSlotting
+from drainer.protocol.encoder import RegisteringEncoder
+from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
 from drainer.sink.base import (
@@ -36,9 +39,11 @@ from drainer.sink.base import (
 )
 from drainer.sink.document_position import Document
 from drainer.sink.errors import DestinationError, Fenced, PositionMoved
+from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver, Transaction
-from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.producer import ProducerLost
+from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter
@@ -72,6 +77,11 @@ class KafkaSink:
         self._commit_ts = 0
         self._schema_version = 0
         self._moved_s = 0.0
+        # Of the thread that plans: what makes tables is not for several.
+        self._planning = publication.with_topics({}, {})
+        self._describes = isinstance(publication.encoder, RegisteringEncoder) or publication.sends_bootstraps
+        self._viewed: Sequence[TopicTable] = ()
+        self._schedule = BootstrapSchedule(publication.options)
 
     @property
     def name(self) -> str:
@@ -122,6 +132,8 @@ class KafkaSink:
             stored = driver.document.stored
             assert stored is not None, "a driver that has started has a position"
             topics.begin(driver.document.notes)
+            if driver.use_batches(topics.publication.batch_bytes):
+                driver.lose()
             self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
             if stored.intent is None:
                 self._take_up_partitions(now=True)
@@ -134,21 +146,24 @@ class KafkaSink:
         return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
-        rows = 0
+        rows, schedule = 0, self._schedule
         self._take_up_partitions()
 
         def body(transaction: Transaction) -> None:
-            nonlocal rows
-            rows = 0
+            nonlocal rows, schedule
+            rows, schedule = 0, deepcopy(self._schedule)
             self._check(pieces.after_ts, pieces.until_ts)
             for segment in pieces.works():
-                publication = self._known(self._publication.topics_in(segment))
+                tables = self._publication.tables_in(segment)
+                publication = self._known((topic for topic, _ in tables), tables)
+                describe(transaction, publication, schedule, tables, rows=segment.change_count, now_s=self._monotonic())
                 for outgoing in publication.rows(segment):
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
                 rows += segment.change_count
             crash_point("kafka.rows_sent")
 
         repeated = self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)
+        self._schedule = schedule
         return Applied(rows, rows, repeated)
 
     def ddl(self, step: Ddl, *, may_exist: bool = False) -> None:
@@ -181,8 +196,13 @@ class KafkaSink:
     def examination(self, view: SchemaView) -> Examination | None:
         """Nothing here refuses a row; but topics must be known before rows are cut by their partitions. Called while
         another thread writes."""
-        tables = [(versions.schema, versions.name) for versions in view.tables.values()]
-        self._opened()[1].know(self._publication.router.topics(tables))
+        topics = self._opened()[1]
+        names = [(versions.schema, versions.name) for versions in view.tables.values()]
+        topics.know(self._publication.router.topics(names))
+        if self._describes:
+            tables = self._planning.tables_of(view)
+            topics.prepare(tables)
+            self._viewed = tables
         return None
 
     def begin(self, intent: Intent, ahead: ChangeSegment | None = None) -> KafkaSlotWriter:
@@ -199,29 +219,33 @@ class KafkaSink:
             if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
                 topics.look()
             ends = self._record(intent)
-        publication = self._known(())
+        publication = topics.publication
         return KafkaSlotWriter(self._config, publication, driver.epoch, intent, driver.label, ends)
 
     def _record(self, intent: Intent) -> tuple[int, ...]:
         """Where the control topic's partitions end then."""
         driver, topics = self._opened()
+        schedule, tables = self._schedule, self._viewed
 
         def body(transaction: Transaction) -> None:
+            nonlocal schedule
+            schedule = deepcopy(self._schedule)
             self._catch_up(transaction)
+            describe(transaction, self._known(()), schedule, tables, rows=0, now_s=self._monotonic())
             transaction.store.document.notes = topics.notes()
             transaction.store.write_intent(epoch=driver.epoch, intent=intent, stage=_STAGE)
 
         driver.transact(f"intent {intent}", body, lambda stored: stored.intent == intent)
+        self._schedule = schedule
         return driver.ends()
 
     def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
         driver, topics = self._opened()
-        publication = self._known(())
 
         def body(transaction: Transaction) -> None:
             transaction.store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, publication, intent.until_ts)
+            self._resolve(transaction, topics.publication, intent.until_ts)
 
         driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts)
         self._moved(intent.until_ts, schema_version)
@@ -248,7 +272,7 @@ class KafkaSink:
                 epoch=driver.epoch, after_ts=after_ts, until_ts=until_ts, schema_version=schema_version
             )
             transaction.store.document.notes = topics.notes()
-            self._resolve(transaction, self._known(()), until_ts)
+            self._resolve(transaction, topics.publication, until_ts)
 
         def is_done(stored: Stored) -> bool:
             return done() if done is not None else stored.commit_ts == until_ts
@@ -274,8 +298,15 @@ class KafkaSink:
         for topic, partition in publication.partitions() if messages else ():
             transaction.send_last(topic, partition, messages)
 
-    def _known(self, names: Iterable[str]) -> Publication:
-        return self._opened()[1].know(names)
+    def _known(self, names: Iterable[str], tables: Sequence[TopicTable] = ()) -> Publication:
+        """In a transaction: for these topics, too, and with the ids of the schemas of these tables."""
+        driver, topics = self._opened()
+        publication = topics.know(names)
+        if tables:
+            publication = topics.prepare(tables)
+        if driver.use_batches(publication.batch_bytes):
+            raise ProducerLost(f"{driver.label}: a topic takes less at once than those before")
+        return publication
 
     def _check(self, after_ts: int, until_ts: int) -> None:
         """Raises PositionMoved where (after_ts, until_ts] does not follow the position."""

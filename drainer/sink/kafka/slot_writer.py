@@ -94,7 +94,7 @@ class KafkaSlotWriter:
         producer.drop()
 
     def _opened(self, slot: int, patience: Patience) -> _Kept:
-        producer = new_producer(self.config, self.config.slot_id(slot))
+        producer = new_producer(self.config, self.config.slot_id(slot), self.publication.batch_bytes)
         try:
             if self.config.exactly_once:
                 producer.init(self.config.control_topic, patience)

@@ -19,12 +19,15 @@ from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.slotting import SLOTTING_VERSION, PartitionSlotting
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.publication import BATCH_OVERHEAD, Publication
+from drainer.sink.kafka.publication import Publication, TopicTable
+from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.topics import PARTITIONS_DEFAULT, Topics
 
 _log = get_logger(__name__)
 
 _COUNTS: Final = "topics"
+# Of a topic that is gone, which is told when it is looked for.
+LIMIT_DEFAULT: Final = 1 << 20
 _GENERATION: Final = "partition_changes"
 
 
@@ -48,6 +51,12 @@ class TopicCounts:
         self._generation = 0
         self._looked_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
+        self._registry = (
+            SchemaRegistry(config.registry, wait_s=config.retry_for_s, stop=stop)
+            if config.registry is not None
+            else None
+        )
+        self._prepared: set[tuple[str, tuple[int, int, int, str]]] = set()  # topic and key of a table
 
     @property
     def publication(self) -> Publication:
@@ -63,7 +72,9 @@ class TopicCounts:
         with self._lock:
             self._generation = int(notes.get(_GENERATION, 0))
             recorded = {str(topic): int(count) for topic, count in notes.get(_COUNTS, {}).items()}
-            self._set(recorded, {topic: self._limit(topic) for topic in recorded})
+            there = self.admin.counts()
+            sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
+            self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
             self.know([self._publication.router.default_topic])
 
     def notes(self) -> dict[str, Any]:
@@ -77,18 +88,29 @@ class TopicCounts:
             return self._publication
         with self._lock:
             there = self.admin.counts()
-            counts, limits = dict(self._publication.counts), dict(self._publication.limits)
+            counts, sizes = dict(self._publication.counts), dict(self._publication.topic_bytes)
             for name in unknown:
                 if not there.get(name):
                     self._create(name)
                     there = self.admin.counts()
                 counts[name] = self._used(name, there[name])
-                limits[name] = self._limit(name)
-            self._set(counts, limits)
+                sizes[name] = self.admin.max_message_bytes(name)
+            self._set(counts, sizes)
             return self._publication
 
-    def _set(self, counts: Mapping[str, int], limits: Mapping[str, int]) -> None:
-        self._publication = self._publication.with_topics(counts, limits)
+    def prepare(self, tables: Iterable[TopicTable]) -> Publication:
+        """With the ids of the schemas that rows of these tables need. Raises SchemaRefused, DestinationDown."""
+        with self._lock:
+            new = [(topic, table) for topic, table in tables if (topic, table.key) not in self._prepared]
+            required = self._publication.required_schemas(new)
+            if required:
+                assert self._registry is not None, "the configuration is refused without a registry"
+                self._publication = self._publication.with_ids(self._registry.register_all(required))
+            self._prepared |= {(topic, table.key) for topic, table in new}
+            return self._publication
+
+    def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        self._publication = self._publication.with_topics(counts, sizes)
         self._slotting = None
 
     def _create(self, name: str) -> None:
@@ -109,9 +131,6 @@ class TopicCounts:
         if wanted < found:
             _log.warning("only the first partitions are used", topic=name, used=wanted, partitions=found)
         return wanted
-
-    def _limit(self, name: str) -> int:
-        return self.admin.max_message_bytes(name) - BATCH_OVERHEAD
 
     def slotting(self, slots: int) -> PartitionSlotting:
         """With copies of what may change; the same value while nothing does."""
@@ -162,7 +181,7 @@ class TopicCounts:
     def taken_up(self, notes: Mapping[str, Any]) -> None:
         with self._lock:
             self._generation = int(notes[_GENERATION])
-            self._set(notes[_COUNTS], self._publication.limits)
+            self._set(notes[_COUNTS], self._publication.topic_bytes)
 
 
 def _refusal(change: Change) -> str:

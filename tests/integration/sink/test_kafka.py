@@ -13,7 +13,7 @@ from tests.integration.sink.forks import children
 from tests.support import kafka_case
 from tests.support.change_replay import commits
 from tests.support.kafka import Broker
-from tests.support.kafka_case import ROWS, Partition, same, seen
+from tests.support.kafka_case import ROWS, Partition, same, seen, shape
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -89,3 +89,42 @@ def test_who_dies_again_and_again(kafka: Broker, whole: list[Partition], tmp_pat
     assert [life(given, tmp_path, point) for point in again] == [-signal.SIGKILL] * len(again)
     assert life(given, tmp_path) == 0
     arrived(kafka, topic, whole)
+
+
+def test_two_drainers_at_once(kafka: Broker, whole: list[Partition], tmp_path: Path) -> None:
+    """Each takes the changefeed over from the other as it starts, and who was taken over from stops. They are started
+    again and again until one gets to the end."""
+    topic = kafka.topic(PARTITIONS)
+    given = settings(kafka, topic)
+    codes: list[int] = []
+    for turn in range(6):
+        scratches = [tmp_path / f"{turn}-{who}" for who in ("a", "b")]
+        for scratch in scratches:
+            scratch.mkdir()
+        running = [
+            children().start(kafka_case.run, (given, EDGES, str(scratch / "log")), scratch, "") for scratch in scratches
+        ]
+        codes += [one.wait() for one in running]
+        if turn and 0 in codes:
+            break
+    assert 0 in codes
+    assert set(codes) <= {0, 1}
+    arrived(kafka, topic, whole)
+
+
+LEAST = ["kafka.rows_sent:3", "sink.before_commit:6", "sink.after_commit:6", "kafka.slot_flushed:2", "kafka.committed"]
+
+
+@pytest.mark.parametrize("point", LEAST)
+def test_at_least_once_repeats_nothing_behind_a_resolved_event(
+    kafka: Broker, whole: list[Partition], tmp_path: Path, point: str
+) -> None:
+    """Without transactions: rows may be there again, in their partition."""
+    topic = kafka.topic(PARTITIONS)
+    given = settings(kafka, topic, exactly_once=False)
+    assert life(given, tmp_path, point) == -signal.SIGKILL
+    assert life(given, tmp_path) == 0, (tmp_path / "log").read_text()[-4000:]
+    for found, wanted in zip(seen(kafka, topic, repeats=True), whole, strict=True):
+        assert {shape(row) for row in found.rows} == {shape(row) for row in wanted.rows}
+        assert {shape(ddl) for ddl in found.ddls} == {shape(ddl) for ddl in wanted.ddls}
+        assert found.resolved == EDGES[-1]

@@ -156,3 +156,20 @@ def test_an_open_batch_that_may_leave_columns_out_is_not_folded_where_it_is_read
     now = life(Store(), complete=False)
     assert now.pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is None
     assert life(Store()).pipeline.fold_order(Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1, INTENT)) is not None
+
+
+def test_a_batch_that_was_cut_otherwise_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read before a sink came to cut in another way (rule 31); nothing of it is begun."""
+    store = Store()
+    made = life(store)
+    payloads = rows(put(1, 1), put(2, 2))
+    plan = Plan(BEGIN_TS, UNTIL, Mode.SPREAD, (), 1)
+    plan = replace(plan, fold=made.pipeline.fold_order(plan))
+    assert plan.fold is not None
+    monkeypatch.setattr(type(plan.fold), "cut_version", HASH_VERSION + 1)
+    with pytest.raises(NotSpread, match="cut otherwise"):
+        made.pipeline.run(plan, LocalBatch([payloads], BEGIN_TS, UNTIL))
+    assert store.intent is None
+    monkeypatch.undo()
+    made.pipeline.run(replace(plan, fold=made.pipeline.fold_order(plan)), LocalBatch([payloads], BEGIN_TS, UNTIL))
+    assert store.commit_ts == UNTIL

@@ -1,0 +1,31 @@
+"""Tables' schemas before their rows, for readers that begin here; where the protocol has such messages (Simple)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from drainer.protocol.simple.bootstrap import BootstrapSchedule
+from drainer.sink.kafka.driver import Transaction
+from drainer.sink.kafka.publication import Publication, TopicTable
+
+
+def describe(
+    transaction: Transaction,
+    publication: Publication,
+    schedule: BootstrapSchedule,
+    tables: Sequence[TopicTable],
+    *,
+    rows: int,
+    now_s: float,
+) -> None:
+    """Of each table as it was last written. `schedule` is changed: whose transaction fails throws it away. `rows`: how
+    many come behind, of all tables together."""
+    if not publication.sends_bootstraps:
+        return
+    stored = transaction.store.document.stored
+    commit_ts = stored.commit_ts if stored is not None else 0
+    newest = {(topic, table.id): table for topic, table in sorted(tables, key=lambda one: one[1].written_version)}
+    for (topic, _), table in newest.items():
+        partitions = schedule.due(topic, table, rows=rows, partitions=publication.counts[topic], now_s=now_s)
+        for partition in partitions:
+            transaction.send(topic, partition, publication.encoder.bootstrap(table, commit_ts))

@@ -1,0 +1,183 @@
+"""The control topic as records: what is read is what was written, whatever is compacted, and whoever else wrote."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.sink.base import Identity, Intent
+from drainer.sink.document_position import Document, DocumentPositionStore, label_of
+from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
+from drainer.sink.kafka.control_records import (
+    CLAIM_KEY,
+    MARK_KEY,
+    changed,
+    check_claims,
+    claim_value,
+    document_of,
+    is_marked,
+    mark_value,
+    newest_claim,
+    taken,
+)
+from drainer.sink.kafka.reader import Record
+from drainer.sink.position import DONE, JobMark, PositionStore, Stored
+from tests.support.position_suite import Place, PositionSuite
+
+INTENT = Intent(100, 200, 2, 3, 1, "all", ("a",), (7,))
+
+
+class Log:
+    """A partition of a compacted topic."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.end = 0
+
+    def append(self, key: bytes, value: bytes | None) -> int:
+        self.records.append(Record(self.end, key, value))
+        self.end += random.Random(self.end).randint(1, 2)  # markers of transactions have offsets, too
+        return self.records[-1].offset
+
+    def compact(self, upto: int) -> None:
+        """Of what is below `upto` only the last of each key stays, and a deletion perhaps not even that."""
+        last = {record.key: record.offset for record in self.records}
+        self.records = [
+            record
+            for record in self.records
+            if record.offset >= upto or (last[record.key] == record.offset and record.value is not None)
+        ]
+
+
+class TestPosition(PositionSuite):
+    """The suite of all stores, over records; marks of slots lie elsewhere here."""
+
+    test_a_chunk_is_counted_once_and_in_turn = None  # type: ignore[assignment]
+    test_opening_again_takes_its_own_marks_and_makes_what_is_missing = None  # type: ignore[assignment]
+    test_a_purge_takes_the_range_and_older_ones_of_its_own_changefeed = None  # type: ignore[assignment]
+    test_a_slot_s_mark_is_judged = None  # type: ignore[assignment]
+
+    @pytest.fixture
+    def place(self) -> Place:
+        logs: dict[Identity, Log] = {}
+
+        @contextlib.contextmanager
+        def transaction(identity: Identity) -> Iterator[PositionStore]:
+            log = logs.setdefault(identity, Log())
+            label = label_of(identity, "topic c")
+            document = document_of(log.records, label)
+            store = DocumentPositionStore(deepcopy(document), label)
+            yield store
+            after = store.document
+            if after.stored is None and (after.jobs or after.notes):  # a driver has a position before it has jobs
+                after.stored = Stored(0, 0, 0)
+                for key, value in changed(document, after):
+                    log.append(key, value)
+                return
+            for key, value in changed(document, after):
+                log.append(key, value)
+            log.compact(log.end // 2)
+
+        return transaction
+
+
+positions = st.builds(
+    Stored,
+    commit_ts=st.integers(0, 1 << 62),
+    schema_version=st.integers(0, 1 << 40),
+    epoch=st.just(0),
+    node_id=st.text(max_size=5),
+    intent=st.none() | st.just(INTENT),
+    stage=st.just(""),
+)
+jobs = st.dictionaries(st.integers(1, 9), st.integers(1, 99), max_size=5)
+notes = st.dictionaries(st.text(max_size=3), st.integers(), max_size=3)
+
+
+@given(st.lists(st.tuples(positions, jobs, notes, st.booleans(), st.integers(0, 60)), min_size=1, max_size=8))
+def test_what_is_read_is_what_was_written_whatever_is_compacted(
+    states: list[tuple[Stored, dict[int, int], dict[str, int], bool, int]],
+) -> None:
+    """By one driver after another, each of which claims."""
+    log = Log()
+    before, epoch = Document(), 0
+    for stored, marks, noted, takes_over, compacted in states:
+        if takes_over or before.stored is None:
+            epoch = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+        after = Document(
+            replace(stored, epoch=epoch, stage="write" if stored.intent is not None else ""),
+            {id_: JobMark(id_, DONE, ts) for id_, ts in marks.items()},
+            notes=noted,
+        )
+        for key, value in changed(before, after):
+            log.append(key, value)
+        log.compact(compacted)
+        assert document_of(log.records, "x") == after
+        claim = newest_claim(log.records, "x")
+        assert claim is not None
+        assert claim.epoch == epoch
+        assert not changed(after, deepcopy(after))
+        before = after
+
+
+def test_what_an_older_driver_writes_is_in_nobody_s_way() -> None:
+    """Where nothing fences it off, and even if compaction leaves nothing but its last words."""
+    log = Log()
+    old = Document(Stored(5, 1, 0, "old"))
+    for key, value in changed(Document(), old):
+        log.append(key, value)
+    new = taken(old, 3, "new")
+    for key, value in changed(old, new):
+        log.append(key, value)
+    moved = replace(old, stored=replace(old.stored or Stored(0, 0, 0), commit_ts=99))
+    for key, value in changed(old, moved):
+        log.append(key, value)
+    log.compact(log.end)
+    assert document_of(log.records, "x") == new
+
+
+def test_a_driver_that_claimed_and_died_has_changed_nothing() -> None:
+    log = Log()
+    before = Document(Stored(5, 1, 0, "old"), {4: JobMark(4, DONE, 5)})
+    for key, value in changed(Document(), before):
+        log.append(key, value)
+    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+    assert document_of(log.records, "x") == before
+
+
+def test_a_claim_behind_ours_fences_us_off() -> None:
+    log = Log()
+    mine = log.append(CLAIM_KEY, claim_value(Identity(7, "main", "n")))
+    check_claims(log.records, mine, "x")
+    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "m")))
+    with pytest.raises(Fenced, match="'m' has taken over"):
+        check_claims(log.records, mine, "x")
+
+
+def test_a_mark_is_of_its_range_and_cut() -> None:
+    log = Log()
+    assert not is_marked(log.records, INTENT, "x")
+    log.append(MARK_KEY, mark_value(replace(INTENT, after_ts=50, until_ts=100)))
+    assert not is_marked(log.records, INTENT, "x")
+    log.append(MARK_KEY, mark_value(INTENT))
+    assert is_marked(log.records, INTENT, "x")
+    with pytest.raises(PositionMoved, match="cut as its intent says"):
+        is_marked(log.records, replace(INTENT, slots=3), "x")
+
+
+@pytest.mark.parametrize("value", [b"", b"{", b"[]", b"{}", b"7", b'{"commit_ts": "x"}', b"\xff"])
+def test_what_others_wrote_is_refused_by_name(value: bytes) -> None:
+    wanted = pytest.raises(DestinationRefused, match=r"topic c.*start the one that wrote it")
+    with wanted:
+        document_of([Record(0, b"0/position", value)], "topic c")
+    with pytest.raises(DestinationRefused):
+        newest_claim([Record(0, CLAIM_KEY, value)], "topic c")
+    with pytest.raises(DestinationRefused):
+        is_marked([Record(0, MARK_KEY, value)], INTENT, "topic c")

@@ -10,6 +10,7 @@ import pytest
 from binlog.tidb.job import ActionType
 
 from drainer.batch.work import Kind
+from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.encoder import Ddl, DdlScope, Decoder, Encoder, RegisteringEncoder, table_encoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.event import Change, RowEvent
@@ -33,12 +34,13 @@ def both(protocol: str, given: dict[str, str]) -> tuple[Encoder, Decoder]:
     texts = {name: value for name, value in given.items() if name not in OF_FILES}
     options = protocol_options({"protocol": protocol, **avro, **texts})
     options = replace(options, **{OF_FILES[name]: value == "true" for name, value in given.items() if name in OF_FILES})
-    encoder, schemas = make_encoder(options), None
+    encoder = make_encoder(options)
     if isinstance(encoder, RegisteringEncoder):
         required = encoder.required_schemas("shop", TABLE)
         encoder = encoder.with_ids(merged({}, [(one, number) for number, one in enumerate(required, 1)]))
         schemas = KnownSchemas({number: one.schema for number, one in enumerate(required, 1)})
-    return encoder, make_decoder(options, schemas)
+        return encoder, AvroDecoder(options, schemas)
+    return encoder, make_decoder(options)
 
 
 def row(protocol: str, given: dict[str, str], kind: Kind) -> RowEvent | None:

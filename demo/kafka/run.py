@@ -47,6 +47,10 @@ class Stream:
     printer: Program
     seen: EventsSeen
 
+    def has_printed(self) -> bool:
+        self.seen.look(time.monotonic())
+        return bool(self.seen.topics)
+
     def moment(self) -> FeedMoment:
         lag = self.drainer.status().get("LagSeconds")
         self.seen.look(time.monotonic())
@@ -154,6 +158,8 @@ async def run(options: Options, screen: KafkaScreen) -> bool:
             await _caught_up(chain, shop.counts.last_commit_ts)
             for stream in chain.streams:
                 stream.printer.start()
+            for stream in chain.streams:
+                await asyncio.to_thread(stream.printer.wait_ready, stream.has_printed, "reading")
             await _written(chain, shop, options, screen)
         await asyncio.gather(*(stopped(stream.drainer) for stream in chain.streams))
         screen.say("the drainers have stopped; reading everything back, as a read-committed consumer")
@@ -208,10 +214,9 @@ def _read_back(chain: Chain, feed: Feed) -> bool:
 def _shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: bool) -> bool:
     """Tells what came, and whether its tables are the shop's."""
     feed = stream.feed
-    screen.counts([FeedMoment(feed.name, feed.title, None, stream.seen)])
     output = feed.checker(chain.directory).output
     assert output is not None
-    screen.checked(feed.name, output.read_text(), ok=ok)
+    screen.checked(FeedMoment(feed.name, feed.title, None, stream.seen), output.read_text(), ok=ok)
     database = feed.database(chain.directory)
     results = [compare_table(database, SCHEMA, model) for model in shop.models.values()]
     screen.compare_feed(feed.name, results, database)

@@ -38,7 +38,8 @@ class KafkaScreen(Screen):
                 )
                 for feed in feeds:
                     self.say(f"        {feed_told(feed)}")
-                    self.say(f"          newest: {escape(_short(feed.seen.newest, 200))}")
+                    if feed.seen.newest:
+                        self.say(f"          newest: {escape(_short(feed.seen.newest, 200))}")
             return
         grid = Table.grid(padding=(0, 3))
         grid.add_row("written", f"{moment.transactions:,} transactions, {moment.rows_committed:,} rows")
@@ -55,16 +56,13 @@ class KafkaScreen(Screen):
             table.add_row(name, *counts)
         return [table, Text(_short(feed.seen.newest, 2 * self.width), style="cyan")]
 
-    def counts(self, feeds: Sequence[FeedMoment]) -> None:
-        """What came, when nothing comes any more."""
-        for feed in feeds:
-            self.say(f"{feed.title}: " + topics_told(feed.seen))
-
-    def checked(self, title: str, text: str, *, ok: bool) -> None:
+    def checked(self, feed: FeedMoment, text: str, *, ok: bool) -> None:
+        """What came of a changefeed, and what the check of its order says."""
+        self.say(f"[bold]{feed.title}[/]")
+        self.say(f"  row events: {topics_told(feed.seen)}")
         colour = "green" if ok else "bold red"
-        self.say(f"order of {title}: [{colour}]{escape(text.strip().splitlines()[-1] if text.strip() else '')}[/]")
-        if not ok:
-            self.say(escape(text.strip()))
+        for line in text.splitlines():
+            self.say(f"  order: [{colour}]{escape(line)}[/]" if line else "")
 
     def compare_feed(self, title: str, results: list[Comparison], database: Path) -> None:
         self.compare(results, database, title=f"tables made from {title}, against what the shop wrote")

@@ -20,9 +20,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
 from drainer.kafka_reading.address import kafka_address
+<<<<<<< HEAD
 from drainer.kafka_reading.decoders import Decoders
 from drainer.kafka_reading.records import Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import DdlScope
+=======
+from drainer.kafka_reading.decoding import MakeDecoder, decoders
+from drainer.kafka_reading.records import Place, Record, TopicReader, partitions_in, records_in
+from drainer.protocol.encoder import DdlScope, Decoder
+>>>>>>> h-kdemo
 from drainer.protocol.errors import MessageError
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -104,11 +110,21 @@ def _checked(arguments: argparse.Namespace) -> Report:
         return check(records, Checker(reader.partitions, promises, keys), address.options)
 
 
+<<<<<<< HEAD
 def check(records: Iterable[Record], checker: Checker, options: ProtocolOptions) -> Report:
     decoders = Decoders(options)
     for record in records:
+=======
+def check(records: Iterable[Record], checker: Checker, make: MakeDecoder) -> Report:
+    """Each partition has a decoder of its own."""
+    made: dict[Place, Decoder] = {}
+    for record in records:
+        decoder = made.get(record.place)
+        if decoder is None:
+            decoder = made[record.place] = make()
+>>>>>>> h-kdemo
         try:
-            events = decoders.decode(record)
+            events = decoder.decode(record.key, record.value)
         except MessageError as error:
             checker.add_unreadable(record.place, record.offset, str(error))
         else:

@@ -12,8 +12,14 @@ from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_consumer.printing import line_of
 from drainer.kafka_reading.address import KafkaAddress
+<<<<<<< HEAD
 from drainer.kafka_reading.decoders import Decoders
 from drainer.kafka_reading.records import Record, TopicReader
+=======
+from drainer.kafka_reading.decoding import MakeDecoder, decoders
+from drainer.kafka_reading.records import Place, Record, TopicReader
+from drainer.protocol.encoder import Decoder
+>>>>>>> h-kdemo
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event
 
@@ -55,22 +61,20 @@ def print_events(
     the lines of a poll together. Raises ReadError, ConsumeError, and what `write` raises."""
     reader = TopicReader(address.client, topics)
     try:
-        decoders = Decoders(address.options)
+        decoding = _Decoding(decoders(address.options))
         reader.begin(dict.fromkeys(reader.places(), 0))
         while not stop.is_set() and not (once and reader.at_end):
-            lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in _events(decoders, record)]
+            lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in decoding.events(record)]
             if lines:
                 write("".join(f"{line}\n" for line in lines))
     finally:
         reader.close()
 
 
-def _events(decoders: Decoders, record: Record) -> Sequence[Event]:
-    try:
-        return decoders.decode(record)
-    except MessageError as error:
-        raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
+class _Decoding:
+    """Each partition has a decoder of its own."""
 
+<<<<<<< HEAD
 
 class _Feed:
     def __init__(self, address: KafkaAddress, core: ConsumerCore, destination: Destination) -> None:
@@ -80,6 +84,30 @@ class _Feed:
 
     def add(self, record: Record) -> None:
         self._core.add(record.place, record.offset, _events(self._decoders, record))
+=======
+    def __init__(self, make: MakeDecoder) -> None:
+        self._make = make
+        self._decoders: dict[Place, Decoder] = {}
+
+    def events(self, record: Record) -> Sequence[Event]:
+        decoder = self._decoders.get(record.place)
+        if decoder is None:
+            decoder = self._decoders[record.place] = self._make()
+        try:
+            return decoder.decode(record.key, record.value)
+        except MessageError as error:
+            raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
+
+
+class _Feed:
+    def __init__(self, make: MakeDecoder, core: ConsumerCore, destination: Destination) -> None:
+        self._decoding = _Decoding(make)
+        self._core = core
+        self._destination = destination
+
+    def add(self, record: Record) -> None:
+        self._core.add(record.place, record.offset, self._decoding.events(record))
+>>>>>>> h-kdemo
         while (part := self._core.next()) is not None:
             self._destination.apply(part)
             if part.ddl is not None:

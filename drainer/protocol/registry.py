@@ -11,7 +11,6 @@ from drainer.protocol.errors import ProtocolConfigError
 if TYPE_CHECKING:
     from drainer.protocol.encoder import Decoder, Encoder
     from drainer.protocol.options import ProtocolOptions
-    from drainer.protocol.schema_ids import Schemas
 
 # Name → the package; its module `encoder` has make_encoder(options), its module `decoder` make_decoder(options).
 PROTOCOLS: Final[Mapping[str, str]] = {
@@ -31,12 +30,9 @@ def make_encoder(options: ProtocolOptions) -> Encoder:
     return cast("Callable[[ProtocolOptions], Encoder]", _made("encoder", options))(options)
 
 
-def make_decoder(options: ProtocolOptions, schemas: Schemas | None = None) -> Decoder:
-    """For one partition. `schemas`: of a protocol whose messages have ids of schemas. Raises as `make_encoder`."""
-    make = _made("decoder", options)
-    if schemas is not None:
-        return cast("Callable[[ProtocolOptions, Schemas], Decoder]", make)(options, schemas)
-    return cast("Callable[[ProtocolOptions], Decoder]", make)(options)
+def make_decoder(options: ProtocolOptions) -> Decoder:
+    """For one partition. Raises as `make_encoder`."""
+    return cast("Callable[[ProtocolOptions], Decoder]", _made("decoder", options))(options)
 
 
 def _made(what: str, options: ProtocolOptions) -> object:

@@ -223,7 +223,8 @@ def running_kafka(
         "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"
         "rootLogger.level=warn\nrootLogger.appenderRef.out.ref=out\n"
     )
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    # The first byte makes its first letter an A: one that begins with a dash is taken for an option.
+    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
     format_data = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)]
     made = subprocess.run(_java(directory, *format_data), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr

@@ -1,0 +1,116 @@
+"""The whole daemon into Kafka, killed again and again, by the driver and by executors: a read-committed consumer sees
+every change once, in its order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from drainer.protocol.event import Change, DdlEvent, RowEvent
+from pumpclient.sdk import SyncService
+from tests.integration.drainer.lives import Lives
+from tests.integration.drainer.test_kills import Writer
+from tests.integration.pumpclient.conftest import Cluster
+from tests.support.kafka import Broker
+from tests.support.kafka_case import Partition, seen
+from tests.support.servers import require_java, running_etcd
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+# The first reached after its count ends a life. Those of executors take a worker with them, and Spark the driver.
+ROWS = ["drainer.after_intent", "kafka.slot_flushed:2", "kafka.slot_committed", "kafka.committed"]
+DDL = ["kafka.ddl_sent", "sink.before_commit:3"]
+
+
+@dataclass
+class World(Lives):
+    cluster: Cluster
+    writer: Writer
+    directory: Path
+    broker: Broker
+    topic: str
+    lives: int = 0
+    deadline_s: float = 400
+
+    @property
+    def url(self) -> str:
+        return self.cluster.url
+
+    @property
+    def syncer(self) -> str:
+        uri = f"kafka://{self.broker.address}/{self.topic}?protocol=open-protocol&partition-num=3"
+        return (
+            f'[syncer]\ndb-type = "kafka"\n[syncer.to]\nsink-uri = "{uri}"\nslots = 4\n'
+            f'[[syncer.to.dispatchers]]\nmatcher = ["*.keyed"]\npartition = "index-value"\n'
+        )
+
+    def check(self) -> None:
+        """The events replayed make what was written, and say every row that was put and taken once."""
+        partitions = seen(self.broker, self.topic)
+        keyed: dict[object, tuple[object, object]] = {}
+        puts: Counter[object] = Counter()
+        takes: Counter[object] = Counter()
+        for event in merged(partitions):
+            old = event.old if event.change is not Change.INSERT else None
+            new = event.new
+            if event.table == "keyed":
+                if old is not None:
+                    assert keyed.pop(old["id"].value, None) is not None, event
+                if new is not None:
+                    keyed[new["id"].value] = (new["u"].value, new["note"].value)
+            else:
+                for image, into in ((old, takes), (new, puts)):
+                    into.update([image["tag"].value] if image is not None else [])
+        writer = self.writer
+        assert keyed == writer.keyed
+        assert puts - takes == Counter(writer.bag)
+        assert (puts, takes) == (writer.puts, writer.takes)
+        assert [altered(of.ddls) for of in partitions] == [writer.added] * len(partitions)
+        assert len({of.resolved for of in partitions}) == 1
+
+
+def merged(partitions: list[Partition]) -> list[RowEvent]:
+    """In commit order; in one partition as they stand there. A row that moves is deleted before it is inserted."""
+    rows = [
+        (row.commit_ts, row.new is not None, number, row) for number, of in enumerate(partitions) for row in of.rows
+    ]
+    return [row for *_, row in sorted(rows, key=lambda one: one[:2])]
+
+
+def altered(ddls: list[DdlEvent]) -> int:
+    return sum(ddl.query.startswith("ALTER TABLE") for ddl in ddls)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, kafka_server: Broker) -> Iterator[World]:
+    require_java()
+    directory = tmp_path_factory.mktemp("kafka")
+    with running_etcd() as etcd, contextlib.ExitStack() as stack:
+        cluster = Cluster(etcd, directory)
+        for name in ("p1", "p2"):
+            stack.callback(cluster.add(name).server.kill)
+        service = SyncService.connect(cluster.url)
+        stack.callback(service.close)
+        made = World(cluster, Writer(service), directory, kafka_server, kafka_server.topic(3))
+        made.writer.create()
+        made.drain()
+        yield made
+
+
+def test_killed_again_and_again(world: World) -> None:
+    """Inline, spread, and at DDLs."""
+    for point in ROWS:
+        world.writer.write(40)
+        world.die_at(point)
+    for point in DDL:
+        world.writer.write(3)
+        world.writer.alter()
+        world.writer.write(3)
+        world.die_at(point)
+    world.drain()
+    world.check()

@@ -12,14 +12,9 @@ from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_consumer.printing import line_of
 from drainer.kafka_reading.address import KafkaAddress
-<<<<<<< HEAD
-from drainer.kafka_reading.decoders import Decoders
-from drainer.kafka_reading.records import Record, TopicReader
-=======
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import Place, Record, TopicReader
 from drainer.protocol.encoder import Decoder
->>>>>>> h-kdemo
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Event
 
@@ -40,7 +35,7 @@ def consume(
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
         begins = {place: read.offset for place, read in resume.reads.items()}
         reader.begin({place: begins.get(place, 0) for place in reader.places()})
-        feed = _Feed(address, core, destination)
+        feed = _Feed(decoders(address.options), core, destination)
         while not stop.is_set() and not (once and reader.at_end):
             for record in reader.poll(_POLL_S):
                 feed.add(record)
@@ -74,17 +69,6 @@ def print_events(
 class _Decoding:
     """Each partition has a decoder of its own."""
 
-<<<<<<< HEAD
-
-class _Feed:
-    def __init__(self, address: KafkaAddress, core: ConsumerCore, destination: Destination) -> None:
-        self._core = core
-        self._destination = destination
-        self._decoders = Decoders(address.options)
-
-    def add(self, record: Record) -> None:
-        self._core.add(record.place, record.offset, _events(self._decoders, record))
-=======
     def __init__(self, make: MakeDecoder) -> None:
         self._make = make
         self._decoders: dict[Place, Decoder] = {}
@@ -107,7 +91,6 @@ class _Feed:
 
     def add(self, record: Record) -> None:
         self._core.add(record.place, record.offset, self._decoding.events(record))
->>>>>>> h-kdemo
         while (part := self._core.next()) is not None:
             self._destination.apply(part)
             if part.ddl is not None:

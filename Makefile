@@ -1,4 +1,4 @@
-# make demo   the whole chain on this machine, checked row by row (about a minute)
+# make demo   the whole chain on this machine, checked row by row (about a minute); make demo-kafka: into Kafka
 # make test   every test, with real servers; make test-unit: seconds
 # Both install what is missing: uv, Java 17, MariaDB (Debian packages where they may), a Kafka broker and a schema
 # registry (jars).
@@ -12,7 +12,7 @@ WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test coverage test-unit test-integration lint types contracts format proto docs bench archive sync clean
+.PHONY: help demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -24,6 +24,10 @@ sync:
 demo: sync  ## run the main job: etcd, two pumps, the drainer on Spark, a shop that writes; then compare every table
 	@scripts/need.sh java
 	@$(RUN) python -m demo $(DEMO_ARGS)
+
+demo-kafka: sync  ## the same shop into Kafka: a broker, a schema registry, two drainers, two protocols; read back, compared
+	@scripts/need.sh java kafka registry
+	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
 
 test: sync  ## every test, with real etcd, MariaDB, Kafka, a schema registry and Spark
 	@scripts/need.sh java mariadb kafka registry

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -52,8 +53,13 @@ def canonical(value: Value, fsp: int = 0) -> Value:
             return value
 
 
-def _found(value: Value, *, as_json: bool) -> Value:
-    return json.dumps(json.loads(value), sort_keys=True) if as_json and isinstance(value, str) else value
+def _found(value: Value, *, as_json: bool, enum: Sequence[str] | None) -> Value:
+    """JSON in one order of its keys; the name of an ENUM's number, which some messages in Kafka have."""
+    if as_json and isinstance(value, str):
+        return json.dumps(json.loads(value), sort_keys=True)
+    if enum is not None and isinstance(value, int) and 0 < value <= len(enum):
+        return enum[value - 1]
+    return value
 
 
 def compare_table(database: Path, schema: str, model: TableModel) -> Comparison:
@@ -67,12 +73,14 @@ def compare_table(database: Path, schema: str, model: TableModel) -> Comparison:
     quoted = f'"{schema}.{model.name}"'
     # Qualified: SQLite takes a bare "name" that is no column for a string.
     names = ",".join(f'{quoted}."{c}"' for c in model.columns)
+    enums = [model.enums.get(c) for c in model.columns]
     total = sum(written.values())
     try:
         with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as connection:
             cursor = connection.execute(f"SELECT {names} FROM {quoted}")
             found = Counter(
-                tuple(_found(v, as_json=i in json_columns) for i, v in enumerate(row)) for row in cursor.fetchall()
+                tuple(_found(v, as_json=i in json_columns, enum=enums[i]) for i, v in enumerate(row))
+                for row in cursor.fetchall()
             )
     except sqlite3.Error as error:
         return Comparison(model.name, total, 0, 0, [], [], problem=str(error))

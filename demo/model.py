@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 Value = object
@@ -14,13 +14,15 @@ RowDict = dict[str, Value]
 class TableModel:
     """One table. `key` names the columns that identify a row; without them rows are counted, not replaced.
 
-    `fsp`: digits of a second's fraction that a time column keeps, 0 where it is not named.
+    `fsp`: digits of a second's fraction that a time column keeps, 0 where it is not named. `enums`: the names of ENUM
+    columns' values, in their order.
     """
 
     name: str
     columns: list[str]
     key: tuple[str, ...]
     fsp: dict[str, int] = field(default_factory=dict)
+    enums: dict[str, Sequence[str]] = field(default_factory=dict)
     rows: dict[tuple[Value, ...], RowDict] = field(default_factory=dict)
     loose: list[RowDict] = field(default_factory=list)
     defaults: RowDict = field(default_factory=dict)

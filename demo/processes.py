@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +31,19 @@ def free_port() -> int:
 
 @dataclass
 class Program:
-    """One child process. `log` collects what it prints; a restart appends."""
+    """One child process. `log` collects what it prints; a restart appends. `output`: a file of its own for standard
+    output, None for the log."""
 
     name: str
     argv: Sequence[str]
     log: Path
+    output: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("ab") as sink:
+        with self.log.open("ab") as sink, (self.output or self.log).open("ab") as out:
             self.process = subprocess.Popen(
-                list(self.argv), stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+                list(self.argv), stdin=subprocess.DEVNULL, stdout=out, stderr=sink, start_new_session=True
             )
 
     @property
@@ -64,6 +68,14 @@ class Program:
         except subprocess.TimeoutExpired:
             self.kill()
             raise DemoError(f"{self.name} did not stop within {deadline_s:.0f} s; see {self.log}") from None
+
+    def finished(self, deadline_s: float) -> int:
+        """Wait until it ends by itself; the exit code."""
+        assert self.process is not None, "start() comes first"
+        try:
+            return self.process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"{self.name} did not end within {deadline_s:.0f} s:\n{self.tail()}") from None
 
     def said(self, text: str) -> int:
         """How often the log holds `text`."""
@@ -106,14 +118,35 @@ def pump_program(directory: Path, name: str, etcd_url: str) -> Program:
     return Program(name, argv, directory / f"{name}.log")
 
 
-def drainer_program(directory: Path, etcd_url: str, database: Path) -> tuple[Program, str]:
-    """The drainer into SQLite, and the address of its status page."""
+@dataclass
+class DrainerProgram(Program):
+    """`status_addr`: host:port of its status page."""
+
+    status_addr: str = ""
+
+    def status(self) -> dict[str, object]:
+        """What it says of itself; empty while it does not answer."""
+        with (
+            contextlib.suppress(OSError, ValueError),
+            urllib.request.urlopen(f"http://{self.status_addr}/status", timeout=2) as answer,
+        ):
+            found: dict[str, object] = json.load(answer)
+            return found
+        return {}
+
+
+def drainer_program(directory: Path, etcd_url: str, name: str, syncer: str) -> DrainerProgram:
+    """A drainer, and its changefeed, of this name. `syncer`: the sections [syncer] and [syncer.to] in TOML."""
     status = f"127.0.0.1:{free_port()}"
-    config = directory / "drainer.toml"
+    config = directory / f"{name}.toml"
     config.write_text(
-        f'pd-urls = "{etcd_url}"\nnode-id = "demo-drainer"\naddr = "127.0.0.1:{free_port()}"\n'
-        f'status-addr = "{status}"\ndata-dir = "{directory / "drainer"}"\ninitial-commit-ts = 0\n\n'
-        f'[syncer]\ndb-type = "sqlite"\n\n[syncer.to]\npath = "{database}"\n'
+        f'pd-urls = "{etcd_url}"\nnode-id = "demo-{name}"\nchangefeed = "{name}"\naddr = "127.0.0.1:{free_port()}"\n'
+        f'status-addr = "{status}"\ndata-dir = "{directory / name}"\ninitial-commit-ts = 0\n\n{syncer}'
     )
     argv = [sys.executable, "-m", "drainer", "-config", str(config)]
-    return Program("drainer", argv, directory / "drainer.log"), status
+    return DrainerProgram(name, argv, directory / f"{name}.log", status_addr=status)
+
+
+def into_sqlite(database: Path) -> str:
+    """The sections of a drainer into SQLite."""
+    return f'[syncer]\ndb-type = "sqlite"\n\n[syncer.to]\npath = "{database}"\n'

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import shutil
 import time
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from binlog.runtime import log
 
+from demo.command import Options
 from demo.compare import Comparison, compare_table
-from demo.processes import DemoError, Program, drainer_program, etcd_program, pump_program
+from demo.processes import (
+    DemoError,
+    DrainerProgram,
+    Program,
+    drainer_program,
+    etcd_program,
+    into_sqlite,
+    pump_program,
+)
 from demo.screen import Moment, Screen
 from demo.shop import SCHEMA, Shop
 from pumpclient.sdk import Service
@@ -27,64 +34,34 @@ CRASH_DOWN_S = 4.0
 CATCH_UP_DEADLINE_S = 180.0
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    directory: Path
-    seconds: float
-    writers: int
-    rate: float
-    seed: int
-    crash: bool
-
-
 @dataclass
 class Chain:
-    """All programs of the demo. `status_addr` is the drainer's."""
+    """All programs of the demo."""
 
     etcd: Program
     etcd_url: str
     pumps: list[Program]
-    drainer: Program
-    status_addr: str
+    drainer: DrainerProgram
     database: Path
-
-    def status(self) -> dict[str, object]:
-        """The drainer's status; empty while it does not answer."""
-        with (
-            contextlib.suppress(OSError, ValueError),
-            urllib.request.urlopen(f"http://{self.status_addr}/status", timeout=2) as answer,
-        ):
-            found: dict[str, object] = json.load(answer)
-            return found
-        return {}
 
 
 @contextlib.asynccontextmanager
 async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
     """etcd first, then the pumps, then the drainer; stopped in the opposite order."""
-    directory = options.directory.resolve()
-    if directory.exists() and any(directory.iterdir()) and not (directory / ".demo").exists():
-        raise DemoError(f"{directory} is not empty and not a demo's: choose another with --directory")
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    (directory / ".demo").touch()
+    directory = emptied(options.directory)
     etcd, url = etcd_program(directory)
     database = directory / "shop.sqlite"
-    drainer, status_addr = drainer_program(directory, url, database)
+    drainer = drainer_program(directory, url, "drainer", into_sqlite(database))
     pumps = [pump_program(directory, f"pump-{n}", url) for n in (1, 2)]
-    chain = Chain(etcd, url, pumps, drainer, status_addr, database)
+    chain = Chain(etcd, url, pumps, drainer, database)
     log.setup("info", str(directory / "writer.log"))
     try:
         screen.say("starting etcd and two pumps")
-        etcd.start()
-        for pump in pumps:
-            pump.start()
-        for pump in pumps:
-            await asyncio.to_thread(pump.wait_ready, partial(_serving, pump), "serving")
+        await start_pumps(etcd, pumps)
         screen.say("starting the drainer on Spark")
         drainer.start()
-        await asyncio.to_thread(drainer.wait_ready, lambda: drainer.said("drainer is running") > 0, "running")
-        screen.say(f"the drainer's page: http://{status_addr}/")
+        await asyncio.to_thread(drainer.wait_ready, partial(running, drainer), "running")
+        screen.say(f"the drainer's page: http://{drainer.status_addr}/")
         yield chain
     finally:
         drainer.kill()
@@ -93,8 +70,32 @@ async def started(options: Options, screen: Screen) -> AsyncIterator[Chain]:
         etcd.kill()
 
 
-def _serving(pump: Program) -> bool:
+def emptied(directory: Path) -> Path:
+    """The demo's directory, absolute and empty. Raises DemoError for one that is not a demo's."""
+    directory = directory.resolve()
+    if directory.exists() and any(directory.iterdir()) and not (directory / ".demo").exists():
+        raise DemoError(f"{directory} is not empty and not a demo's: choose another with --directory")
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    (directory / ".demo").touch()
+    return directory
+
+
+async def start_pumps(etcd: Program, pumps: Sequence[Program]) -> None:
+    """etcd and the pumps, until these serve."""
+    etcd.start()
+    for pump in pumps:
+        pump.start()
+    for pump in pumps:
+        await asyncio.to_thread(pump.wait_ready, partial(serving, pump), "serving")
+
+
+def serving(pump: Program) -> bool:
     return pump.said("pump is serving") > 0
+
+
+def running(drainer: Program) -> bool:
+    return drainer.said("drainer is running") > 0
 
 
 async def write(shop: Shop, options: Options, until: float) -> None:
@@ -123,22 +124,24 @@ async def write(shop: Shop, options: Options, until: float) -> None:
             group.create_task(writer())
 
 
-async def interrupt(chain: Chain, shop: Shop, options: Options, screen: Screen) -> None:
-    """An ALTER TABLE after a third of the time, a pump killed and restarted after a half."""
+async def interrupt(
+    pump: Program, shop: Shop, options: Options, say: Callable[[str], None], note: str | None = "none"
+) -> None:
+    """An ALTER TABLE after a third of the time, `pump` killed and restarted after a half. `note`: see
+    Shop.add_note_column."""
     await asyncio.sleep(options.seconds / 3)
-    screen.say("ALTER TABLE orders ADD COLUMN note, while orders keep coming")
-    await shop.add_note_column()
+    say("ALTER TABLE orders ADD COLUMN note, while orders keep coming")
+    await shop.add_note_column(note)
     if not options.crash:
         return
     await asyncio.sleep(options.seconds / 6)
-    pump = chain.pumps[0]
     served = pump.said("pump is serving")
-    screen.say(f"SIGKILL {pump.name}")
+    say(f"SIGKILL {pump.name}")
     pump.kill()
     await asyncio.sleep(CRASH_DOWN_S)
     pump.start()
     await asyncio.to_thread(pump.wait_ready, lambda: pump.said("pump is serving") > served, "serving again")
-    screen.say(f"{pump.name} is serving again")
+    say(f"{pump.name} is serving again")
 
 
 async def watch(chain: Chain, shop: Shop, options: Options, screen: Screen, phase: Callable[[], str]) -> None:
@@ -147,7 +150,7 @@ async def watch(chain: Chain, shop: Shop, options: Options, screen: Screen, phas
     while True:
         if not chain.drainer.alive:
             raise DemoError(f"the drainer exited:\n{chain.drainer.tail()}")
-        status = await asyncio.to_thread(chain.status)
+        status = await asyncio.to_thread(chain.drainer.status)
         applied, lag = status.get("RowsApplied"), status.get("LagSeconds")
         screen.show(
             Moment(
@@ -164,19 +167,28 @@ async def watch(chain: Chain, shop: Shop, options: Options, screen: Screen, phas
         await asyncio.sleep(0.25)
 
 
-async def caught_up(chain: Chain, commit_ts: int) -> None:
+async def caught_up(drainer: DrainerProgram, commit_ts: int) -> None:
     """Wait until the drainer's position has reached `commit_ts`."""
     end = time.monotonic() + CATCH_UP_DEADLINE_S
     while True:
-        position = (await asyncio.to_thread(chain.status)).get("LastTS")
+        position = (await asyncio.to_thread(drainer.status)).get("LastTS")
         if isinstance(position, int) and position >= commit_ts:
             return
+        if not drainer.alive:
+            raise DemoError(f"{drainer.name} exited:\n{drainer.tail()}")
         if time.monotonic() > end:
             raise DemoError(
-                f"the drainer is at {position}, the last commit is {commit_ts}, after {CATCH_UP_DEADLINE_S:.0f} s:\n"
-                + chain.drainer.tail()
+                f"{drainer.name} is at {position}, the last commit is {commit_ts}, after {CATCH_UP_DEADLINE_S:.0f} s:\n"
+                + drainer.tail()
             )
         await asyncio.sleep(0.1)
+
+
+async def stopped(drainer: DrainerProgram) -> None:
+    """Stop it. Raises DemoError unless it ends well."""
+    code = await asyncio.to_thread(drainer.stop, 60)
+    if code != 0:
+        raise DemoError(f"{drainer.name} stopped with exit code {code}:\n{drainer.tail()}")
 
 
 async def run(options: Options, screen: Screen) -> bool:
@@ -186,35 +198,30 @@ async def run(options: Options, screen: Screen) -> bool:
             shop = Shop(service, random.Random(options.seed))
             await shop.create(PRODUCTS)
             screen.say("waiting for the first tables downstream")
-            await caught_up(chain, shop.counts.last_commit_ts)
+            await caught_up(chain.drainer, shop.counts.last_commit_ts)
             phase = "writing"
             with screen.running(options.seconds):
                 watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
-                story = asyncio.create_task(interrupt(chain, shop, options, screen))
+                story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say))
                 try:
                     work = asyncio.create_task(write(shop, options, time.monotonic() + options.seconds))
-                    await _all_or_first_failure(watcher, work, story)
+                    await all_or_first_failure(watcher, work, story)
                     phase = "catching up"
-                    drained = asyncio.create_task(caught_up(chain, shop.counts.last_commit_ts))
-                    await _all_or_first_failure(watcher, drained)
+                    drained = asyncio.create_task(caught_up(chain.drainer, shop.counts.last_commit_ts))
+                    await all_or_first_failure(watcher, drained)
                 finally:
                     for task in (watcher, story):
                         task.cancel()
                         with contextlib.suppress(asyncio.CancelledError, DemoError):
                             await task
-        code = await asyncio.to_thread(chain.drainer.stop, 60)
-        if code != 0:
-            raise DemoError(f"the drainer stopped with exit code {code}:\n{chain.drainer.tail()}")
+        await stopped(chain.drainer)
         results: list[Comparison] = [compare_table(chain.database, SCHEMA, model) for model in shop.models.values()]
         screen.compare(results, chain.database)
-        screen.say(
-            f"{shop.counts.transactions:,} transactions, {shop.counts.rows:,} row changes: "
-            + ", ".join(f"{name} {count:,}" for name, count in sorted(shop.counts.by_action.items()))
-        )
+        screen.say(shop.counts.told())
         return all(result.ok for result in results)
 
 
-async def _all_or_first_failure(watcher: asyncio.Task[None], *work: asyncio.Task[None]) -> None:
+async def all_or_first_failure(watcher: asyncio.Task[None], *work: asyncio.Task[None]) -> None:
     """Wait for `work`; a failure of any of it, or of the watcher, ends all of it at once."""
     pending: set[asyncio.Task[None]] = {watcher, *work}
     try:

@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from demo.compare import Comparison
+
+LINE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,8 @@ class Screen:
             f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
         )
         lag = "-" if moment.lag_s is None else f"{moment.lag_s:.1f} s"
-        if self._live is None or self._progress is None:
-            if moment.elapsed_s - self._last_line_s >= 5:
-                self._last_line_s = moment.elapsed_s
+        if not self.is_live:
+            if self.is_due(moment.elapsed_s):
                 self._console.print(
                     f"{moment.elapsed_s:4.0f} s  {moment.phase}: {moment.transactions} transactions, "
                     f"{moment.rows_committed} rows committed, {moment.rows_applied} applied, lag {lag}, {pumps}",
@@ -72,22 +73,41 @@ class Screen:
                 )
             return
         grid = Table.grid(padding=(0, 3))
-        self._progress.update(
-            self._progress.task_ids[0], completed=moment.elapsed_s, description=moment.phase, total=moment.total_s
-        )
         grid.add_row("transactions", f"{moment.transactions:,}")
         grid.add_row("rows committed", f"{moment.rows_committed:,}")
         grid.add_row("rows applied", f"{moment.rows_applied:,}")
         grid.add_row("lag", lag)
         grid.add_row("pumps", pumps)
-        outer = Table.grid()
-        outer.add_row(self._progress)
-        outer.add_row(grid)
-        self._live.update(outer)
+        self.draw(moment, grid)
 
-    def compare(self, results: list[Comparison], database: Path) -> None:
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
+
+    @property
+    def width(self) -> int:
+        return self._console.width
+
+    def is_due(self, elapsed_s: float) -> bool:
+        """Whether it is time for another line, where there is no terminal."""
+        if elapsed_s - self._last_line_s < LINE_EVERY_S:
+            return False
+        self._last_line_s = elapsed_s
+        return True
+
+    def draw(self, moment: Moment, below: RenderableType) -> None:
+        """The picture: the bar, and what is to be seen below it."""
+        assert self._live is not None and self._progress is not None, "running() comes first"
+        self._progress.update(
+            self._progress.task_ids[0], completed=moment.elapsed_s, description=moment.phase, total=moment.total_s
+        )
+        self._live.update(Group(self._progress, below))
+
+    def compare(
+        self, results: list[Comparison], database: Path, *, title: str = "downstream against what the shop wrote"
+    ) -> None:
         """The table of comparisons, examples of what differs, and where the file is."""
-        table = Table(title="downstream against what the shop wrote")
+        table = Table(title=title)
         for name in ("table", "rows written", "rows downstream", "equal", ""):
             table.add_column(name, justify="left" if name in ("table", "") else "right")
         for r in results:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -96,6 +96,11 @@ class Counts:
     last_commit_ts: int = 0
     by_action: dict[str, int] = field(default_factory=dict)
 
+    def told(self) -> str:
+        """In one line."""
+        actions = ", ".join(f"{name} {count:,}" for name, count in sorted(self.by_action.items()))
+        return f"{self.transactions:,} transactions, {self.rows:,} row changes: {actions}"
+
 
 class Shop:
     """Writes while `open`; `models` is what must stand downstream in the end.
@@ -121,7 +126,8 @@ class Shop:
             columns = [column.name for column in table.columns]
             key = tuple(c.name for c in table.columns if c.primary_key)
             fsp = {c.name: c.type.decimal for c in table.columns if c.type.tp in (Tp.DATETIME, Tp.TIMESTAMP)}
-            self.models[table.name] = TableModel(table.name, columns, key, fsp)
+            enums: dict[str, Sequence[str]] = {c.name: c.type.elems for c in table.columns if c.type.tp is Tp.ENUM}
+            self.models[table.name] = TableModel(table.name, columns, key, fsp, enums)
         for shelf in range(products):
             row: RowDict = {
                 "id": self._id(),
@@ -270,12 +276,12 @@ class Shop:
             if len(loose) > 40:
                 write.delete("events", self._rng.choice(loose))
 
-    async def add_note_column(self) -> None:
-        """ALTER TABLE while orders keep coming."""
-        column = Column("note", VarChar(40), default="none")
+    async def add_note_column(self, default: str | None = "none") -> None:
+        """ALTER TABLE while orders keep coming. Rows that stand there read `default`."""
+        column = Column("note", VarChar(40)) if default is None else Column("note", VarChar(40), default=default)
         async with self._schema_gate:
             self._handles["orders"] = await self._service.alter_table(self._handles["orders"], add=[column])
-            self.models["orders"].add_column("note", "none")
+            self.models["orders"].add_column("note", default)
 
     def _pick(self, table: str, status: str) -> RowDict | None:
         rows = [row for row in self.models[table].rows.values() if row["status"] == status]

@@ -19,11 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from drainer.kafka_check.checker import Checker, Moves, Promises
 from drainer.kafka_check.report import Report
-from drainer.kafka_reading.address import KafkaAddress, kafka_address
+from drainer.kafka_reading.address import kafka_address
+from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import Place, Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import DdlScope, Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.registry import make_encoder
 
 _SHOWN_AT_MOST = 20
 
@@ -90,7 +91,7 @@ def _checked(arguments: argparse.Namespace) -> Report:
         partitions: dict[str, int] = {}
         for place in partitions_in(arguments.directory):
             partitions[place.topic] = max(partitions.get(place.topic, 0), place.partition + 1)
-        return check(records_in(arguments.directory), Checker(partitions, promises, keys), address)
+        return check(records_in(arguments.directory), Checker(partitions, promises, keys), decoders(address.options))
     with ExitStack() as stack:
         reader = TopicReader(
             address.client, arguments.topic or [address.topic], committed=not arguments.read_uncommitted
@@ -99,16 +100,16 @@ def _checked(arguments: argparse.Namespace) -> Report:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()))
         records = bar.track(reader.records(), total=reader.count(), description="records")
-        return check(records, Checker(reader.partitions, promises, keys), address)
+        return check(records, Checker(reader.partitions, promises, keys), decoders(address.options))
 
 
-def check(records: Iterable[Record], checker: Checker, address: KafkaAddress) -> Report:
+def check(records: Iterable[Record], checker: Checker, make: MakeDecoder) -> Report:
     """Each partition has a decoder of its own."""
-    decoders: dict[Place, Decoder] = {}
+    made: dict[Place, Decoder] = {}
     for record in records:
-        decoder = decoders.get(record.place)
+        decoder = made.get(record.place)
         if decoder is None:
-            decoder = decoders[record.place] = make_decoder(address.options)
+            decoder = made[record.place] = make()
         try:
             events = decoder.decode(record.key, record.value)
         except MessageError as error:

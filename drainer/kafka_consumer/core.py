@@ -111,6 +111,10 @@ class ConsumerCore:
         return [one.event for one in self._ddls]
 
     @property
+    def places(self) -> list[Place]:
+        return list(self._partitions)
+
+    @property
     def buffered(self) -> list[RowEvent]:
         return [row.event for partition in self._partitions.values() for row in partition.rows]
 

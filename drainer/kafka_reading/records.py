@@ -82,11 +82,13 @@ class TopicReader:
                 "group.id": "unused",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "error",  # what is gone is not passed over
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
             }
         )
+        self.known: set[Place] = set()
+        self._ended: set[Place] = set()
         try:
             self.partitions = self._found(topics)
         except BaseException:
@@ -112,34 +114,63 @@ class TopicReader:
         return found
 
     def count(self) -> int:
-        """About how many records there are."""
-        from confluent_kafka import TopicPartition
+        """About how many records there are. Raises ReadError."""
+        from confluent_kafka import KafkaException, TopicPartition
 
         found = 0
-        for topic, count in self.partitions.items():
-            for number in range(count):
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_METADATA_S)
-                found += high - low
+        for place in self.places():
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_METADATA_S)
+            except KafkaException as error:
+                raise ReadError(f"{place}: where it ends is not told: {error.args[0]}") from None
+            found += high - low
+        return found
+
+    def places(self) -> list[Place]:
+        """Every partition."""
+        return [Place(topic, number) for topic, count in self.partitions.items() for number in range(count)]
+
+    def begin(self, offsets: Mapping[Place, int]) -> None:
+        """Read these partitions, too, from these offsets; from where a partition begins, if that is later."""
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        wanted = [TopicPartition(*place, offset or OFFSET_BEGINNING) for place, offset in sorted(offsets.items())]
+        self._consumer.incremental_assign(wanted)
+        self.known |= offsets.keys()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every partition was read to its end, as it was then."""
+        return self._ended >= self.known
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """Partitions mixed. Raises ReadError."""
+        from confluent_kafka import KafkaError
+
+        found = []
+        for message in self._consumer.consume(_AT_A_TIME, timeout=timeout_s):
+            error, number = message.error(), message.partition()
+            place = Place(message.topic() or "", -1 if number is None else number)
+            if error is None:
+                self._ended.discard(place)
+                found.append(Record(place, message.offset(), message.key(), message.value()))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ended.add(place)
+            elif not error.retriable():
+                raise ReadError(f"{place}: {error.str()}")
         return found
 
     def records(self) -> Iterator[Record]:
-        """Partitions mixed; each to the end that it has when that is reached. Raises ReadError."""
-        from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
+        """All of them to the end that each partition has when that is reached. Raises ReadError."""
+        from confluent_kafka import TopicPartition
 
-        open_ = {Place(topic, number) for topic, count in self.partitions.items() for number in range(count)}
-        self._consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in sorted(open_)])
-        while open_:
-            for message in self._consumer.consume(_AT_A_TIME, timeout=1.0):
-                error = message.error()
-                place = Place(message.topic() or "", message.partition() if message.partition() is not None else -1)
-                if error is None:
-                    if place in open_:
-                        yield Record(place, message.offset(), message.key(), message.value())
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    open_.discard(place)
-                    self._consumer.pause([TopicPartition(*place)])
-                elif not error.retriable():
-                    raise ReadError(f"{place}: {error}")
+        self.begin(dict.fromkeys(self.places(), 0))
+        done: set[Place] = set()
+        while done < self.known:
+            yield from [record for record in self.poll(1.0) if record.place not in done]
+            if self._ended - done:
+                self._consumer.pause([TopicPartition(*place) for place in self._ended - done])
+                done |= self._ended
 
     def close(self) -> None:
         self._consumer.close()

@@ -263,5 +263,39 @@ def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
     assert slotting._events._tables
     travelled = pickle.loads(pickle.dumps(slotting))
     assert not travelled._events._tables
+    for raw in (False, True):
+        assert pickle.loads(pickle.dumps(RowEvents(raw=raw)))._raw is raw
     assert travelled == replace(slotting, dispatcher=travelled.dispatcher)
     assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted
+
+
+# Of docs/dispatch.md: row order, table order, a table's transaction in one partition.
+GUARANTEES = {
+    "table": (True, True, True),
+    "index-value": (True, False, False),
+    "columns": (False, False, False),
+    "conflict": (True, False, True),
+    "ts": (False, False, True),
+}
+
+
+@pytest.mark.parametrize("rule", GUARANTEES)
+def test_guarantees(rule: str) -> None:
+    """What is not promised is not so either, of a table with one key whose rows change in several transactions."""
+    info = table_of_shape("handle")
+    transactions: list[list[tuple[Row | None, Row | None]]] = [
+        [(None if not number else (key, 0, None, number - 1), (key, 0, None, number)) for key in keys]
+        for keys in ((0, 1, 2), (3, 4, 5), (6, 7, 8))
+        for number in range(4)
+    ]
+    events = RowEvents().of(segment_of([info], payloads_of(info, transactions)))
+    found = written(dispatcher(rule).routes(events))
+    of_row: dict[object, set[object]] = defaultdict(set)
+    of_transaction: dict[object, set[object]] = defaultdict(set)
+    for place, mine in found.items():
+        assert [commit_ts for _, commit_ts, _ in mine] == sorted(commit_ts for _, commit_ts, _ in mine)
+        for _, commit_ts, (_, old, new) in mine:
+            of_row[(new or old or ())[0]].add(place)
+            of_transaction[commit_ts].add(place)
+    alone = [all(len(places) == 1 for places in of.values()) for of in (of_row, of_transaction)]
+    assert (alone[0], len(found) == 1, alone[1]) == GUARANTEES[rule]

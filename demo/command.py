@@ -1,0 +1,68 @@
+"""The command line that both demos have, and what their exit codes say."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from demo.processes import DemoError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    directory: Path
+    seconds: float
+    writers: int
+    rate: float
+    seed: int
+    crash: bool
+
+
+class Teller(Protocol):
+    """Who tells the user that it failed."""
+
+    def fail(self, text: str) -> None: ...
+
+
+def parse(argv: list[str], *, prog: str, description: str, seconds: float, rate: float) -> Options:
+    """`seconds`, `rate`: what they are unless they are given."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog="Exit code 0 when every table downstream equals what the shop wrote, 1 if not, 2 for a bad command "
+        f"line. Logs and SQLite files stay in the directory. Example: {prog} --seconds 20 --rate 100",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help=f"seconds the shop writes (default {seconds:.0f})"
+    )
+    parser.add_argument("--writers", type=int, default=8, help="concurrent writers (default 8)")
+    parser.add_argument("--rate", type=float, default=rate, help=f"transactions a second, about (default {rate:.0f})")
+    parser.add_argument("--seed", type=int, default=1, help="of the random numbers (default 1)")
+    parser.add_argument(
+        "--directory", type=Path, default=Path("demo-data"), help="emptied at start (default demo-data)"
+    )
+    parser.add_argument("--no-crash", action="store_true", help="do not kill a pump in the middle")
+    args = parser.parse_args(argv)
+    if args.seconds <= 0:
+        parser.error(f"--seconds must be above 0, not {args.seconds}")
+    if args.rate <= 0:
+        parser.error(f"--rate must be above 0, not {args.rate}")
+    if args.writers < 1:
+        parser.error(f"--writers must be at least 1, not {args.writers}")
+    return Options(args.directory, args.seconds, args.writers, args.rate, args.seed, crash=not args.no_crash)
+
+
+def exit_code(work: Coroutine[Any, Any, bool], teller: Teller) -> int:
+    """Of a demo that says whether everything is equal."""
+    try:
+        return 0 if asyncio.run(work) else 1
+    except DemoError as error:
+        teller.fail(str(error))
+        return 1
+    except KeyboardInterrupt:
+        teller.fail("interrupted")
+        return 130

@@ -1,0 +1,25 @@
+"""`python -m demo.kafka`: the shop of `python -m demo`, whose changes two drainers write to Kafka: one in Open Protocol
+into the partitions of one topic, one in Avro with a schema registry and a topic for each table. In the end both are
+read back, their order is proven, and the tables that they make are compared with what the shop wrote.
+
+Exit code 0 when all of it holds, 1 if not.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from demo.command import exit_code, parse
+from demo.kafka.run import run
+from demo.kafka.screen import KafkaScreen
+
+
+def main() -> int:
+    about = (__doc__ or "").split("\n\n")[0]
+    options = parse(sys.argv[1:], prog="python -m demo.kafka", description=about, seconds=30.0, rate=150.0)
+    screen = KafkaScreen()
+    return exit_code(run(options, screen), screen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

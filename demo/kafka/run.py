@@ -1,0 +1,223 @@
+"""The Kafka demo from start to end: start the programs, let the shop write, read both streams back, compare."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from binlog.runtime import log
+
+from demo.command import Options
+from demo.compare import compare_table
+from demo.kafka.events import EventsSeen
+from demo.kafka.feeds import Feed, feeds
+from demo.kafka.screen import FeedMoment, KafkaScreen
+from demo.kafka.servers import Broker, Registry, broker, registry
+from demo.processes import DemoError, DrainerProgram, Program, etcd_program, pump_program
+from demo.run import (
+    PRODUCTS,
+    all_or_first_failure,
+    caught_up,
+    emptied,
+    interrupt,
+    running,
+    start_pumps,
+    stopped,
+    write,
+)
+from demo.screen import Moment
+from demo.shop import SCHEMA, Shop
+from pumpclient.sdk import Service
+
+READ_DEADLINE_S = 180.0
+
+
+@dataclass
+class Stream:
+    """One changefeed: its drainer, and what reads its topics while it runs."""
+
+    feed: Feed
+    drainer: DrainerProgram
+    printer: Program
+    seen: EventsSeen
+
+    def has_printed(self) -> bool:
+        self.seen.look(time.monotonic())
+        return bool(self.seen.topics)
+
+    def moment(self) -> FeedMoment:
+        lag = self.drainer.status().get("LagSeconds")
+        self.seen.look(time.monotonic())
+        return FeedMoment(
+            self.feed.name, self.feed.title, float(lag) if isinstance(lag, int | float) else None, self.seen
+        )
+
+
+@dataclass
+class Chain:
+    """All programs of the demo."""
+
+    directory: Path
+    etcd_url: str
+    pumps: list[Program]
+    streams: list[Stream]
+
+
+@contextlib.asynccontextmanager
+async def started(options: Options, screen: KafkaScreen) -> AsyncIterator[Chain]:
+    """Broker, registry, etcd and pumps, then the drainers; stopped in the opposite order."""
+    directory = emptied(options.directory)
+    kafka, schemas = await asyncio.to_thread(broker, directory), registry(directory)
+    etcd, url = etcd_program(directory)
+    pumps = [pump_program(directory, f"pump-{n}", url) for n in (1, 2)]
+    streams = []
+    for feed in feeds(kafka.address, schemas.url):
+        printer = feed.printer(directory)
+        assert printer.output is not None, "a printer writes to a file"
+        streams.append(Stream(feed, feed.drainer(directory, url), printer, EventsSeen(printer.output)))
+    log.setup("info", str(directory / "writer.log"))
+    try:
+        screen.say("starting a Kafka broker, a schema registry, etcd and two pumps")
+        kafka.program.start()
+        schemas.program.start()
+        await start_pumps(etcd, pumps)
+        await _ready(kafka, schemas)
+        screen.say(f"Kafka is at {kafka.address}, the schema registry at {schemas.url}")
+        screen.say("starting two drainers on Spark")
+        for stream in streams:
+            stream.drainer.start()
+        for stream in streams:
+            await asyncio.to_thread(stream.drainer.wait_ready, partial(running, stream.drainer), "running")
+            screen.say(f"the drainer's page for {stream.feed.name}: http://{stream.drainer.status_addr}/")
+        yield Chain(directory, url, pumps, streams)
+    finally:
+        for stream in streams:
+            stream.printer.kill()
+            stream.drainer.kill()
+        for pump in pumps:
+            pump.kill()
+        etcd.kill()
+        schemas.program.kill()
+        kafka.program.kill()
+
+
+async def _ready(kafka: Broker, schemas: Registry) -> None:
+    await asyncio.to_thread(kafka.program.wait_ready, kafka.ready, "answering")
+    await asyncio.to_thread(schemas.program.wait_ready, schemas.ready, "answering")
+    await asyncio.to_thread(schemas.require_compatibility)
+
+
+async def watch(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen, phase: Callable[[], str]) -> None:
+    """Draw what is going on twice a second until cancelled; DemoError when a program dies."""
+    begin = time.monotonic()
+    while True:
+        for stream in chain.streams:
+            for program in (stream.drainer, stream.printer):
+                if not program.alive:
+                    raise DemoError(f"{program.name} exited:\n{program.tail()}")
+        moments = [await asyncio.to_thread(stream.moment) for stream in chain.streams]
+        screen.show_feeds(
+            Moment(
+                time.monotonic() - begin,
+                options.seconds,
+                phase(),
+                shop.counts.transactions,
+                shop.counts.rows,
+                0,
+                None,
+                {pump.name: pump.alive for pump in chain.pumps},
+            ),
+            moments,
+        )
+        await asyncio.sleep(0.5)
+
+
+async def printed(chain: Chain, commit_ts: int) -> None:
+    """Wait until the printers have shown everything up to `commit_ts`; `watch` looks at what they print."""
+    end = time.monotonic() + READ_DEADLINE_S
+    while not all(stream.seen.has_all(commit_ts) for stream in chain.streams):
+        if time.monotonic() > end:
+            late = ", ".join(stream.feed.name for stream in chain.streams if not stream.seen.has_all(commit_ts))
+            raise DemoError(f"{late}: nothing says that all of it is in Kafka, after {READ_DEADLINE_S:.0f} s")
+        await asyncio.sleep(0.2)
+
+
+async def run(options: Options, screen: KafkaScreen) -> bool:
+    """True when the order of both streams is proven, and their tables equal what the shop wrote."""
+    async with started(options, screen) as chain:
+        async with await Service.connect(chain.etcd_url) as service:
+            shop = Shop(service, random.Random(options.seed))
+            await shop.create(PRODUCTS)
+            screen.say("waiting for the first tables in Kafka")
+            await _caught_up(chain, shop.counts.last_commit_ts)
+            for stream in chain.streams:
+                stream.printer.start()
+            for stream in chain.streams:
+                await asyncio.to_thread(stream.printer.wait_ready, stream.has_printed, "reading")
+            await _written(chain, shop, options, screen)
+        await asyncio.gather(*(stopped(stream.drainer) for stream in chain.streams))
+        screen.say("the drainers have stopped; reading everything back, as a read-committed consumer")
+        good = await asyncio.gather(*(asyncio.to_thread(_read_back, chain, one.feed) for one in chain.streams))
+        equal = [_shown(chain, stream, shop, screen, ok=ok) for stream, ok in zip(chain.streams, good, strict=True)]
+        screen.say(shop.counts.told())
+        return all(good) and all(equal)
+
+
+async def _caught_up(chain: Chain, commit_ts: int) -> None:
+    await asyncio.gather(*(caught_up(stream.drainer, commit_ts) for stream in chain.streams))
+
+
+async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScreen) -> None:
+    """The shop writes, and everything arrives."""
+    phase = "writing"
+    with screen.running(options.seconds):
+        watcher = asyncio.create_task(watch(chain, shop, options, screen, lambda: phase))
+        # Without a default: messages carry rows, and rows that nobody changes would not tell it.
+        story = asyncio.create_task(interrupt(chain.pumps[0], shop, options, screen.say, note=None))
+        try:
+            work = asyncio.create_task(write(shop, options, time.monotonic() + options.seconds))
+            await all_or_first_failure(watcher, work, story)
+            phase = "catching up"
+            await all_or_first_failure(watcher, asyncio.create_task(_caught_up(chain, shop.counts.last_commit_ts)))
+            phase = "reading to the end"
+            await all_or_first_failure(watcher, asyncio.create_task(printed(chain, shop.counts.last_commit_ts)))
+        finally:
+            for task in (watcher, story):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, DemoError):
+                    await task
+
+
+def _read_back(chain: Chain, feed: Feed) -> bool:
+    """Whether every rule of order holds. Raises DemoError where the topics cannot be read."""
+    consumer, checker = feed.consumer(chain.directory), feed.checker(chain.directory)
+    programs = (consumer, checker)
+    for program in programs:
+        program.start()
+    try:
+        codes = [program.finished(READ_DEADLINE_S) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    for program, code, most in zip(programs, codes, (0, 1), strict=True):
+        if code > most:
+            raise DemoError(f"{program.name} ended with exit code {code}:\n{program.tail()}")
+    return codes[1] == 0
+
+
+def _shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: bool) -> bool:
+    """Tells what came, and whether its tables are the shop's."""
+    feed = stream.feed
+    output = feed.checker(chain.directory).output
+    assert output is not None
+    screen.checked(FeedMoment(feed.name, feed.title, None, stream.seen), output.read_text(), ok=ok)
+    database = feed.database(chain.directory)
+    results = [compare_table(database, SCHEMA, model) for model in shop.models.values()]
+    screen.compare_feed(feed.name, results, database)
+    return all(result.ok for result in results)

@@ -1,0 +1,96 @@
+"""What the Kafka demo shows: topics with their counts and rates, and the newest event of each protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from demo.compare import Comparison
+from demo.kafka.events import EventsSeen
+from demo.screen import Moment, Screen
+
+
+@dataclass(frozen=True, slots=True)
+class FeedMoment:
+    """One look at a changefeed. `lag_s`: its drainer's, None while nothing is known."""
+
+    name: str
+    title: str
+    lag_s: float | None
+    seen: EventsSeen
+
+
+class KafkaScreen(Screen):
+    """A live picture on a terminal; a few lines every few seconds where there is none."""
+
+    def show_feeds(self, moment: Moment, feeds: Sequence[FeedMoment]) -> None:
+        if not self.is_live:
+            if self.is_due(moment.elapsed_s):
+                self.say(
+                    f"{moment.elapsed_s:4.0f} s  {moment.phase}: {moment.transactions:,} transactions, "
+                    f"{moment.rows_committed:,} rows committed, {pumps_told(moment)}"
+                )
+                for feed in feeds:
+                    self.say(f"        {feed_told(feed)}")
+                    if feed.seen.newest:
+                        self.say(f"          newest: {escape(_short(feed.seen.newest, 200))}")
+            return
+        grid = Table.grid(padding=(0, 3))
+        grid.add_row("written", f"{moment.transactions:,} transactions, {moment.rows_committed:,} rows")
+        grid.add_row("pumps", pumps_told(moment))
+        parts = [part for feed in feeds for part in self._feed(feed)]
+        self.draw(moment, Group(grid, *parts))
+
+    def _feed(self, feed: FeedMoment) -> list[Table | Text]:
+        table = Table(title=f"{feed.title}, lag {_lag(feed.lag_s)}", title_justify="left", title_style="bold")
+        for name in ("topic", "partitions", "row events", "a second", "DDLs"):
+            table.add_column(name, justify="left" if name == "topic" else "right")
+        for name, topic in sorted(feed.seen.topics.items()):
+            counts = str(len(topic.partitions)), f"{topic.rows:,}", f"{topic.rate:,.0f}", f"{topic.ddls:,}"
+            table.add_row(name, *counts)
+        return [table, Text(_short(feed.seen.newest, 2 * self.width), style="cyan")]
+
+    def checked(self, feed: FeedMoment, text: str, *, ok: bool) -> None:
+        """What came of a changefeed, and what the check of its order says."""
+        self.say(f"[bold]{feed.title}[/]")
+        self.say(f"  row events: {topics_told(feed.seen)}")
+        colour = "green" if ok else "bold red"
+        for line in text.splitlines():
+            self.say(f"  order: [{colour}]{escape(line)}[/]" if line else "")
+
+    def compare_feed(self, title: str, results: list[Comparison], database: Path) -> None:
+        self.compare(results, database, title=f"tables made from {title}, against what the shop wrote")
+
+
+def feed_told(feed: FeedMoment) -> str:
+    topics = feed.seen.topics.values()
+    rows, rate = sum(topic.rows for topic in topics), sum(topic.rate for topic in topics)
+    return (
+        f"{feed.name}: {rows:,} row events in {len(topics)} topic{'s' * (len(topics) != 1)}, {rate:,.0f} a second, "
+        f"lag {_lag(feed.lag_s)}"
+    )
+
+
+def topics_told(seen: EventsSeen) -> str:
+    """Every topic with its rows, and the DDLs that it got into each partition."""
+    return ", ".join(f"{name} {topic.rows:,}" for name, topic in sorted(seen.topics.items())) or "nothing"
+
+
+def pumps_told(moment: Moment) -> str:
+    return "  ".join(
+        f"{name} [green]live[/]" if alive else f"{name} [red]down[/]" for name, alive in moment.pumps.items()
+    )
+
+
+def _lag(lag_s: float | None) -> str:
+    return "-" if lag_s is None else f"{lag_s:.1f} s"
+
+
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

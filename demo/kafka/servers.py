@@ -1,0 +1,149 @@
+"""A Kafka broker (KRaft, one node) and a schema registry as programs, from the jars of `scripts/need.sh`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from demo.processes import DemoError, Program, free_port
+
+JARS = Path.home() / ".cache" / "tidb-binlog"
+_BROKER_JVM = ("-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_REGISTRY_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LOGGING = """\
+status=error
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n
+rootLogger.level=warn
+rootLogger.appenderRef.out.ref=out
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """`address`: host:port for clients."""
+
+    program: Program
+    address: str
+
+    def ready(self) -> bool:
+        try:
+            return bool(AdminClient({"bootstrap.servers": self.address, "log_level": 0}).list_topics(timeout=5).brokers)
+        except KafkaException:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """`url`: of the API that is Confluent's."""
+
+    program: Program
+    url: str
+
+    def ready(self) -> bool:
+        try:
+            return isinstance(self._ask("GET", "/subjects"), list)
+        except (OSError, ValueError):
+            return False
+
+    def require_compatibility(self) -> None:
+        """As Confluent's registry does from the start: a reader of a new schema can read what the one before wrote."""
+        try:
+            self._ask("PUT", "/config", {"compatibility": "BACKWARD"})
+        except (OSError, ValueError) as error:
+            raise DemoError(f"the schema registry does not answer: {error}\n{self.program.tail()}") from None
+
+    def _ask(self, method: str, path: str, body: object = None) -> object:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: object = json.loads(answer.read())
+            return found
+
+
+def broker(directory: Path) -> Broker:
+    """Formats its data. Raises DemoError where Java or the jars are missing."""
+    jars = _jars("kafka-*", "kafka")
+    home = directory / "kafka"
+    home.mkdir()
+    port, controller = free_port(), free_port()
+    properties, logging = home / "server.properties", home / "log4j2.properties"
+    properties.write_text(broker_properties(home / "data", port, controller))
+    logging.write_text(_LOGGING)
+    java = ["java", *_BROKER_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{jars}/*"]
+    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    made = subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if made.returncode != 0:
+        raise DemoError(f"Kafka's data could not be formatted:\n{made.stdout}{made.stderr}")
+    program = Program("the Kafka broker", [*java, "kafka.Kafka", str(properties)], directory / "kafka.log")
+    return Broker(program, f"127.0.0.1:{port}")
+
+
+def registry(directory: Path) -> Registry:
+    """Raises DemoError where Java or the jar is missing."""
+    jar = next(iter(sorted(_jars("apicurio-registry-*", "registry").glob("*-runner.jar"))), None)
+    if jar is None:
+        raise DemoError(_missing("the schema registry's jar is", "registry"))
+    port = free_port()
+    where = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
+    program = Program(
+        "the schema registry", ["java", *_REGISTRY_JVM, *where, "-jar", str(jar)], directory / "registry.log"
+    )
+    return Registry(program, f"http://127.0.0.1:{port}/apis/ccompat/v7")
+
+
+def broker_properties(data: Path, port: int, controller: int) -> str:
+    """Topics for the broker's own use are small: fifty partitions of one cost a second at each start."""
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(data),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.num.partitions": "1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.cleaner.dedupe.buffer.size": str(4 << 20),
+        "log.index.size.max.bytes": str(1 << 20),
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def _jars(pattern: str, needed: str) -> Path:
+    """The folder of one of the lists in scripts/jars, complete where it is there."""
+    if shutil.which("java") is None:
+        raise DemoError(_missing("Java 17 is", "java"))
+    found = sorted(one for one in JARS.glob(pattern) if one.is_dir())
+    if not found:
+        raise DemoError(_missing(f"{JARS / pattern} is", needed))
+    return found[-1]
+
+
+def _missing(what: str, needed: str) -> str:
+    return f"{what} not there: run `scripts/need.sh {needed}`, or `make demo-kafka`, which does"

@@ -1,0 +1,87 @@
+"""`kafka-consumer URI --to sqlite:FILE`: applies topics from where the destination stands, until it is stopped.
+
+    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=open-protocol' --to sqlite:shop.db
+    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --topic '^shop_' --to sqlite:shop.db --once
+    kafka-consumer 'kafka://127.0.0.1:9092/shop?protocol=simple' --print
+
+Exit code 0 after a signal, or at the end of the topics with --once; 1 for bad settings, 2 for a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from binlog.errors import BinlogError, ConfigError
+from binlog.runtime import log
+
+from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.run import Stop, consume, print_events
+from drainer.kafka_consumer.sqlite import SqliteDestination
+from drainer.kafka_reading.address import kafka_address
+from drainer.protocol.registry import make_encoder
+
+_log = log.get_logger("kafka-consumer")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    stop = Stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        log.setup("info", "")
+        address = kafka_address(arguments.uri, "kafka-consumer", {})
+        topics = arguments.topic or [address.topic]
+        if arguments.print:
+            print_events(address, topics, _write, stop, once=arguments.once)
+            return 0
+        if not make_encoder(address.options).resolved(1):
+            raise ConfigError(
+                f"messages of {address.options.protocol} as it is set have no resolved events, without which nothing "
+                "is known to be complete: add enable-tidb-extension=true, or avro-enable-watermark=true"
+            )
+        destination = _destination(arguments.to)
+        consume(address, topics, destination, stop, once=arguments.once)
+    except BinlogError as error:
+        _log.error("kafka-consumer failed", kind=type(error).__name__, error=str(error))
+        return 1 if isinstance(error, ConfigError) else 2
+    except BrokenPipeError:  # `kafka-consumer … --print | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _write(lines: str) -> None:
+    sys.stdout.write(lines)
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kafka-consumer", description="Applies row changes and DDLs from Kafka to a database, exactly once."
+    )
+    parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", help="sqlite:FILE; the file holds the position, too")
+    what.add_argument("--print", action="store_true", help="every event as a line of JSON, and apply nothing")
+    parser.add_argument(
+        "--topic", action="append", help="a topic to read, or a regular expression that begins with ^; more than once; "
+        "without it, that of the address",
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="stop at the end that the topics have")
+    return parser
+
+
+def _destination(text: str) -> Destination:
+    kind, colon, rest = text.partition(":")
+    if kind != "sqlite" or not colon or not rest:
+        raise ConfigError(f"--to {text}: expected sqlite:FILE")
+    return SqliteDestination(Path(rest))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""From Kafka to the destination, records in and parts out; or to lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from threading import Event as Stop
+from typing import Final
+
+from binlog.runtime.log import get_logger
+
+from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
+from drainer.kafka_consumer.destination import Destination
+from drainer.kafka_consumer.printing import line_of
+from drainer.kafka_reading.address import KafkaAddress
+from drainer.kafka_reading.decoding import MakeDecoder, decoders
+from drainer.kafka_reading.records import Place, Record, TopicReader
+from drainer.protocol.encoder import Decoder
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Event
+
+__all__ = ["Stop", "consume", "print_events"]
+
+_log = get_logger(__name__)
+_POLL_S: Final = 0.5
+
+
+def consume(
+    address: KafkaAddress, topics: Sequence[str], destination: Destination, stop: Stop, *, once: bool = False
+) -> None:
+    """Until `stop`, or with `once` until the topics' end. Raises ReadError and ConsumeError."""
+    reader = TopicReader(address.client, topics)
+    try:
+        resume = destination.open()
+        core = ConsumerCore(reader.places(), resume)
+        _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
+        begins = {place: read.offset for place, read in resume.reads.items()}
+        reader.begin({place: begins.get(place, 0) for place in reader.places()})
+        feed = _Feed(decoders(address.options), core, destination)
+        while not stop.is_set() and not (once and reader.at_end):
+            for record in reader.poll(_POLL_S):
+                feed.add(record)
+            added = [place for place in core.places if place not in reader.known]
+            if added:
+                _log.info("partitions were added", places=[str(place) for place in added])
+                reader.begin(dict.fromkeys(added, 0))
+        _log.info("stopped", applied_ts=core.applied_ts, waiting=len(core.buffered), left_out=core.left_out)
+    finally:
+        destination.close()
+        reader.close()
+
+
+def print_events(
+    address: KafkaAddress, topics: Sequence[str], write: Callable[[str], object], stop: Stop, *, once: bool = False
+) -> None:
+    """Every event as a line, each partition from its beginning and in its order; else as `consume`. `write` is given
+    the lines of a poll together. Raises ReadError, ConsumeError, and what `write` raises."""
+    reader = TopicReader(address.client, topics)
+    try:
+        decoding = _Decoding(decoders(address.options))
+        reader.begin(dict.fromkeys(reader.places(), 0))
+        while not stop.is_set() and not (once and reader.at_end):
+            lines = [line_of(record, event) for record in reader.poll(_POLL_S) for event in decoding.events(record)]
+            if lines:
+                write("".join(f"{line}\n" for line in lines))
+    finally:
+        reader.close()
+
+
+class _Decoding:
+    """Each partition has a decoder of its own."""
+
+    def __init__(self, make: MakeDecoder) -> None:
+        self._make = make
+        self._decoders: dict[Place, Decoder] = {}
+
+    def events(self, record: Record) -> Sequence[Event]:
+        decoder = self._decoders.get(record.place)
+        if decoder is None:
+            decoder = self._decoders[record.place] = self._make()
+        try:
+            return decoder.decode(record.key, record.value)
+        except MessageError as error:
+            raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
+
+
+class _Feed:
+    def __init__(self, make: MakeDecoder, core: ConsumerCore, destination: Destination) -> None:
+        self._decoding = _Decoding(make)
+        self._core = core
+        self._destination = destination
+
+    def add(self, record: Record) -> None:
+        self._core.add(record.place, record.offset, self._decoding.events(record))
+        while (part := self._core.next()) is not None:
+            self._destination.apply(part)
+            if part.ddl is not None:
+                _log.info("DDL applied", commit_ts=part.ddl.commit_ts, query=part.ddl.query)

@@ -1,0 +1,32 @@
+"""Decoders for the partitions that are read; those of Avro ask a registry for schemas, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+from drainer.protocol.avro.decoder import AvroDecoder
+from drainer.protocol.encoder import Decoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS, make_decoder
+from drainer.sink.kafka.registry_http import RegistryAccess
+from drainer.sink.kafka.schema_registry import SchemaRegistry
+
+MakeDecoder = Callable[[], Decoder]
+
+
+def decoders(options: ProtocolOptions) -> MakeDecoder:
+    """For one partition after another. Raises ConfigError; decoding raises, beside MessageError, what the registry's
+    absence raises."""
+    if PROTOCOLS.get(options.protocol.lower()) != "avro" or not options.schema_registry:
+        return lambda: make_decoder(options)
+    schemas = SchemaRegistry(registry_access(options.schema_registry))
+    return lambda: AvroDecoder(options, schemas)
+
+
+def registry_access(url: str) -> RegistryAccess:
+    """User and password may stand in the URL."""
+    parts = urlsplit(url)
+    access = RegistryAccess(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
+    return replace(access, user=unquote(parts.username or ""), password=unquote(parts.password or ""))

@@ -1,0 +1,228 @@
+"""A SQLite file holds what the events say, and where they end."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from binlog.tidb.job import ActionType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
+from drainer.kafka_consumer.destination import resume_of, resume_text
+from drainer.kafka_consumer.sqlite import SqliteDestination, dropped_columns, renamed_from
+from drainer.kafka_reading.records import Place
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, Image, RowEvent
+from tests.unit.drainer.kafka_check.streams import Stream, image, row_event, streams
+from tests.unit.drainer.kafka_consumer.test_core import parts_of
+
+P0 = Place("topic", 0)
+
+
+def part(*rows: RowEvent, ddl: DdlEvent | None = None, at: int = 1) -> Part:
+    return Part(rows, ddl, Resume(at, {P0: Read(at, at)}))
+
+
+def contents(path: Path, table: str = "db.t") -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        return sorted(connection.execute(f'SELECT * FROM "{table}"').fetchall())
+    finally:
+        connection.close()
+
+
+def update(old: Image, new: Image) -> RowEvent:
+    return RowEvent(Change.UPDATE, 5, "db", "t", old=old, new=new)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), stream=streams())
+def test_rows_are_there_once_wherever_it_begins_again(data: st.DataObject, stream: Stream, tmp_path: Path) -> None:
+    """The stream's changes need not fit one another: a put row is there, a removed one is not."""
+    path = tmp_path / "rows.db"
+    path.unlink(missing_ok=True)
+    events = {place: list(events) for place, events in stream.partitions.items()}
+    for _ in range(20):
+        destination = SqliteDestination(path)
+        resume = destination.open()
+        core = ConsumerCore(events, resume)
+        at = {place: resume.reads.get(place, Read(0, 0)).offset for place in events}
+        for _ in range(data.draw(st.integers(1, 30))):
+            left = [place for place in events if at[place] < len(events[place])]
+            if not left:
+                break
+            place = data.draw(st.sampled_from(left))
+            core.add(place, at[place], [events[place][at[place]]])
+            at[place] += 1
+            for due in parts_of(core):
+                destination.apply(due)
+        destination.close()
+        if resume.applied_ts == 1003:
+            break
+    else:
+        destination = SqliteDestination(path)
+        core = ConsumerCore(events, resume := destination.open())
+        for place, of in events.items():
+            for offset in range(resume.reads.get(place, Read(0, 0)).offset, len(of)):
+                core.add(place, offset, [of[offset]])
+                for due in parts_of(core):
+                    destination.apply(due)
+        destination.close()
+    rows: dict[object, tuple[object, ...]] = {}
+    every = [event for of in events.values() for event in of if isinstance(event, RowEvent)]
+    for event in sorted(every, key=lambda one: (one.commit_ts, one.change is not Change.DELETE)):
+        key = (event.new or event.old or {})["id"].value
+        rows.pop(key, None)
+        if event.new is not None:
+            rows[key] = tuple(column.value for column in event.new.values())
+    assert contents(path) == sorted(rows.values())
+
+
+def test_kinds_of_events(tmp_path: Path) -> None:
+    destination = SqliteDestination(tmp_path / "rows.db")
+    assert destination.open() == Resume()
+    with_more: Image = {**image(4, 4), "big": ColumnValue(1 << 63), "raw": ColumnValue(b"\xff")}
+    destination.apply(
+        part(
+            row_event(1, 5, Change.INSERT, value=1),
+            row_event(2, 5, Change.UPSERT, value=2),
+            row_event(2, 5, Change.UPSERT, value=3),
+            update(image(1, 1), image(3, 9)),
+            RowEvent(Change.INSERT, 6, "db", "t", new=with_more),
+            RowEvent(Change.DELETE, 0, "db", "t", key={"id": ColumnValue(7)}),
+        )
+    )
+    assert contents(tmp_path / "rows.db") == [(2, 3, None, None), (3, 9, None, None), (4, 4, str(1 << 63), b"\xff")]
+    destination.close()
+
+
+def test_rows_without_a_key_go_one_at_a_time(tmp_path: Path) -> None:
+    def plain(value: object) -> Image:
+        return {"v": ColumnValue(value), "n": ColumnValue(None)}  # type: ignore[arg-type]
+
+    destination = SqliteDestination(tmp_path / "rows.db")
+    destination.open()
+    inserts = [RowEvent(Change.INSERT, 5, "db", "t", new=plain(value)) for value in (1, 1, 1, 2)]
+    delete = RowEvent(Change.DELETE, 6, "db", "t", old=plain(1))
+    destination.apply(part(*inserts, delete, update(plain(2), plain(3))))
+    destination.close()
+    assert contents(tmp_path / "rows.db") == [(1, None), (1, None), (3, None)]
+
+
+def ddl(kind: ActionType, query: str, table: str = "t") -> DdlEvent:
+    return DdlEvent(9, "db", table, query, int(kind))
+
+
+@pytest.mark.parametrize(
+    ("event", "wanted"),
+    [
+        (ddl(ActionType.TRUNCATE_TABLE, "TRUNCATE TABLE t"), {"db.t": [], "db2.t": [(2, 2)]}),
+        (ddl(ActionType.DROP_TABLE, "DROP TABLE t"), {"db2.t": [(2, 2)]}),
+        (ddl(ActionType.DROP_SCHEMA, "DROP DATABASE db", ""), {"db2.t": [(2, 2)]}),
+        (ddl(ActionType.RENAME_TABLE, "RENAME TABLE `db`.`t` TO `db`.`u`", "u"), {"db.u": [(1, 1)], "db2.t": [(2, 2)]}),
+        (ddl(ActionType.RENAME_TABLE, "ALTER TABLE t RENAME TO u", "u"), {"db.u": [(1, 1)], "db2.t": [(2, 2)]}),
+        (ddl(ActionType.DROP_COLUMN, "ALTER TABLE t DROP COLUMN v"), {"db.t": [(1,)], "db2.t": [(2, 2)]}),
+        (ddl(ActionType.ADD_INDEX, "ALTER TABLE t ADD INDEX (v)"), {"db.t": [(1, 1)], "db2.t": [(2, 2)]}),
+    ],
+)
+def test_ddls_that_concern_names(event: DdlEvent, wanted: dict[str, list[tuple[int, ...]]], tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    destination = SqliteDestination(path)
+    destination.open()
+    elsewhere = RowEvent(Change.INSERT, 5, "db2", "t", new=image(2, 2))
+    destination.apply(part(row_event(1, 5, Change.INSERT, value=1), elsewhere, ddl=event))
+    connection = sqlite3.connect(path)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+    connection.close()
+    assert {name: contents(path, name) for name in names if name.startswith("db")} == wanted
+    destination.apply(part(RowEvent(Change.INSERT, 10, "db", "t", new=image(1, 7)), at=2))  # whatever is left of it
+    destination.close()
+
+
+def test_a_column_that_is_renamed(tmp_path: Path) -> None:
+    destination = SqliteDestination(tmp_path / "rows.db")
+    destination.open()
+    change = ddl(ActionType.MODIFY_COLUMN, "ALTER TABLE t CHANGE v w BIGINT")
+    destination.apply(part(row_event(1, 5, Change.INSERT, value=1), ddl=change))
+    new: Image = {"id": image(2, 0)["id"], "w": ColumnValue(2)}
+    destination.apply(part(RowEvent(Change.INSERT, 6, "db", "t", new=new), at=2))
+    destination.close()
+    assert contents(tmp_path / "rows.db") == [(1, 1), (2, 2)]
+
+
+def test_a_part_is_applied_whole_or_not(tmp_path: Path) -> None:
+    path = tmp_path / "rows.db"
+    destination = SqliteDestination(path)
+    destination.open()
+    destination.apply(part(row_event(1, 5, Change.INSERT)))
+    exchange = ddl(ActionType.EXCHANGE_TABLE_PARTITION, "ALTER TABLE t EXCHANGE …")
+    with pytest.raises(ConsumeError, match="a SQLite file has no partitions"):
+        destination.apply(part(row_event(2, 6, Change.INSERT), ddl=exchange, at=2))
+    destination.close()
+    assert contents(path) == [(1, 0)]
+    assert SqliteDestination(path).open().applied_ts == 1
+
+
+def test_two_consumers_do_not_both_apply(tmp_path: Path) -> None:
+    first, second = (SqliteDestination(tmp_path / "rows.db") for _ in range(2))
+    first.open()
+    second.open()
+    first.apply(part(row_event(1, 5, Change.INSERT)))
+    with pytest.raises(ConsumeError, match="another consumer writes here"):
+        second.apply(part(row_event(1, 5, Change.INSERT)))
+    first.apply(part(at=2))
+    for destination in (first, second):
+        destination.close()
+    assert contents(tmp_path / "rows.db") == [(1, 0)]
+
+
+def test_positions_travel_as_text() -> None:
+    resume = Resume(7, {P0: Read(1, 3), Place("other", 2): Read(0, 0)}, frozenset({(7, 6, "ALTER …", 1)}))
+    assert resume_of(resume_text(resume)) == resume
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"applied_ts": 1, "reads": [[1]], "ddls": []}'])
+def test_damaged_positions(text: str) -> None:
+    with pytest.raises(ConsumeError, match="the stored position is damaged"):
+        resume_of(text)
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "rows.db").write_bytes(b"not a database, but something else entirely" * 30)
+    with pytest.raises(ConsumeError, match=r"rows\.db: file is not a database"):
+        SqliteDestination(tmp_path / "rows.db").open()
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("ALTER TABLE t DROP a, DROP COLUMN `b c`, DROP COLUMN IF EXISTS d", ["a", "b c", "d"]),
+        ("ALTER TABLE t DROP INDEX i, DROP PRIMARY KEY, DROP FOREIGN KEY f, DROP PARTITION p", []),
+        ("ALTER TABLE t ALTER COLUMN a DROP DEFAULT, ALTER b DROP", ["DEFAULT"]),
+        ("DROP TABLE t", []),
+        ("", []),
+    ],
+)
+def test_dropped_columns(query: str, wanted: list[str]) -> None:
+    """A default that is dropped looks like a column of that name, of which there is none."""
+    assert dropped_columns(query) == wanted
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ("RENAME TABLE a TO b", "db.a"),
+        ("RENAME TABLE x.a TO b", "x.a"),
+        ("ALTER TABLE a RENAME TO b", "db.a"),
+        ("alter table `x`.`a` rename b", "x.a"),
+    ],
+)
+def test_the_table_that_is_renamed(query: str, wanted: str) -> None:
+    assert renamed_from(ddl(ActionType.RENAME_TABLE, query, "b")) == wanted
+
+
+def test_a_rename_that_cannot_be_read() -> None:
+    with pytest.raises(ConsumeError, match="which table is renamed"):
+        renamed_from(ddl(ActionType.RENAME_TABLE, "RENAME TABLE a TO b, c TO d", "b"))

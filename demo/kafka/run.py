@@ -218,6 +218,6 @@ def shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: 
     assert output is not None
     screen.checked(FeedMoment(feed.name, feed.title, None, stream.seen), output.read_text(), ok=ok)
     database = feed.database(chain.directory)
-    results = [compare_table(database, SCHEMA, model) for model in shop.models.values()]
+    results = [compare_table(database, SCHEMA, model, made_by_rows=True) for model in shop.models.values()]
     screen.compare_feed(feed.name, results, database)
     return all(result.ok for result in results)

@@ -106,3 +106,13 @@ def test_an_enum_is_its_name_or_its_number(tmp_path: Path, kept: object, ok: boo
     one = TableModel("t", ["id", "status"], ("id",), enums={"status": ("new", "paid")})
     one.insert({"id": 1, "status": "paid"})
     assert compare_table(path, "shop", one).ok is ok
+
+
+def test_a_table_without_rows_may_be_missing_where_rows_make_it(database: Path) -> None:
+    empty = TableModel("none", ["id"], ("id",))
+    assert compare_table(database, "shop", empty, made_by_rows=True).ok
+    assert not compare_table(database, "shop", empty).ok
+    empty.insert({"id": 1})
+    assert not compare_table(database, "shop", empty, made_by_rows=True).ok
+    there = TableModel("t", ["id"], ("id",))
+    assert not compare_table(database, "shop", there, made_by_rows=True).ok, "rows that nobody wrote"

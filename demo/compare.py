@@ -63,8 +63,8 @@ def _found(value: Value, *, as_json: bool, enum: Sequence[str] | None) -> Value:
 
 
 def compare_table(database: Path, schema: str, model: TableModel, *, made_by_rows: bool = False) -> Comparison:
-    """Read `schema`.`model.name` and compare it with the model as a multiset of rows. `made_by_rows`: a table comes with
-    its first row, so one without rows may be missing."""
+    """Read `schema`.`model.name` and compare it with the model as a multiset of rows. `made_by_rows`: a table comes
+    with its first row, so one without rows may be missing."""
     written: Counter[tuple[Value, ...]] = Counter()
     json_columns: set[int] = set()
     for row in model.all_rows():

@@ -11,6 +11,7 @@ DRIVER, JVM, WORKERS = "driver", "JVM", "Python workers"
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the name, which may hold spaces: utime, stime, and those of children that have ended.
 _FIRST, _LAST = 11, 15
+_FORK_SERVER = [b"-m", b"drainer.spark.startup.fork_server"]
 
 Cpu = Mapping[str, float]
 
@@ -32,15 +33,17 @@ def children(pid: int) -> list[int]:
 
 
 def drainer_s(pid: int) -> dict[str, float]:
-    """Of a drainer and all that it started: the JVM, Python processes below the JVM, and everything else."""
+    """Of a drainer and all that it started: the JVM, Python processes below the JVM or the fork server, and everything
+    else."""
     found = dict.fromkeys((DRIVER, JVM, WORKERS), 0.0)
 
     def add(pid: int, below_jvm: bool) -> None:
         with contextlib.suppress(OSError):
             is_jvm = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
-            found[WORKERS if below_jvm else JVM if is_jvm else DRIVER] += process_s(pid)
+            is_worker = below_jvm or Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == _FORK_SERVER
+            found[WORKERS if is_worker else JVM if is_jvm else DRIVER] += process_s(pid)
             for child in children(pid):
-                add(child, below_jvm or is_jvm)
+                add(child, is_worker or is_jvm)
 
     add(pid, False)
     return found

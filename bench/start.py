@@ -35,6 +35,7 @@ KINDS = (
     ("spark-submit", "spark-submit"),
     ("spark-class", "spark-submit"),
     ("supervisor.py", "supervisor"),
+    ("-m drainer.spark.startup.fork_server", "Python workers"),
     ("drainer.spark.startup.worker_daemon", "Python workers"),
     ("pyspark.sql", "Python's part of the source"),
     ("pyspark.daemon", "Python's part of the source"),

@@ -34,6 +34,7 @@ _BE_FID = Struct(">I")
 _LE = Struct("<Q")
 _COMPLETE = Struct("<qIqIIqqB")
 _PLACE = Struct("<8xIqII16xB")
+_PLANNED = Struct("<20xIIq8xB")
 _OWN_HEAD = Struct("<qq")
 COMPLETE_BYTES = _COMPLETE.size
 
@@ -117,8 +118,8 @@ def decode_start_ts(value: bytes) -> int:
 
 
 # For loops that count in nanoseconds.
-unpack_complete = _COMPLETE.unpack_from
 unpack_place = _PLACE.unpack_from  # (fid, offset, length, tail_at, flags)
+unpack_planned = _PLANNED.unpack_from  # (length, tail_at, schema_version, flags)
 
 
 def encode_head(head: Head) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from pump.keys import COMPLETE_BYTES, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, key_ts, unpack_complete
+from pump.keys import COMPLETE_BYTES, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, key_ts, unpack_planned
 
 SPLITS = 4
 SAMPLES_MAX = 256  # when there are so many, every second is dropped
@@ -67,7 +67,8 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
 
     The first binlog is in the batch even if it alone passes the byte bound: a batch always gets on.
     """
-    size = count = last_ts = 0
+    size = count = 0
+    last = b""  # the last key
     bytes_max = limits.bytes_max or 1 << 62
     count_max = limits.count_max or 1 << 62
     large_bytes = limits.large_bytes_min or 1 << 62
@@ -77,11 +78,12 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
     next_sample = step = SAMPLE_BYTES
 
     def ended(end_ts: int, stop: Stop, stop_ts: int = 0, version: int = 0) -> BatchPlan:
+        last_ts = key_ts(last) if last else 0
         exact, splits = not general & FLAG_GENERAL, _splits(samples, size)
         return BatchPlan(end_ts, size, count, stop, stop_ts, version, last_ts, exact, splits)
 
     for key, value in entries:
-        _, _, _, length, tail_at, version, _, flags = unpack_complete(value)
+        length, tail_at, version, flags = unpack_planned(value)
         if flags & FLAG_FAKE:
             continue
         if by_schema and (flags & FLAG_DDL or version > limits.schema_version):
@@ -93,13 +95,13 @@ def plan_batch(entries: Iterable[tuple[bytes, bytes]], resolved_ts: int, limits:
             return replace(ended(ts - 1, Stop.LARGE, ts, version), stop_bytes=served)
         grown = size + served
         if count and (grown > bytes_max or count >= count_max):
-            return ended(last_ts, Stop.LIMIT, key_ts(key))
+            return ended(key_ts(last), Stop.LIMIT, key_ts(key))
         size = grown
         general |= flags
         count += 1
-        last_ts = key_ts(key)
+        last = key
         if size >= next_sample:
-            samples.append(Split(last_ts, count, size))
+            samples.append(Split(key_ts(key), count, size))
             if len(samples) == SAMPLES_MAX:
                 samples = samples[1::2]
                 step *= 2

@@ -114,14 +114,16 @@ class TopicReader:
         return found
 
     def count(self) -> int:
-        """About how many records there are."""
-        from confluent_kafka import TopicPartition
+        """About how many records there are. Raises ReadError."""
+        from confluent_kafka import KafkaException, TopicPartition
 
         found = 0
-        for topic, count in self.partitions.items():
-            for number in range(count):
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_METADATA_S)
-                found += high - low
+        for place in self.places():
+            try:
+                low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_METADATA_S)
+            except KafkaException as error:
+                raise ReadError(f"{place}: where it ends is not told: {error.args[0]}") from None
+            found += high - low
         return found
 
     def places(self) -> list[Place]:

@@ -1,20 +1,38 @@
 """A slot's blob cut for its way through the JVM, where no value may be above a few MiB, and joined behind the shuffle.
 
 Piece: 8 random bytes that all pieces of a blob share, its number and how many there are (each 4 bytes, little-endian),
-then the bytes. Pieces come out of a shuffle in any order.
+then the bytes. Pieces come out of a shuffle in any order. Where all tasks run on one machine a blob lies in a file, and
+what goes through the JVM is a reference: a head with 0 for how many pieces there are, the blob's offset and length in
+the file (each 8 bytes), and the file's path.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
 
 from drainer.order.errors import BlobError
 
 PIECE_BYTES_MAX = 4 << 20
 
 _HEAD = Struct("<8sII")
+_PLACE = Struct("<QQ")
+
+
+class Place(NamedTuple):
+    """Where a blob lies in a file."""
+
+    path: str
+    offset: int
+    length: int
+
+
+def refer(place: Place) -> bytes:
+    """The reference to a blob in a file."""
+    return _HEAD.pack(b"", 0, 0) + _PLACE.pack(place.offset, place.length) + os.fsencode(place.path)
 
 
 def cut_blob(blob: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
@@ -25,19 +43,34 @@ def cut_blob(blob: bytes, bytes_max: int = PIECE_BYTES_MAX) -> Iterator[bytes]:
         yield _HEAD.pack(name, number, total) + view[number * bytes_max : (number + 1) * bytes_max]
 
 
-def join_blobs(pieces: Iterable[bytes]) -> list[bytes]:
-    """The blobs that the pieces are of, in no order. BlobError where one is not whole."""
+def join_blobs(pieces: Iterable[bytes], read: Callable[[Place], bytes] | None = None) -> list[bytes]:
+    """The blobs that the pieces are of, in no order. `read`: gives the blob of a reference; None where there can be
+    none. BlobError where one is not whole; what `read` raises."""
+    referred = []
     found: dict[bytes, dict[int, bytes]] = {}
     totals: dict[bytes, int] = {}
     for piece in pieces:
         if len(piece) < _HEAD.size:
             raise BlobError(f"a piece of a slot's blob has {len(piece)} bytes")
         name, number, total = _HEAD.unpack_from(piece)
+        if not total:
+            referred.append(_place(piece))
+            continue
         found.setdefault(name, {})[number] = piece
         totals[name] = total
-    blobs = []
+    if referred and read is None:
+        raise BlobError(f"a slot's blob lies in a file: {referred[0].path}")
+    blobs = [read(place) for place in referred] if read is not None else []
     for name, parts in found.items():
         if sorted(parts) != list(range(totals[name])):
             raise BlobError(f"a slot's blob has {len(parts)} of its {totals[name]} pieces")
         blobs.append(b"".join(memoryview(parts[n])[_HEAD.size :] for n in range(totals[name])))
     return blobs
+
+
+def _place(piece: bytes) -> Place:
+    try:
+        offset, length = _PLACE.unpack_from(piece, _HEAD.size)
+    except StructError as error:
+        raise BlobError(f"the reference to a slot's blob has {len(piece)} bytes: {error}") from None
+    return Place(os.fsdecode(piece[_HEAD.size + _PLACE.size :]), offset, length)

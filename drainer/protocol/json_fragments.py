@@ -22,7 +22,7 @@ from binlog.tidb.types import Tp
 from drainer.changes.texts import Octets, as_binary, as_string, data_of
 from drainer.changes.texts import text_of as column_text
 from drainer.protocol.column_text import text_of
-from drainer.protocol.json_text import json_string
+from drainer.protocol.json_text import json_strings
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.scalar import float_text
@@ -44,15 +44,33 @@ def each(text: Callable[[Any], bytes]) -> Fragment:
     return run
 
 
-def distinct(text: Callable[[Any], bytes]) -> Fragment:
-    """One call for each different value of a batch."""
-    of_values = each(text)
+def together(text: Callable[[Any], str]) -> Fragment:
+    """One call for each value, and one that escapes all their texts."""
+
+    def run(array: Any) -> Any:
+        if not array.null_count:
+            return as_binary(pa.array(json_strings([text(value) for value in array.to_pylist()]), pa.string()))
+        escaped = iter(json_strings([text(value) for value in array.drop_null().to_pylist()]))
+        return pa.array(
+            [next(escaped).encode() if there else None for there in array.is_valid().to_pylist()], pa.binary()
+        )
+
+    return run
+
+
+def of_different(fragment: Fragment) -> Fragment:
+    """Called with each different value of a batch alone."""
 
     def run(array: Any) -> Any:
         encoded = array.dictionary_encode()
-        return of_values(encoded.dictionary).take(encoded.indices)
+        return fragment(encoded.dictionary).take(encoded.indices)
 
     return run
+
+
+def distinct(text: Callable[[Any], bytes]) -> Fragment:
+    """One call for each different value of a batch."""
+    return of_different(each(text))
 
 
 def utf8_text(array: Any) -> Any:
@@ -69,7 +87,7 @@ def escaped(strings: Any) -> Any:
     if not _has_escaped(data_of(strings)):
         return as_binary(strings)
     marked = pc.fill_null(pc.match_substring_regex(strings, _ESCAPED_REGEX), False)
-    quoted = [json_string(text)[1:-1] for text in strings.filter(marked).to_pylist()]
+    quoted = json_strings(strings.filter(marked).to_pylist())
     return as_binary(pc.replace_with_mask(strings, marked, pa.array(quoted, pa.string())))
 
 
@@ -93,7 +111,7 @@ def latin1_text(array: Any) -> Any:
     data = data_of(array).tobytes()
     if data.isascii():
         return escaped(as_string(array))
-    return each(lambda value: json_string(value.decode("iso-8859-1"))[1:-1].encode())(array)
+    return together(lambda value: value.decode("iso-8859-1"))(array)
 
 
 def plain_double(form: Form) -> Fragment:
@@ -146,8 +164,7 @@ def _short(shown: str, size: float) -> str:
 def text(form: Form, zone: tzinfo) -> Fragment:
     """Dates, times, decimals and whole numbers, ENUMs, SETs and BITs as numbers; a TIMESTAMP in `zone`; JSON's text."""
     if form.family is Family.JSON:
-        show = text_of(form, zone)
-        return each(lambda value: json_string(show(value))[1:-1].encode())
+        return of_different(together(text_of(form, zone)))
     if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
         shift = text_of(form, zone)
         return distinct(lambda value: shift(value).encode())

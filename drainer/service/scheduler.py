@@ -224,13 +224,13 @@ class Scheduler:
                 inline_from=self._pipeline.inline_from,
                 another_share=shares_left > 0,
             )
-            if asked.stop_at_schema:
-                self._share = asked.batch_bytes_max
             match decision:
                 case Ask(limits):
                     asked, shares_left = limits, shares_left - 1
                     watermark = await self._survey(after_ts, asked)
                 case _:
+                    if isinstance(decision, Plan) and decision.mode is Mode.SPREAD:
+                        self._share = asked.batch_bytes_max
                     return decision
 
     def _first_limits(self) -> Limits:

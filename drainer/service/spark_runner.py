@@ -125,7 +125,8 @@ class SparkRun:
             "ssl-cert": security.ssl_cert,
             "ssl-key": security.ssl_key,
         }
-        self._query = Query(self._session, options=options)
+        one_machine = self._session.sparkContext.master.startswith("local")
+        self._query = Query(self._session, options=options, one_machine=one_machine)
         self._query.start(self._batch, self._query_ended)
 
     def _batch(self, micro_batch: SparkBatch) -> None:
@@ -135,6 +136,7 @@ class SparkRun:
         if plan is None:
             _log.debug("Spark's first batch is empty")  # no plan at Spark's first request for an offset
             return
+        micro_batch.covers(plan.after_ts, plan.until_ts)
         failure: BaseException | None = None
         try:
             self._pipeline.read(plan, micro_batch)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from pyspark.sql.streaming import StreamingQuery
 from drainer.apply.fold_order import ReadOrder
 from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
 from drainer.sink.base import Receipt
-from drainer.spark import shuffle_apply, shuffle_examine
+from drainer.spark import blob_files, shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 
 _log = get_logger(__name__)
@@ -24,10 +26,18 @@ _log = get_logger(__name__)
 class SparkBatch:
     """One micro-batch of packed rows (MicroBatch); usable when Spark has gone on to the next."""
 
-    def __init__(self, packed: DataFrame, errors: ErrorSeal) -> None:
+    def __init__(self, packed: DataFrame, errors: ErrorSeal, files: str = "") -> None:
+        """`files`: the query's folder of files (blob_files.py), empty where there are none."""
         self._packed = packed
         self._errors = errors
+        self._files = files
         self._by_slot: DataFrame | None = None
+
+    def covers(self, after_ts: int, until_ts: int) -> None:
+        """The batch is (after_ts, until_ts]: its files are removed when nobody refers to it."""
+        folder = blob_files.folder_of(self._files, after_ts, until_ts)
+        if folder:
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def messages(self) -> Iterable[tuple[str, bytes]]:
         try:
@@ -60,10 +70,13 @@ class Query:
     """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a fresh folder at every start:
     the destination's position is the truth (correctness rule 17)."""
 
-    def __init__(self, session: SparkSession, *, options: dict[str, str]) -> None:
+    def __init__(self, session: SparkSession, *, options: dict[str, str], one_machine: bool = False) -> None:
+        """`one_machine`: all tasks run here, and hand large values on in files."""
         self._session = session
         self._errors = ErrorSeal.new()
-        self._options = {**options, "error-secret": self._errors.secret}
+        self._files = str(Path(tempfile.gettempdir(), "drainer-blobs", secrets.token_hex(4))) if one_machine else ""
+        files = {"blob-folder": self._files} if self._files else {}
+        self._options = {**options, **files, "error-secret": self._errors.secret}
         self._query: StreamingQuery | None = None
         self._stopped = threading.Event()
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
@@ -73,7 +86,7 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkBatch(packed, self._errors))
+            batch(SparkBatch(packed, self._errors, self._files))
 
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

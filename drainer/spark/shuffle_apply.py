@@ -27,6 +27,7 @@ from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.range_count import Counted, RangeDiffers, check
 from drainer.sink.base import Intent, Receipt, SlotWriter
 from drainer.sink.errors import DataError
+from drainer.spark import blob_files
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
 from drainer.spark.source.executor import decoder_for, slotted
 
@@ -122,7 +123,7 @@ def pieces_by_slot(batches: Batches) -> dict[int, list[bytes]]:
 
 def complete(slot: int, pieces: Sequence[bytes], intent: Intent, planned: Counted | None) -> list[bytes]:
     """The blobs of a slot that all parts have reached. RangeDiffers where some have not."""
-    parts = [split_totals(one) for one in join_blobs(pieces)]
+    parts = [split_totals(one) for one in join_blobs(pieces, blob_files.read)]
     arrived = Counted(sum(count for count, _, _ in parts), sum(size for _, size, _ in parts))
     where = f"through Spark to slot {slot}"
     check(planned, arrived, pump_name="all pumps", after_ts=intent.after_ts, until_ts=intent.until_ts, where=where)

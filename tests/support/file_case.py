@@ -42,9 +42,20 @@ def sink(directory: Path, form: str, *, rotate_bytes: int = 4000, interval_ms: i
     return FileSink(directory, FORMATS[form], rotation=Rotation(rotate_bytes, interval_ms), **more)
 
 
+class Settled(FileSink):
+    """Ends when all complete files are put away, so that a life reaches its crash points, however slow it is."""
+
+    def close(self, *, clean: bool) -> None:
+        if clean:
+            for _ in range(2):  # what was under way may not have known of the last file
+                self._tidy()
+                self.settle()
+        super().close(clean=clean)
+
+
 def run(directory: Path, edges: Sequence[int], form: str) -> None:
     """See change_replay.replay_changes."""
-    replay_changes(sink(directory, form), edges)
+    replay_changes(Settled(directory, FORMATS[form], rotation=Rotation(4000)), edges)
 
 
 def finish(directory: Path, form: str) -> None:

@@ -27,6 +27,7 @@ from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
+_TABLES_MAX: Final = 4096  # that are kept compiled
 _PHYSICAL_SHIFT: Final = np.uint64(18)
 _NO_CHECKSUM: Final = b"\0\0\0"  # an empty text, false, version 0
 DDL_LEAD: Final = b"\x01"
@@ -41,6 +42,10 @@ class AvroEncoder:
     options: ProtocolOptions
     ids: SchemaIds = field(default_factory=dict)
     topic: str = ""
+    _made: dict[tuple[str, object], AvroTableEncoder] = field(default_factory=dict, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return AvroEncoder, (self.options, self.ids, self.topic)
 
     @property
     def name(self) -> str:
@@ -56,7 +61,7 @@ class AvroEncoder:
 
     def with_ids(self, ids: SchemaIds) -> AvroEncoder:
         """With these instead of those it has."""
-        return replace(self, ids=ids)
+        return AvroEncoder(self.options, ids, self.topic)
 
     def in_topic(self, topic: str) -> AvroEncoder:
         return replace(self, topic=topic)
@@ -68,7 +73,13 @@ class AvroEncoder:
 
     def table(self, table: Table) -> AvroTableEncoder:
         """Raises EncodeError as `required_schemas`."""
-        return AvroTableEncoder(table, self.options, self.ids, self.topic)
+        key = self.topic, table.key
+        found = self._made.get(key)
+        if found is None:
+            if len(self._made) >= _TABLES_MAX:
+                self._made.clear()
+            found = self._made[key] = AvroTableEncoder(table, self.options, self.ids, self.topic)
+        return found
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         """Every row is a message."""

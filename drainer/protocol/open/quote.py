@@ -6,6 +6,9 @@ import re
 from typing import Final
 
 _SHORT: Final = {7: r"\a", 8: r"\b", 9: r"\t", 10: r"\n", 11: r"\v", 12: r"\f", 13: r"\r", 34: r"\""}
+# Bytes that are a character each and are escaped, but for the backslash.
+_ASCII: Final = {code: rf"\x{code:02x}" for code in (*range(32), 127)} | _SHORT
+_UNTOUCHED: Final = bytes(code for code in range(32, 127) if code not in b'"\\')
 _MEANT: Final = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
 _ESCAPE: Final = re.compile(
     r"""\\(?:(?P<short>[abtnvfr"\\])|x(?P<hex>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})
@@ -16,26 +19,26 @@ _RAW: Final = re.compile(r'["\n]')
 
 
 class _Escapes(dict[int, int | str]):
-    """For str.translate: code points that are not printable, as escapes."""
+    """For str.translate: code points above 127 that are not printable, as escapes."""
 
     def __missing__(self, code: int) -> int | str:
-        if chr(code).isprintable():
-            made: int | str = code
-        elif code < 128:
-            made = rf"\x{code:02x}"
-        else:
-            made = rf"\u{code:04x}" if code < 0x10000 else rf"\U{code:08x}"
-        self[code] = made
+        escape = rf"\u{code:04x}" if code < 0x10000 else rf"\U{code:08x}"
+        self[code] = made = code if chr(code).isprintable() else escape
         return made
 
 
-_ESCAPES: Final = _Escapes(_SHORT)
+_ESCAPES: Final = _Escapes()
 
 
 def quote(value: bytes) -> str:
     """Bytes that are no UTF-8 become `\\xHH` each, code points that are not printable `\\uXXXX` or `\\UXXXXXXXX`."""
+    special = value.translate(None, _UNTOUCHED)
+    if not special:
+        return value.decode()
     text = value.replace(b"\\", rb"\\").decode("utf-8", "backslashreplace")
-    return text if text.isprintable() and '"' not in text else text.translate(_ESCAPES)
+    for code in _ASCII.keys() & set(special):
+        text = text.replace(chr(code), _ASCII[code])
+    return text if text.isprintable() else text.translate(_ESCAPES)
 
 
 def unquote(text: str) -> bytes:

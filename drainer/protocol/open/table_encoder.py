@@ -19,8 +19,8 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 
-# How many bytes of carriers are encoded at once. JSON of a byte may have twelve, and an Arrow array ends at 2 GiB.
-PIECE_BYTES: Final = 64 << 20
+# How many bytes of carriers are encoded at once: JSON of a byte may have six, and stands in memory several times.
+PIECE_BYTES: Final = 16 << 20
 # EncodedRow of a tuple of its three members; calling the class takes three times as long.
 _row: Final[Callable[[tuple[bytes, bytes, int]], EncodedRow]] = partial(tuple.__new__, EncodedRow)
 _WHOLE: Final = b',"t":1}'

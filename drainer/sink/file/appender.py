@@ -63,11 +63,12 @@ class Appender:
     """Appends records behind the current file's recorded length; `finish` makes them durable and says what is then to
     be recorded. Nothing counts until that is."""
 
-    def __init__(self, directory: Path, current: Current, rotation: Rotation, now: Callable[[], datetime]) -> None:
+    def __init__(self, directory: Path, current: Current, rotation: Rotation, clock_s: Callable[[], float]) -> None:
+        """`clock_s`: seconds since 1970."""
         self._directory = directory
         self._current = current
         self._rotation = rotation
-        self._now = now
+        self._clock_s = clock_s
         self._file: BinaryIO | None = None
         self._made = False
 
@@ -97,13 +98,14 @@ class Appender:
 
     def _ready(self) -> tuple[Current, BinaryIO]:
         """The file that the next record goes to."""
-        now = self._now()
+        now_s = self._clock_s()
         current = self._current
-        if self._rotation.is_due(current, _ms(now)):
+        if self._rotation.is_due(current, int(now_s * 1000)):
             self._sync()
             current = Current(current.number + 1)
         if not current.name:
-            current = Current(current.number, file_name(current.number, now), 0, _ms(now))
+            local = datetime.fromtimestamp(now_s).astimezone()
+            current = Current(current.number, file_name(current.number, local), 0, int(now_s * 1000))
             remove_beyond(self._directory, current.number - 1)  # what an attempt before left
             self._file = self._opened(current.name, os.O_CREAT | os.O_EXCL)
             self._made = True
@@ -143,10 +145,6 @@ class Appender:
             raise DestinationDown(f"{self._directory}: {error}") from error
         crash_point("file.synced")
         return self._current
-
-
-def _ms(now: datetime) -> int:
-    return int(now.timestamp() * 1000)
 
 
 def check_length(path: Path, length: int, current: Current) -> None:

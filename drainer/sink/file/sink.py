@@ -8,8 +8,8 @@ one writer writes them all: the driver.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ from drainer.changes.decode import Changes
 from drainer.changes.vector import Ints
 from drainer.protocol.pb_file.records import parse_name
 from drainer.schema.steps import Ddl
-from drainer.sink.base import NO_QUESTION, Applied, FirstStart, Identity, Position, Wants
+from drainer.sink.base import ADVANCE_EVERY_S, NO_QUESTION, Applied, ChangeSink, FirstStart, Identity, Position, Wants
 from drainer.sink.disk import make_directory
 from drainer.sink.document_position import DocumentPositionStore
 from drainer.sink.errors import DestinationDown
@@ -37,7 +37,7 @@ from drainer.sink.position import DONE, JobMark, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
 
 
-def make(to: FileSection, syncer: SyncerSettings) -> FileSink:
+def make(to: FileSection, syncer: SyncerSettings) -> ChangeSink:
     """Not opened yet."""
     zone = UTC if to.time_zone == "UTC" else ZoneInfo(to.time_zone)
     format_: FileFormat = PbFormat(zone, compresses=to.compression == "gzip") if to.format == "pb" else ParquetFormat()
@@ -51,8 +51,8 @@ class OneSlot:
     version = 1
     count = 1
 
-    def slots_of(self, changes: Changes, slots: int) -> Ints:
-        return np.zeros(len(changes), np.int64)
+    def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
+        return (np.zeros(len(changes), np.int64),)
 
 
 class FileSink:
@@ -92,6 +92,10 @@ class FileSink:
     @property
     def stored_generated(self) -> bool:
         return self._format.stored_generated
+
+    @property
+    def advance_s(self) -> float:
+        return ADVANCE_EVERY_S
 
     @property
     def parallel(self) -> None:
@@ -187,10 +191,7 @@ class FileSink:
             self._housekeeping.settle()
 
     def _appender(self) -> Appender:
-        def now() -> datetime:
-            return datetime.fromtimestamp(self._clock_s()).astimezone()
-
-        return Appender(self._records, Current.of(self._opened().notes), self._rotation, now)
+        return Appender(self._records, Current.of(self._opened().notes), self._rotation, self._clock_s)
 
     def _noted(self, current: Current) -> dict[str, object]:
         return {"current": current.value()}

@@ -96,7 +96,13 @@ class KafkaSection(KafkaConnectionSection):
     avro_decimal_handling_mode: Literal["precise", "string"] = Field("precise", description="of avro")
     avro_bigint_unsigned_handling_mode: Literal["long", "string"] = Field("long", description="of avro")
     avro_enable_watermark: Yes = Field(False, description="of avro: DDLs and resolved events as messages of their own")
-    avro_output_old_row: Yes = Field(False, description="of avro: the row before the change, too; an extension")
+    avro_output_old_row: Yes = Field(False, description="of avro: the row before the change, in _ticdc_before")
+    avro_subject_names: Literal["ticdc", "topic", "record", "topic-record"] = Field(
+        "ticdc", description="of avro: subjects by the topic with _ for dots, or by one of Confluent's strategies"
+    )
+    avro_defaults: Literal["ticdc", "avro"] = Field(
+        "ticdc", description="of avro: defaults of fields as TiCDC writes them, or as Avro's specification has them"
+    )
     schema_registry: str = Field(
         "", repr=False, description="of avro: http(s)://user:password@host:port of a registry with Confluent's API"
     )
@@ -119,8 +125,8 @@ class KafkaSection(KafkaConnectionSection):
             raise ConfigError("syncer.to.control-topic: it must be another topic than the one for rows")
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
-        if isinstance(make_encoder(self.options()), RegisteringEncoder) and not self.schema_registry:
-            raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
+        if isinstance(make_encoder(self.options()), RegisteringEncoder):
+            access_of(self.schema_registry)
         if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         self.router()
@@ -144,13 +150,16 @@ class KafkaSection(KafkaConnectionSection):
             avro_decimal_handling_mode=self.avro_decimal_handling_mode,
             avro_bigint_unsigned_handling_mode=self.avro_bigint_unsigned_handling_mode,
             avro_enable_watermark=self.avro_enable_watermark,
+            avro_output_old_row=self.avro_output_old_row,
+            avro_subject_names=self.avro_subject_names,
+            avro_defaults=self.avro_defaults,
+            schema_registry=self.schema_registry,
             debezium_disable_schema=self.debezium_disable_schema,
             encoding_format=self.encoding_format,
             send_bootstrap_interval_s=float(self.send_bootstrap_interval_in_sec),
             send_bootstrap_in_msg_count=self.send_bootstrap_in_msg_count,
             send_bootstrap_to_all_partition=self.send_bootstrap_to_all_partition,
             large_message_handle_option=self.large_message_handle_option,
-            avro_output_old_row=self.avro_output_old_row,
             claim_check_storage_uri=self.claim_check_storage_uri,
             claim_check_raw_value=self.claim_check_raw_value,
             large_message_handle_compression=self.large_message_handle_compression,

@@ -68,7 +68,10 @@ class TopicCounts:
         return self._config.partition_change == "stop"
 
     def begin(self, notes: Mapping[str, Any]) -> None:
-        """With what is recorded, and the default topic. Raises DestinationRefused."""
+        """With what is recorded, and the default topic; the registry must answer. Raises DestinationRefused or
+        DestinationDown."""
+        if self._registry is not None:
+            self._registry.check()
         with self._lock:
             self._generation = int(notes.get(_GENERATION, 0))
             recorded = {str(topic): int(count) for topic, count in notes.get(_COUNTS, {}).items()}

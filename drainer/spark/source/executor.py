@@ -14,6 +14,7 @@ from drainer.order.blob import with_totals
 from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob
 from drainer.pumps.binlog_parts import PartJoiner
 from drainer.pumps.pull import pull
+from drainer.spark import blob_files
 from drainer.spark.source.planned_reader import PullTask
 
 PACKED = pa.schema([("pump", pa.string()), ("seq", pa.int32()), ("blob", pa.binary())])
@@ -75,7 +76,12 @@ def _folded(task: PullTask, order: ReadOrder) -> Iterator[pa.RecordBatch]:
         size += sum(map(len, binlogs))
         add(binlogs)
     joiner.end()
-    yield from slotted(with_totals(order.cut(builder), order.blobs, count=count, size=size))
+    slots = with_totals(order.cut(builder), order.blobs, count=count, size=size)
+    if task.folder:
+        references = blob_files.write(task.folder, slots)
+        yield packed("", list(references), list(references.values()))
+    else:
+        yield from slotted(slots)
 
 
 def slotted(slots: Mapping[int, bytes]) -> Iterator[pa.RecordBatch]:

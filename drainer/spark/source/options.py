@@ -18,7 +18,8 @@ BATCH_BYTES_MAX = 32 << 20
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     """Picklable. `planner`: the address and key of the drainer's own scheduler (planner_server.py), which
-    then decides every batch; `error_secret`: of its ErrorSeal. All empty where the source is used on its own."""
+    then decides every batch; `error_secret`: of its ErrorSeal; `blob_folder`: as of blob_files.folder_of. All empty
+    where the source is used on its own."""
 
     pd_urls: tuple[str, ...]
     cluster_id: int = 0
@@ -36,6 +37,7 @@ class SourceOptions:
     planner: str = ""
     planner_key: str = field(default="", repr=False)
     error_secret: str = field(default="", repr=False)
+    blob_folder: str = ""
     security: Security = field(default_factory=Security)
 
     @classmethod
@@ -61,6 +63,7 @@ class SourceOptions:
             planner=given.get("planner", ""),
             planner_key=given.get("planner-key", ""),
             error_secret=given.get("error-secret", ""),
+            blob_folder=given.get("blob-folder", ""),
             security=Security(given.get("ssl-ca", ""), given.get("ssl-cert", ""), given.get("ssl-key", "")),
         )
 
@@ -68,7 +71,7 @@ class SourceOptions:
 _KNOWN = {
     "pd-urls", "cluster-id", "pd-addr", "tso-source", "start-ts", "end-ts", "batch-bytes-max", "packed",
     "table", "history-file", "history-url", "schema-changes", "zero-dates",
-    "planner", "planner-key", "error-secret", "ssl-ca", "ssl-cert", "ssl-key",
+    "planner", "planner-key", "error-secret", "blob-folder", "ssl-ca", "ssl-cert", "ssl-key",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ would pay for whatever stands here.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from drainer.apply.fold_order import ReadOrder
 from drainer.pumps.watermark import PumpRange
+from drainer.spark.blob_files import folder_of
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.source.options import SourceOptions
 from drainer.spark.source.planner_client import PlannerLine
@@ -30,7 +32,8 @@ UNSEALED = ErrorSeal()
 @dataclass(frozen=True)
 class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow pyspark
     """One task's ranges, pulled one after another. Picklable; holds no connection. With `fold` the task yields one
-    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob)."""
+    row for each slot instead of one for each message: `seq` is the slot, `blob` its rows (drainer.order.blob), which
+    are put into a file in `folder` where there is one."""
 
     ranges: tuple[PumpRange, ...]
     cluster_id: int
@@ -38,6 +41,7 @@ class PullTask(InputPartition):  # type: ignore[misc]  # mypy does not follow py
     packed: bool
     fold: ReadOrder | None = None
     errors: ErrorSeal = UNSEALED
+    folder: str = ""
 
 
 class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does not follow pyspark
@@ -59,7 +63,11 @@ class PlannedReader(DataSourceStreamReader):  # type: ignore[misc]  # mypy does 
         tasks, fold = self._planner().tasks(start["commit_ts"], end["commit_ts"])
         options = self._options
         errors = ErrorSeal(options.error_secret)
-        return [PullTask(task, options.cluster_id, options.security, options.packed, fold, errors) for task in tasks]
+        folder = folder_of(options.blob_folder, start["commit_ts"], end["commit_ts"]) if fold is not None else ""
+        if folder:
+            os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
+        cluster_id, security, packed = options.cluster_id, options.security, options.packed
+        return [PullTask(task, cluster_id, security, packed, fold, errors, folder) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PullTask)

@@ -34,7 +34,7 @@ async def make_where_missing(after_s: float = AFTER_S, make: Sequence[str] = MAK
     await asyncio.sleep(after_s)
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *make),
+            *(sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), "0", *make),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -17,13 +17,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from drainer.apply.progress import Stopped
 from drainer.spark.startup import supervisor
+from drainer.spark.startup.forking import forking
 from drainer.spark.startup.java import archive_of, check_java, remove_leftovers
 from drainer.spark.startup.master import check_master
 from drainer.spark.startup.spark_settings import LOG4J, environment, python_of, settings_for
@@ -36,18 +37,21 @@ _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 LOOK_S = 0.02
 START_S = 300.0
 CONNECTION_FILE = "connection"
+SETTINGS_FILE = "spark.conf"
 
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
     """A started JVM. `process`: its supervisor; None for an existing JVM (PYSPARK_GATEWAY_PORT). `folder`: where it
-    writes its gateway's port and secret. `output`: log of the JVM and its workers."""
+    writes its gateway's port and secret. `output`: log of the JVM and its workers. `python`: what it is to run in the
+    place of Python, empty: as Spark would."""
 
     settings: Mapping[str, str]
     output: Path
     folder: Path
     process: subprocess.Popen[bytes] | None
     begin: int = 0  # offset in `output` at which its log begins
+    python: str = ""
 
     def end(self, exit_s: float = 0) -> None:
         """End the JVM; it is killed after `exit_s` seconds."""
@@ -68,25 +72,28 @@ def start_jvm(*, master: str, output: Path, conf: Mapping[str, str], archive: bo
     log4j = output.with_name("log4j2.properties")
     log4j.write_text(LOG4J)
     settings = settings_for(master, conf, log4j=log4j, classes=classes if archive else None)
-    return start(settings, environment(), output)
+    return start(settings, environment(), output, forks=True)
 
 
-def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Path) -> Jvm:
-    """`variables`: additions to the environment of the JVM and its workers."""
+def start(settings: Mapping[str, str], variables: Mapping[str, str], output: Path, *, forks: bool = False) -> Jvm:
+    """`variables`: additions to the environment of the JVM and its workers; `forks`: with a fork server for Spark's
+    Python processes, where that can be."""
     folder = Path(tempfile.mkdtemp(prefix="gateway-"))
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return Jvm(settings, output, folder, None)  # an existing JVM
     with output.open("ab") as sink:
         begin = sink.tell()
-        given = folder / "spark.conf"
+        given = folder / SETTINGS_FILE
         given.write_text(properties(settings), encoding="utf-8")
         connection = {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / CONNECTION_FILE)}
-        return Jvm(settings, output, folder, _start(given, {**variables, **connection}, sink), begin)
+        found = forking(folder, settings.get("spark.master", ""), settings) if forks else None
+        process = _start(given, {**variables, **connection}, sink, found.server if found else ())
+        return Jvm(settings, output, folder, process, begin, found.python if found else "")
 
 
 def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: False) -> Any:
-    """py4j's gateway to the JVM; its `proc` is the supervisor. Raises SparkUnavailable, and Stopped as soon as
-    `stopping` returns True; the JVM has ended then."""
+    """py4j's gateway to the JVM; its `proc` is the supervisor, its `folder` is to be removed at the end. Raises
+    SparkUnavailable, and Stopped as soon as `stopping` returns True; the JVM has ended then."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.java_gateway import launch_gateway
 
@@ -100,8 +107,9 @@ def connect(jvm: Jvm, conf: SparkConf, stopping: Callable[[], bool] = lambda: Fa
     except BaseException:
         jvm.end()
         raise
-    shutil.rmtree(jvm.folder, ignore_errors=True)
-    gateway.proc = jvm.process
+    for secret in (CONNECTION_FILE, SETTINGS_FILE):
+        (jvm.folder / secret).unlink(missing_ok=True)
+    gateway.proc, gateway.folder = jvm.process, jvm.folder
     return gateway
 
 
@@ -147,7 +155,9 @@ def _escaped(text: str) -> str:
     return re.sub(r"[\\:=#!\s]", lambda found: _ESCAPES.get(found[0], f"\\{found[0]}"), text)
 
 
-def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(
+    given: Path, variables: Mapping[str, str], output: IO[bytes], helper: Sequence[str]
+) -> subprocess.Popen[bytes]:
     """Start the supervisor in a session of its own, so that a signal to the drainer's process group does not end the
     JVM during a batch."""
     env = {**os.environ, "SPARK_CONNECT_MODE": "0", **variables}
@@ -155,7 +165,7 @@ def _start(given: Path, variables: Mapping[str, str], output: IO[bytes]) -> subp
     command += ["--properties-file", str(given), "--load-spark-defaults"]
     command += shlex.split(env.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), *command],
+        [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(len(helper)), *helper, *command],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def open_session(jvm: Jvm, stopping: Callable[[], bool] = lambda: False) -> Spar
         gateway = connect(jvm, conf, stopping)
         with quiet_py4j(), killed_when(stopping, jvm.process):
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            if jvm.python:
+                session.sparkContext.pythonExec = jvm.python
             register(session)
             return session
     except Stopped:
@@ -87,4 +90,7 @@ def _end_jvm(gateway: Any, exit_s: float) -> None:
         process = getattr(gateway, "proc", None)
         if process is not None:
             end(process, exit_s)
+        folder = getattr(gateway, "folder", None)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
     SparkContext._gateway = SparkContext._jvm = None

@@ -1,6 +1,8 @@
 """Runs the JVM as a child process; kills it and all its descendants when the drainer has ended.
 
-    python -I -S drainer/spark/startup/supervisor.py <pid of the drainer> <program> <argument>…
+    python -I -S drainer/spark/startup/supervisor.py <pid of the drainer> <words> <helper>… <program> <argument>…
+
+<words>: of the helper's command line, 0 for none: a program that is started first and is killed with the rest.
 
 The drainer holds the other end of standard input. When it closes it, the JVM ends by itself once its gateway is up, in
 the time for which the drainer waits. When the drainer has ended, in whatever way and at whatever stage of the start,
@@ -31,7 +33,8 @@ AGAIN_S = 0.01
 
 def main(argv: list[str]) -> int:
     """Returns the exit code of the program, or 128 + the signal that ended it."""
-    drainer, command = int(argv[0]), argv[1:]
+    drainer, words = int(argv[0]), int(argv[1])
+    helper, command = argv[2 : 2 + words], argv[2 + words :]
     # One byte for each signal, so that a child's end wakes the poll below.
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -41,6 +44,8 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, _nothing)
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    if helper:
+        _start(helper, (woken, wake), reads=False)
     child = _start(command, (woken, wake))
     code = _watch(drainer, child, woken)
     _kill_descendants(None if code is not None else child)
@@ -56,8 +61,8 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def _start(command: list[str], private: tuple[int, ...]) -> int:
-    """Start the program with our standard input, output and error; returns its process id."""
+def _start(command: list[str], private: tuple[int, ...], *, reads: bool = True) -> int:
+    """Start the program with our standard output and error, and our input if it `reads`; returns its process id."""
     ours = os.getpid()
     child = os.fork()
     if child:
@@ -67,6 +72,8 @@ def _start(command: list[str], private: tuple[int, ...]) -> int:
         if os.getppid() == ours:  # else this process ended before the line above took effect
             for number in private:
                 os.close(number)
+            if not reads:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())

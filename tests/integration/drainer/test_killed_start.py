@@ -86,10 +86,13 @@ class Life:
         wait_until(ended, what="everything ended")
 
 
+# In the command lines of the supervisor, of the server, and of what is forked from it: Spark's daemons and workers.
+FORK_SERVER = "-m drainer.spark.startup.fork_server"
 MOMENTS: dict[str, Callable[[Life], bool]] = {
     "an interpreter runs": lambda life: life.runs("-m drainer"),
     "the temporary folder is there": lambda life: life.has("lock"),
     "the JVM's supervisor runs": lambda life: life.runs("supervisor.py"),
+    "the fork server runs": lambda life: life.runs(FORK_SERVER, count=2),
     "spark-submit runs": lambda life: life.runs("bash", "spark-submit"),
     "the launcher's JVM runs": lambda life: life.runs("org.apache.spark.launcher.Main"),
     "the JVM runs": lambda life: life.runs("org.apache.spark.deploy.SparkSubmit", "-Dlog4j2.configurationFile"),
@@ -97,7 +100,9 @@ MOMENTS: dict[str, Callable[[Life], bool]] = {
     "Spark's session is being made": lambda life: life.has("blockmgr-*"),
     "the planner listens": lambda life: life.has("drainer-planner-*/socket"),
     "Python's daemon runs": lambda life: life.runs("-m drainer.spark.startup.worker_daemon"),
-    "a worker runs": lambda life: life.runs("-m drainer.spark.startup.worker_daemon", count=2),
+    "a worker runs": lambda life: (
+        life.runs("-m drainer.spark.startup.worker_daemon") and life.runs(FORK_SERVER, count=5)
+    ),
     "the query is being made": lambda life: life.has("drainer-query-*"),
     "the stream reader runs": lambda life: life.runs("python_streaming_source_runner"),
     "the drainer runs": lambda life: "drainer is running" in life.drainer.text(),

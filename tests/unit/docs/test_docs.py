@@ -77,7 +77,7 @@ def test_the_source_is_documented_as_it_is() -> None:
     from drainer.spark.source.options import _KNOWN
 
     section = (ROOT / "docs" / "operations.md").read_text().split("## The stream as a Spark source")[1]
-    for option in _KNOWN - {"planner", "planner-key", "error-secret"}:
+    for option in _KNOWN - {"planner", "planner-key", "error-secret", "blob-folder"}:
         assert f"`{option}`" in section, option
     for column in SCHEMA.split(", "):
         name, kind = column.split()

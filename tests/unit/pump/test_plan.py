@@ -52,8 +52,9 @@ def test_values_come_back(start: int, fid: int, offset: int, version: int, head:
 
 def test_everything_resolved() -> None:
     plan = plan_batch([entry(10), entry(20)], 99, Limits(10_000))
-    assert (plan.end_ts, plan.stop, plan.count, plan.bytes) == (99, Stop.RESOLVED, 2, 200)
-    assert plan_batch([], 99, Limits(10_000)).end_ts == 99
+    assert (plan.end_ts, plan.stop, plan.count, plan.bytes, plan.last_ts) == (99, Stop.RESOLVED, 2, 200, 20)
+    empty = plan_batch([], 99, Limits(10_000))
+    assert (empty.end_ts, empty.last_ts) == (99, 0)
 
 
 def test_the_byte_bound() -> None:

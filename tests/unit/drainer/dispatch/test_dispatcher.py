@@ -263,6 +263,8 @@ def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
     assert slotting._events._tables
     travelled = pickle.loads(pickle.dumps(slotting))
     assert not travelled._events._tables
+    for raw in (False, True):
+        assert pickle.loads(pickle.dumps(RowEvents(raw=raw)))._raw is raw
     assert travelled == replace(slotting, dispatcher=travelled.dispatcher)
     assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted
 

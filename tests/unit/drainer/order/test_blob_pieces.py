@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drainer.order.blob_pieces import PIECE_BYTES_MAX, cut_blob, join_blobs
+from drainer.order.blob_pieces import PIECE_BYTES_MAX, Place, cut_blob, join_blobs, refer
 from drainer.order.errors import BlobError
 from drainer.spark.source.executor import slotted
 
@@ -39,3 +39,29 @@ def test_no_row_and_no_batch_is_above_a_few_mib() -> None:
             assert len(piece) <= PIECE_BYTES_MAX + 16
             found.setdefault(slot, []).append(piece)
     assert {slot: join_blobs(pieces) for slot, pieces in found.items()} == {s: [b] for s, b in slots.items()}
+
+
+PLACES = st.builds(Place, st.text("/aé\udc80 ", max_size=9), st.integers(0, 1 << 60), st.integers(0, 1 << 60))
+
+
+@given(st.lists(PLACES, max_size=4), st.lists(st.binary(max_size=60), max_size=3), st.randoms())
+def test_references_stand_among_pieces(places: list[Place], blobs: list[bytes], dice: random.Random) -> None:
+    pieces = [*map(refer, places), *(piece for blob in blobs for piece in cut_blob(blob, 20))]
+    dice.shuffle(pieces)
+    asked: list[Place] = []
+
+    def read(place: Place) -> bytes:
+        asked.append(place)
+        return b"of the file"
+
+    assert sorted(join_blobs(pieces, read)) == sorted([*blobs, *[b"of the file"] * len(places)])
+    assert sorted(asked) == sorted(places)
+
+
+def test_a_reference_where_there_can_be_none_and_a_torn_one() -> None:
+    reference = refer(Place("/f", 1, 2))
+    with pytest.raises(BlobError, match="lies in a file"):
+        join_blobs([reference])
+    for size in range(16, 32):
+        with pytest.raises(BlobError, match="reference"):
+            join_blobs([reference[:size]], lambda _: b"")

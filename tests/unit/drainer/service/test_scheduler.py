@@ -410,6 +410,28 @@ async def test_one_busy_pump_of_many_fills_a_batch_alone() -> None:
     assert backlogs.surveys == len(batches) + 1, "what was learned is asked for first"
 
 
+async def test_a_size_that_gave_no_batch_is_not_asked_for_again() -> None:
+    """The first question of a life is for a whole batch of each pump, for how many there are is not known yet. Where it
+    meets rows of a new schema it brings an inline batch, and the next question is for equal shares."""
+    asked: list[int] = []
+    position = Position(0)
+
+    def answer(after_ts: int, limits: Limits) -> Watermark:
+        asked.append(limits.batch_bytes_max)
+        size, stop = (limits.batch_bytes_max, Stop.LIMIT) if after_ts else (10, Stop.SCHEMA)
+        found = mark(1000, end_ts=after_ts + 10, batch_bytes=size, batch_count=9, stop=stop, stop_ts=after_ts + 11)
+        return watermark_of((found, replace(found, node_id="another")), floor_ts=0)
+
+    scheduler, _ = made(answer, position)
+    await scheduler._look()
+    position.position_ts = 10
+    scheduler.watermark_state.pumps = 2
+    before = len(asked)
+    plan = await scheduler._look()
+    assert plan is not None and plan.mode is Mode.SPREAD
+    assert asked[before] == SIZES.spread_bytes_max // 2
+
+
 async def test_pumps_that_all_become_busy_do_not_bring_a_batch_each() -> None:
     """The share that one pump filled alone is too much for each of ten."""
     alone, together = list(range(1, 1000)), list(range(1000, 2000))

@@ -103,6 +103,15 @@ async def test_nothing_begins_while_stopping() -> None:
     assert run.started == 0
 
 
+class Feed:
+    """A batch of Spark's, as far as it is told what it is of."""
+
+    covered: tuple[int, int] | None = None
+
+    def covers(self, after_ts: int, until_ts: int) -> None:
+        self.covered = after_ts, until_ts
+
+
 class Told:
     """Scheduler or pipeline, as far as it is told how many tasks run at once."""
 
@@ -156,8 +165,10 @@ async def test_after_every_batch_the_executors_are_looked_at() -> None:
     both = Applied()
     run = SparkRun(None, None, 1, both, both, loop=asyncio.get_running_loop())  # type: ignore[arg-type]
     run._session = Session(7)  # type: ignore[assignment]
-    run._batch(None)  # type: ignore[arg-type]
+    feed = Feed()
+    run._batch(feed)  # type: ignore[arg-type]
     assert (both.runs, both.tasks) == (1, [7, 7])
+    assert feed.covered == (1, 2), "its files would never be removed"
 
 
 async def test_a_session_that_is_over_ends_the_drainer_with_both_reasons() -> None:
@@ -282,7 +293,7 @@ class Batches:
 
         def batch() -> None:
             self.gates.current = plan
-            self.run._batch(None)  # type: ignore[arg-type]
+            self.run._batch(Feed())  # type: ignore[arg-type]
 
         return self._pool.submit(batch)
 

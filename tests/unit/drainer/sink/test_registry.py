@@ -24,10 +24,16 @@ MINIMAL = {"kafka": {"addresses": ["nowhere:9092"], "topic": "t"}}
 PACKAGES = sorted(path.name for path in (ROOT / "sink").iterdir() if (path / "__init__.py").exists())
 
 
+# Commands of their own, which read a topic and write a database: they are for these kinds alone.
+COMMANDS = ("kafka_check", "kafka_consumer", "kafka_reading")
+
+
 def modules() -> Iterator[Path]:
     """Those of the drainer that are no destination's own, and not the table."""
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT).parts
+        if place[0] in COMMANDS:
+            continue
         if place[:1] == ("sink",) and (place[1] in PACKAGES or place[1:] in (("registry.py",), ("memory.py",))):
             continue
         yield path

@@ -98,7 +98,7 @@ def test_the_driver_knows_every_error_that_a_worker_may_raise() -> None:
     known = []
     for modules in (
         "drainer.service.daemon, drainer.service.spark_runner, drainer.spark.startup.session, drainer.spark.query",
-        "drainer.spark.startup.worker_daemon",
+        "importlib, drainer.spark.startup.worker_imports as w; list(map(importlib.import_module, w.MODULES))",
     ):
         done = subprocess.run(
             [sys.executable, "-c", count.format(modules)], capture_output=True, text=True, check=True, timeout=120

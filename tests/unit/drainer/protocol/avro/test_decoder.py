@@ -317,3 +317,10 @@ def test_a_zone_that_is_used_for_timestamps_alone() -> None:
     assert event.new is not None
     assert [column.value for column in event.new.values()] == ["2020-01-02 11:04:05", "2020-01-02 03:04:05"]
     assert make_encoder(OPTIONS).options.time_zone == "UTC"
+
+
+@pytest.mark.parametrize("kind", ["bytes", "string"])
+def test_a_torn_text_is_told_as_such(kind: str) -> None:
+    schema = json.dumps({**RECORD, "fields": [{"name": "a", "type": kind}]})
+    with pytest.raises(MessageError, match="a: the message ends within the value that begins at byte 5"):
+        make_decoder(OPTIONS, KnownSchemas({1: schema})).decode(None, b"\0\0\0\0\1\x08ab")

@@ -301,9 +301,13 @@ def test_defaults_of_bits_and_expressions() -> None:
     )
     _, value = sent(OPTIONS, Kind.INSERT, new=[(None, None)], table=replace(table, columns=columns))
     assert [field["default"] for field in value["schema"]["fields"][0]["fields"]] == [True, "AgE="]
-    made = replace(columns[0], info=replace(first.info, default="uuid()", default_is_expr=True))
-    _, value = sent(OPTIONS, Kind.INSERT, new=[(None, None)], table=replace(table, columns=(made, columns[1])))
-    assert "default" not in value["schema"]["fields"][0]["fields"][0]
+    named = make_table("shop", "t", [("v", text_type(Tp.VARCHAR, 36))])
+    column = named.columns[0]
+    for is_expression in (False, True):
+        info = replace(column.info, default="uuid()", default_is_expr=is_expression)
+        made = replace(named, columns=(replace(column, info=info),))
+        _, value = sent(OPTIONS, Kind.INSERT, new=[(None,)], table=made)
+        assert ("default" in value["schema"]["fields"][0]["fields"][0]) is not is_expression
 
 
 def a_ddl(action: ActionType, *, table: str = "staff", before: Table | None = None, after: Table | None = None) -> Ddl:

@@ -251,11 +251,41 @@ def test_a_snappy_block_that_says_it_is_huge_is_refused_before_memory_is_taken()
         OpenDecoder(options("snappy")).decode(*framed([{"ts": 5, "t": 1}], [b"\xff\xff\xff\xff\x0f" + b"\0" * 9]))
 
 
-@given(st.binary(max_size=60))
+_bytes = st.binary(max_size=60) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "replace"))
+
+
+@given(_bytes)
 def test_quoted_bytes_come_back(value: bytes) -> None:
     text = quote(value)
     assert unquote(text) == value
     assert text.isprintable()
+
+
+@given(_bytes)
+def test_bytes_are_quoted_one_character_after_another(value: bytes) -> None:
+    """As Go's documentation says it, rune by rune."""
+    short = dict(zip(b'\a\b\t\n\v\f\r"\\', (rf"\{char}" for char in 'abtnvfr"\\'), strict=True))
+    wanted, at = "", 0
+    while at < len(value):
+        size, rune = next(((n, r) for n in (1, 2, 3, 4) if len(r := _rune(value[at : at + n])) == 1), (1, ""))
+        code = ord(rune) if rune else value[at]
+        if code in short and rune:
+            wanted += short[code]
+        elif rune and rune.isprintable():
+            wanted += rune
+        else:
+            wanted += (
+                f"\\x{code:02x}" if not rune or code < 128 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+            )
+        at += size
+    assert quote(value) == wanted
+
+
+def _rune(part: bytes) -> str:
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 @pytest.mark.parametrize(

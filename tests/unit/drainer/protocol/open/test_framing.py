@@ -41,3 +41,11 @@ def test_rows_are_taken_as_messages_are_asked_for() -> None:
     messages = frame(rows(), 1 << 20, 4)  # type: ignore[arg-type]
     next(messages)
     assert len(taken) == 5
+
+
+def test_a_message_may_have_exactly_the_limit() -> None:
+    rows = [EncodedRow(b"key", b"value", 1)] * 2
+    (whole,) = frame(rows, 1 << 20, 16)
+    assert whole.length == 36 + 8 + 2 * (3 + 5 + 16)
+    assert [message.rows for message in frame(rows, whole.length, 16)] == [2]
+    assert [message.rows for message in frame(rows, whole.length - 1, 16)] == [1, 1]

@@ -95,6 +95,36 @@ def test_the_text_is_what_go_writes_for_the_same_document(rows: list[Image]) -> 
         assert again.replace('"', "") == text.replace('"', "")
 
 
+@pytest.mark.parametrize(
+    "char", ['"', "\\", "<", ">", "&", "\u2028", "\u2029", "\0", "\x1f", "\n", "\ufdd0", "'", "\x7f"]
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_one_character_that_json_or_go_escapes(char: str, rows: int) -> None:
+    """Alone in its column, which is written as it is where it has none of them."""
+    notes = [f"a{char}b", "plain", None][:rows]
+    found = make_changes(SMALL, Kind.INSERT, new=[(n, t and t.encode()) for n, t in enumerate(notes)])
+    texts = [row.value or b"" for row in make_encoder(OPTIONS).table(SMALL).encode(found)]
+    plain = json.dumps(f"a{char}b", ensure_ascii=char < "\u3000").replace("\\u007f", "\x7f")
+    for one in "<>&":
+        plain = plain.replace(one, f"\\u{ord(one):04x}")
+    assert f'"f":64,"v":{plain}}}'.encode() in texts[0]
+    assert [values(e.new)["val"] for e in events(found) if isinstance(e, RowEvent)] == notes  # type: ignore[index]
+
+
+def test_a_float_has_the_shortest_digits_of_a_single() -> None:
+    """Its carrier is a double: 3.14 in four bytes is 3.1400001049041748."""
+    columns = [("id", ID), ("f", FieldType(Tp.FLOAT)), ("d", FieldType(Tp.DOUBLE))]
+    table = make_table("test", "f", columns, primary=["id"])
+    singles = [3.1400001049041748, 1.401298464324817e-45, 16777216.0, 1.0000000150474662e30, -0.0, float("nan")]
+    changes = make_changes(table, Kind.INSERT, new=[(n, value, value) for n, value in enumerate(singles)])
+    found = [
+        json.loads(row.value or b"", parse_float=str, parse_int=str)["u"]
+        for row in make_encoder(OPTIONS).table(table).encode(changes)
+    ]
+    assert [row["f"]["v"] for row in found] == ["3.14", "1e-45", "16777216", "1e+30", "-0", "0"]
+    assert [row["d"]["v"] for row in found[:2]] == ["3.140000104904175", "1.401298464324817e-45"]
+
+
 def test_changed_columns_alone() -> None:
     options = replace(OPTIONS, only_output_updated_columns=True)
     old, new = [(1, b"a"), (2, None), (3, b"x"), (4, None)], [(1, b"a"), (2, b"z"), (5, None), (4, None)]

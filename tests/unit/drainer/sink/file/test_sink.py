@@ -244,6 +244,18 @@ def test_the_newest_file_is_never_removed(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_the_current_file_is_not_put_away(tmp_path: Path) -> None:
+    for form in ("pb-gzip", "parquet"):
+        destination = opened(tmp_path / form, form)
+        for n in range(2):
+            destination.apply(segment(10 * n, 10 * n + 10, (n,)), 1)
+            destination.settle()
+        destination.close(clean=True)
+    assert [path.suffix for path in (tmp_path / "pb-gzip").glob("binlog-*")] == [""]
+    assert keys_of(tmp_path / "pb-gzip") == [[0], [1]]
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
 def test_what_cannot_be_compressed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> bool:
         raise OSError("no space")

@@ -24,7 +24,7 @@ MARK = "SUPERVISOR_TEST"
 DRAINER = """
 import os, signal, subprocess, sys
 process = subprocess.Popen(
-    [sys.executable, "-I", "-S", sys.argv[1], str(os.getpid()), *sys.argv[2:]],
+    [sys.executable, "-I", "-S", sys.argv[1], str(os.getpid()), "0", *sys.argv[2:]],
     stdin=subprocess.PIPE, start_new_session=True)
 print(process.pid, flush=True)
 signal.pause()
@@ -137,7 +137,7 @@ def pending(pid: int) -> int:
 
 def run(*command: str, drainer: int | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", supervisor.__file__, str(drainer or os.getpid()), *command],
+        [sys.executable, "-I", "-S", supervisor.__file__, str(drainer or os.getpid()), "0", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -171,3 +171,26 @@ def test_a_drainer_that_was_gone_before_anything_began() -> None:
     ended.wait()
     process = run("sleep", "600", drainer=ended.pid)
     assert process.wait(90) == 0
+
+
+def test_a_helper_is_killed_with_the_rest(tmp_path: Path) -> None:
+    """It may end before, without an end of the program; it reads nothing of what the drainer writes."""
+    said = tmp_path / "said"
+    helper = ["sh", "-c", f"cat > {said}.read; echo $$ > {said}; exec sleep 600"]
+    command = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(len(helper)), *helper]
+    program = ["sh", "-c", f"while ! test -s {said}; do sleep 0.05; done; read line; exit 4"]
+    with subprocess.Popen([*command, *program], stdin=subprocess.PIPE, start_new_session=True) as process:
+        wait_until(lambda: said.exists() and said.read_text().strip(), what="the helper runs")
+        pid = int(said.read_text())
+        assert Path(f"/proc/{pid}").exists()
+        process.communicate(b"for the program\n", timeout=90)
+        assert process.returncode == 4
+    assert Path(f"{said}.read").read_bytes() == b""
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the helper ended")
+
+
+def test_a_helper_that_ends_is_not_missed() -> None:
+    helper = ["sh", "-c", "exit 9"]
+    command = [sys.executable, "-I", "-S", supervisor.__file__, str(os.getpid()), str(len(helper)), *helper]
+    with subprocess.Popen([*command, "sh", "-c", "sleep 1; exit 5"], stdin=subprocess.PIPE) as process:
+        assert process.wait(90) == 5

@@ -69,6 +69,9 @@ def test_a_row_is_found_by_the_first_key_without_null() -> None:
     delete = event(Change.DELETE, column("id", None), column("k", None))
     assert sql(PRIMARY, delete) == ["DELETE FROM `d`.`t` WHERE `id` IS NULL AND `k` IS NULL LIMIT 1"]
     assert made(PRIMARY, delete)[0].rows == 1
+    pair = TableThere((("id", "k"),))
+    delete = event(Change.DELETE, column("id", 1), column("k", None), column("v", 3))
+    assert sql(pair, delete) == ["DELETE FROM `d`.`t` WHERE `id`<=>1 AND `k` IS NULL AND `v`<=>3 LIMIT 1"]
 
 
 def test_without_a_key_all_columns_are_compared_exactly() -> None:

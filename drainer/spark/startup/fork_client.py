@@ -1,0 +1,56 @@
+"""What Spark runs in the place of Python: has fork_server.py fork a child that does what the arguments say.
+
+    python -I -S fork_client.py <path of the server's socket> -m <module> <argument>…
+
+It has the child's standard files, so Spark talks with the child; it passes SIGTERM on and ends with the child's exit
+code. Where there is no server, or it ends before it has forked, this process becomes the Python that was asked for.
+It imports only what it needs, because each of Spark's Python processes waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from struct import Struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # not typing's, whose import takes as long as all the rest
+    from collections.abc import Mapping
+
+LENGTHS = Struct("<II")
+SERVER_LOST = 1
+
+
+def main(argv: list[str]) -> None:
+    path, arguments = argv[0], argv[1:]
+    with socket.socket(socket.AF_UNIX) as connection:
+        signal.signal(signal.SIGTERM, lambda number, _: connection.send(bytes([number])))
+        if _forked(connection, path, arguments):
+            try:
+                code = connection.recv(1)
+            except OSError:
+                code = b""
+            sys.exit(code[0] if code else SERVER_LOST)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def _forked(connection: socket.socket, path: str, arguments: list[str]) -> bool:
+    words, variables = parts(arguments, os.environb)
+    try:
+        connection.connect(path)
+        socket.send_fds(connection, [LENGTHS.pack(len(words), len(variables))], [0, 1, 2])
+        connection.sendall(words + variables)
+        return bool(connection.recv(1))
+    except OSError:
+        return False
+
+
+def parts(arguments: list[str], variables: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    return b"\0".join(map(os.fsencode, arguments)), b"\0".join(b"=".join(one) for one in variables.items())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""The process that Spark's Python processes on this machine are forked from.
+
+    python -m drainer.spark.startup.fork_server <path of its socket>
+
+Spark starts four Python programs for a query, one after another: what makes the data source, what asks its reader for
+offsets, what plans its tasks, and the daemon of the workers. Each would import pyspark, Arrow and most of this package,
+half a second to a second of CPU. Here this is done once, while the JVM starts; Spark runs fork_client.py in the place
+of Python, which sends its arguments, its environment and its standard files through the socket, and a child forked from
+here does what they say.
+
+A request is the lengths of its two parts (`<II`) with the three descriptors (SCM_RIGHTS), then the arguments and the
+variables, each part joined by zero bytes. The answers are one byte each: FORKED, and the child's exit code at its end.
+What the client sends later are signals for the child, a byte each, and the child is killed where the client ends.
+The socket lies in the drainer's own folder, which only its user can enter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import NoReturn
+
+LENGTHS = Struct("<II")
+FORKED = b"F"
+FILES = 3
+REQUEST_BYTES_MAX = 16 << 20
+_KILLED = 128  # and the number of the signal, as a shell says it
+
+
+class BadRequest(Exception):
+    """What came through the socket is no request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`arguments` as Python gets them: -m, a module, its own. `files`: standard input, output and error."""
+
+    arguments: Sequence[str]
+    variables: dict[str, str]
+    files: Sequence[int]
+
+
+def parse(arguments: bytes, variables: bytes, files: Sequence[int]) -> Request:
+    """Raises BadRequest."""
+    words = [os.fsdecode(word) for word in arguments.split(b"\0")]
+    if len(files) != FILES or len(words) < 2 or words[0] != "-m":
+        raise BadRequest(f"{len(files)} files, {words[:2]}")
+    pairs = [os.fsdecode(pair).partition("=") for pair in variables.split(b"\0") if pair]
+    return Request(words, {name: value for name, _, value in pairs}, files)
+
+
+def receive(connection: socket.socket) -> Request:
+    """Raises BadRequest, and OSError where the connection breaks or is silent for too long."""
+    head, files, _, _ = socket.recv_fds(connection, LENGTHS.size, FILES)
+    try:
+        if len(head) < LENGTHS.size:
+            raise BadRequest(f"{len(head)} bytes")
+        sizes = LENGTHS.unpack(head)
+        if sum(sizes) > REQUEST_BYTES_MAX:
+            raise BadRequest(f"{sum(sizes)} bytes announced")
+        arguments, variables = (_exactly(connection, size) for size in sizes)
+        return parse(arguments, variables, files)
+    except BaseException:
+        _close(files)
+        raise
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    found = bytearray()
+    while len(found) < size:
+        chunk = connection.recv(size - len(found))
+        if not chunk:
+            raise BadRequest(f"{len(found)} of {size} bytes")
+        found += chunk
+    return bytes(found)
+
+
+class ForkServer:
+    """Forks a child for each request until it is killed. One thread, so that forking is safe."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._children: dict[int, socket.socket] = {}
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._wake = socket.socketpair()
+
+    def run(self) -> None:
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # not SIG_IGN: exit codes are asked for
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(512)
+                elif key.fileobj is self._listener:
+                    self._accept()
+                elif key.data in self._children:
+                    self._pass_on(key.data)
+            self._reap()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(60)
+        try:
+            request = receive(connection)
+        except (BadRequest, OSError) as error:
+            _say(f"a request that is none: {error}")
+            connection.close()
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _say(f"cannot fork: {error}")
+            _close(request.files)
+            connection.close()
+            return
+        if not pid:
+            self._become(request, connection)
+        _close(request.files)
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            connection.send(FORKED)
+        self._children[pid] = connection
+        self._selector.register(connection, selectors.EVENT_READ, pid)
+
+    def _become(self, request: Request, connection: socket.socket) -> NoReturn:
+        """In the child: nothing of the server is left but what it has imported."""
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._selector.close()
+            for one in (self._listener, self._woken, self._wake, connection, *self._children.values()):
+                one.close()
+            code = run(request)
+        finally:
+            os._exit(code)
+
+    def _pass_on(self, pid: int) -> None:
+        """Signals for a child; its end where the client has ended."""
+        with contextlib.suppress(BlockingIOError):
+            numbers = b""
+            with contextlib.suppress(ConnectionError):
+                numbers = self._children[pid].recv(64)
+            for number in numbers or (signal.SIGKILL,):
+                os.kill(pid, number)  # not reaped yet, so the number is still its own
+            if not numbers:
+                self._selector.unregister(self._children[pid])
+
+    def _reap(self) -> None:
+        for pid, status in _ended():
+            connection = self._children.pop(pid)
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(connection)
+            found = os.waitstatus_to_exitcode(status)
+            with contextlib.suppress(OSError):
+                connection.send(bytes([found if found >= 0 else _KILLED - found]))
+            connection.close()
+
+
+def run(request: Request) -> int:
+    """Become what was asked for; returns its exit code."""
+    for number, file in enumerate(request.files):
+        os.dup2(file, number)
+    _close(request.files)
+    os.environ.clear()
+    os.environ.update(request.variables)
+    sys.path[1:1] = [part for part in os.environ.get("PYTHONPATH", "").split(":") if part and part not in sys.path]
+    _, module, *arguments = request.arguments
+    sys.argv = [module, *arguments]
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*found in sys.modules.*", RuntimeWarning)  # of runpy
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as error:
+        code = _exit_code(error.code)
+    except BaseException:  # noqa: BLE001  as an interpreter would do
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    return code
+
+
+def _exit_code(found: object) -> int:
+    if found is None or isinstance(found, int):
+        return (found or 0) & 0xFF
+    sys.stderr.write(f"{found}\n")
+    return 1
+
+
+def _ended() -> Iterator[tuple[int, int]]:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            yield pid, status
+
+
+def _say(text: str) -> None:
+    """Into Spark's log."""
+    sys.stderr.write(f"fork server: {text}\n")
+    sys.stderr.flush()
+
+
+def _close(files: Sequence[int]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+def main(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        from drainer.spark.startup import worker_imports
+
+        worker_imports.load()
+        ForkServer(listener).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,246 @@
+"""Processes that are forked in the place of Python: what the caller sees is what it would see of an interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.spark.startup import fork_client
+from drainer.spark.startup.fork_server import LENGTHS, REQUEST_BYTES_MAX, BadRequest, parse, receive
+from tests.support.servers import wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is for Linux")
+
+# The server without what it would import for Spark.
+SERVER = """
+import socket, sys
+from drainer.spark.startup.fork_server import ForkServer
+import preloaded
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen(64)
+print("ready", flush=True)
+ForkServer(listener).run()
+"""
+# What children run; `preloaded` tells whether they were forked.
+MODULES = {
+    "preloaded": "import os\nserver = os.getpid()\n",
+    "tell": "import os, sys\n"
+    "how = 'forked' if 'preloaded' in sys.modules else 'alone'\n"
+    "print(how, sys.argv[1:], os.environ.get('ASKED'), sys.stdin.read())\n"
+    "print('an error', file=sys.stderr)\n",
+    "fails": "raise ValueError('of the child')\n",
+    "leaves": "import sys\nsys.exit({'text': 'a reason', '3': 3, '0': 0, 'none': None}[sys.argv[1]])\n",
+    "dies": "import os\nos.kill(os.getpid(), 9)\n",
+    "waits": "import os, signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+    "print(os.getpid(), flush=True)\n"
+    "while True: time.sleep(60)\n",
+}
+
+
+class World:
+    """A fork server with the modules above."""
+
+    def __init__(self, place: Path) -> None:
+        self.path = place / "socket"
+        self.place = place
+        for name, text in MODULES.items():
+            (place / f"{name}.py").write_text(text)
+        self.log = place / "log"
+        root = str(Path(fork_client.__file__).parents[3])
+        self.variables = {"PYTHONPATH": f"{place}:{root}", "PATH": os.environ["PATH"]}
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-c", SERVER, str(self.path)],
+                env={**self.variables, "ASKED": "of the server"},
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert self.server.stdout is not None
+        assert self.server.stdout.readline() == b"ready\n"
+
+    def client(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", fork_client.__file__, str(self.path), *arguments],
+            env={**self.variables, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, *arguments: str, given: str = "", **variables: str) -> tuple[int, str, str]:
+        process = self.client(*arguments, **variables)
+        out, err = process.communicate(given, timeout=90)
+        return process.returncode, out, err
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.server.kill()
+    made.server.wait()
+
+
+def waiting(process: subprocess.Popen[str]) -> int:
+    """The pid of the child that `waits`, once it does."""
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+def lives(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def test_arguments_variables_and_files_are_the_client_s(world: World) -> None:
+    code, out, err = world.ask("-m", "tell", "a b", "", "é", given="read", ASKED="of the client")
+    assert (code, out, err) == (0, "forked ['a b', '', 'é'] of the client read\n", "an error\n")
+    assert world.ask("-m", "tell", given="")[1] == "forked [] None \n", "a variable of the server came through"
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"), [("0", 0, ""), ("none", 0, ""), ("3", 3, ""), ("text", 1, "a reason\n")]
+)
+def test_the_exit_code_is_the_child_s(world: World, how: str, code: int, said: str) -> None:
+    assert world.ask("-m", "leaves", how) == (code, "", said)
+
+
+def test_an_error_of_the_child_is_its_own(world: World) -> None:
+    for _ in range(2):  # and not the server's end
+        code, _, err = world.ask("-m", "fails")
+        assert code == 1
+        assert "ValueError: of the child" in err
+    assert world.ask("-m", "dies")[0] == 128 + signal.SIGKILL
+    assert world.ask("-m", "tell")[1].startswith("forked")
+    assert not world.log.read_text()
+
+
+def test_a_module_that_is_not_there(world: World) -> None:
+    code, _, err = world.ask("-m", "nobody_has_this")
+    assert code == 1
+    assert "nobody_has_this" in err
+
+
+def test_sigterm_reaches_the_child(world: World) -> None:
+    process = world.client("-m", "waits")
+    waiting(process)
+    process.terminate()
+    assert process.wait(90) == 7
+
+
+def test_a_client_that_ends_takes_its_child_along(world: World) -> None:
+    process = world.client("-m", "waits")
+    pid = waiting(process)
+    assert lives(pid)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not lives(pid), what="the child ended")
+    assert world.ask("-m", "tell")[1].startswith("forked")
+
+
+def test_a_server_that_ends_ends_its_clients(world: World) -> None:
+    process = world.client("-m", "waits")
+    pid = waiting(process)
+    world.server.kill()
+    assert process.wait(90) == fork_client.SERVER_LOST
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_many_at_once(world: World) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number, (code, out, _) in enumerate(pool.map(lambda n: world.ask("-m", "tell", str(n)), range(24))):
+            assert (code, out) == (0, f"forked ['{number}'] None \n")
+
+
+def test_without_a_server_the_client_becomes_python(world: World) -> None:
+    world.server.kill()
+    world.server.wait()
+    for _ in range(2):  # with a socket that nobody listens at, and without any
+        assert world.ask("-m", "tell", "x", given="y", ASKED="z") == (0, "alone ['x'] z y\n", "an error\n")
+        world.path.unlink(missing_ok=True)
+
+
+def test_a_server_that_ends_before_it_forks(world: World) -> None:
+    world.server.kill()
+    world.server.wait()
+    world.path.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world.path))
+        listener.listen()
+        process = world.client("-m", "tell")
+        connection, _ = listener.accept()
+        connection.close()
+        out, _ = process.communicate("", timeout=90)
+    assert (process.returncode, out) == (0, "alone [] None \n")
+
+
+def test_what_is_no_module_is_python_s_own(world: World) -> None:
+    assert world.ask("-c", "import sys; print('preloaded' in sys.modules)") == (0, "False\n", "")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"abc",
+        LENGTHS.pack(5, 5),
+        LENGTHS.pack(5, 5) + b"-m",
+        LENGTHS.pack(7, 0) + b"-m\0tell",  # without files
+        LENGTHS.pack(REQUEST_BYTES_MAX, 1),
+    ],
+)
+def test_what_is_no_request_harms_nobody(world: World, sent: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(world.path))
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(90)
+        with suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
+    assert world.ask("-m", "tell")[1].startswith("forked")
+    assert "a request that is none" in world.log.read_text()
+
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(st.lists(WORDS, min_size=1, max_size=4), st.dictionaries(st.text("ABC_", min_size=1), WORDS, max_size=4))
+def test_a_request_is_read_as_it_was_sent(words: list[str], variables: dict[str, str]) -> None:
+    arguments, encoded = fork_client.parts(["-m", *words], {k.encode(): v.encode() for k, v in variables.items()})
+    found = parse(arguments, encoded, [7, 8, 9])
+    assert (list(found.arguments), found.variables, list(found.files)) == (["-m", *words], variables, [7, 8, 9])
+
+
+@given(st.binary(max_size=40), st.binary(max_size=20), st.integers(0, 4))
+def test_any_bytes_are_a_request_or_refused(arguments: bytes, variables: bytes, files: int) -> None:
+    with suppress(BadRequest):
+        found = parse(arguments, variables, [0] * files)
+        assert found.arguments[0] == "-m"
+        assert files == 3
+
+
+def test_files_of_what_is_no_request_are_closed() -> None:
+    """A server lives as long as a drainer, and would have none left."""
+    ours, theirs = socket.socketpair()
+    before = set(Path("/proc/self/fd").iterdir())
+    socket.send_fds(ours, [LENGTHS.pack(3, 0) + b"abc"], [0, 1, 2])
+    with pytest.raises(BadRequest):
+        receive(theirs)
+    assert set(Path("/proc/self/fd").iterdir()) == before
+    ours.close()
+    theirs.close()

@@ -1,0 +1,159 @@
+"""Slots' blobs in files: what a task writes another one finds, and files go with the batch."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from binlog.envelope import encode_binlog
+from binlog.runtime.security import Security
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from drainer.order.blob_pieces import Place, join_blobs
+from drainer.order.errors import BlobError
+from drainer.pumps.range_count import Counted, RangeDiffers
+from drainer.pumps.stub import StubPump
+from drainer.pumps.watermark import PumpRange
+from drainer.sink.base import Intent
+from drainer.spark import blob_files
+from drainer.spark.errors import ErrorSeal
+from drainer.spark.query import Query, SparkBatch
+from drainer.spark.shuffle_apply import complete
+from drainer.spark.source import planned_reader
+from drainer.spark.source.executor import read_task
+from drainer.spark.source.options import SourceOptions
+from drainer.spark.source.planned_reader import PullTask
+
+BASE = 1 << 60
+INTENT = Intent(BASE, BASE + 50, 2, 10, 1, "")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.dictionaries(st.integers(0, 9), st.binary(max_size=50)), max_size=4))
+def test_what_several_tasks_write_is_found(tmp_path: Path, tasks: list[dict[int, bytes]]) -> None:
+    written = [blob_files.write(str(tmp_path), slots) for slots in tasks]
+    for slots, references in zip(tasks, written, strict=True):
+        assert {slot: join_blobs([one], blob_files.read) for slot, one in references.items()} == {
+            slot: [blob] for slot, blob in slots.items()
+        }
+
+
+def test_only_references_go_through_the_jvm(tmp_path: Path) -> None:
+    references = blob_files.write(str(tmp_path), {0: bytes(5 << 20), 1: b"small"})
+    assert max(map(len, references.values())) < 1000
+    (file,) = tmp_path.iterdir()
+    assert file.stat().st_size == (5 << 20) + 5
+
+
+def test_a_file_that_is_too_short_or_gone(tmp_path: Path) -> None:
+    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"second"})
+    (file,) = tmp_path.iterdir()
+    os.truncate(file, 8)
+    assert join_blobs([references[0]], blob_files.read) == [b"first"]
+    with pytest.raises(BlobError, match="3 of its 6 bytes"):
+        join_blobs([references[1]], blob_files.read)
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        blob_files.read(Place(str(file), 0, 5))
+
+
+def test_a_task_of_a_batch_that_is_gone_fails(tmp_path: Path) -> None:
+    """It must not bring back the folder, which nobody would remove."""
+    with pytest.raises(FileNotFoundError):
+        blob_files.write(str(tmp_path / "1-2"), {0: b"x"})
+
+
+class Line:
+    """The driver, which has tasks that fold, or not."""
+
+    def __init__(self, fold: Any) -> None:
+        self.fold = fold
+
+    def tasks(self, start_ts: int, until_ts: int) -> Any:
+        return ((), ()), self.fold
+
+
+@pytest.mark.parametrize(
+    ("base", "fold", "there"), [("files", object(), True), ("files", None, False), ("", object(), False)]
+)
+def test_tasks_that_fold_are_told_the_folder(tmp_path: Path, base: str, fold: Any, there: bool) -> None:
+    folder = str(tmp_path / base) if base else ""
+    options = SourceOptions.parse({"planner": "p", "packed": "true", **({"blob-folder": folder} if folder else {})})
+    reader = planned_reader.PlannedReader(options)
+    reader._line = Line(fold)  # type: ignore[assignment]
+    for _ in range(2):  # Spark may ask again
+        tasks = reader.partitions({"commit_ts": 3}, {"commit_ts": 8})
+    wanted = blob_files.folder_of(folder, 3, 8) if there else ""
+    assert [task.folder for task in tasks] == [wanted] * 2  # type: ignore[attr-defined]
+    assert [one for one in tmp_path.rglob("*") if one.is_dir() and "-" in one.name] == ([Path(wanted)] if there else [])
+
+
+def test_files_go_when_nobody_refers_to_the_batch(tmp_path: Path) -> None:
+    for range_ in ((1, 5), (5, 9)):
+        Path(blob_files.folder_of(str(tmp_path), *range_)).mkdir()
+        blob_files.write(blob_files.folder_of(str(tmp_path), *range_), {0: b"x"})
+    batch: Any = SparkBatch(None, ErrorSeal.new(), str(tmp_path))  # type: ignore[arg-type]
+    batch.covers(1, 5)
+    kept = [batch]
+    del batch
+    gc.collect()
+    assert {one.name for one in tmp_path.iterdir()} == {"1-5", "5-9"}
+    kept.clear()
+    gc.collect()
+    assert {one.name for one in tmp_path.iterdir()} == {"5-9"}
+
+
+def test_a_cluster_s_tasks_get_no_folder_of_the_driver() -> None:
+    assert "blob-folder" not in Query(None, options={})._options  # type: ignore[arg-type]
+    assert Query(None, options={}, one_machine=True)._options["blob-folder"]  # type: ignore[arg-type]
+    SparkBatch(None, ErrorSeal.new()).covers(1, 5)  # type: ignore[arg-type]  # and nothing is removed
+
+
+class Order:
+    """What a reading task does with binlogs, for two slots: all of them go into the first one."""
+
+    view = SimpleNamespace(token="a view of nothing")
+    blobs = 2
+
+    def decoder(self) -> object:
+        return object()
+
+    def builder(self, _decoder: object) -> Order:
+        self.payloads: list[bytes] = []
+        self.add_all = self.add_in_order = self.payloads.extend
+        return self
+
+    def cut(self, builder: Order) -> dict[int, bytes]:
+        return {0: b"".join(builder.payloads)}
+
+
+@pytest.mark.parametrize("in_files", [True, False])
+def test_a_slot_is_whole_or_refused_whichever_way_it_came(tmp_path: Path, in_files: bool) -> None:
+    """Rule 22: each slot hears of all parts, one without rows, too."""
+    pump = StubPump()
+    payloads = [
+        encode_binlog(tp=1, start_ts=BASE + n, commit_ts=BASE + n + 1, prewrite_key=b"k", prewrite_value=b"\x08\x01")
+        for n in (10, 20, 30)
+    ]
+    pump.put(*payloads)
+    pump.resolve(BASE + 100)
+    parts = [PumpRange("p", pump.host, True, BASE + after, BASE + after + 25) for after in (0, 25)]
+    folder = str(tmp_path) if in_files else ""
+    found: dict[int, list[bytes]] = {0: [], 1: []}
+    for part in parts:
+        task = PullTask((part,), 1, Security(), True, Order(), folder=folder)  # type: ignore[arg-type]
+        for batch in read_task(task):
+            for slot, blob in zip(batch.column("seq").to_pylist(), batch.column("blob").to_pylist(), strict=True):
+                found[slot].append(blob)
+    pump.stop()
+    planned = Counted(3, sum(map(len, payloads)))
+    assert sorted(complete(0, found[0], INTENT, planned)) == sorted([b"".join(payloads[:2]), payloads[2]])
+    assert complete(1, found[1], INTENT, planned) == []
+    assert len(list(tmp_path.iterdir())) == (2 if in_files else 0)
+    with pytest.raises(RangeDiffers):
+        complete(1, found[1][1:], INTENT, planned)

@@ -28,6 +28,11 @@ class _Pattern:
     schema: re.Pattern[str]
     table: re.Pattern[str]
 
+    def __repr__(self) -> str:
+        """All of it: that of a compiled pattern is cut off, and rules are told from others by theirs."""
+        parts = ((one.pattern, int(one.flags)) for one in (self.schema, self.table))
+        return f"_Pattern({self.is_positive}, {', '.join(map(repr, parts))})"
+
 
 @dataclass(frozen=True, slots=True)
 class TablePatterns:

@@ -247,6 +247,7 @@ class Driver:
             self._send_last(producer, transaction, patience)
         else:
             producer.flush(patience)
+            crash_point("kafka.rows_acknowledged")
             self._check_claim(patience)
         pairs = (Message(key, value, 0, 0) for key, value in changed(self._document, after))
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)

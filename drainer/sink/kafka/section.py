@@ -126,6 +126,8 @@ class KafkaSection(KafkaConnectionSection):
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
         if isinstance(make_encoder(self.options()), RegisteringEncoder):
+            if not self.schema_registry:
+                raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
             access_of(self.schema_registry)
         if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")

@@ -176,7 +176,7 @@ def config(stack: Stack, broker: Broker, topic: str, protocol: str, registry: st
         f'pd-urls = "{stack.endpoint}"\nnode-id = "{topic}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
         f'data-dir = "{path.with_suffix("")}"\ninitial-commit-ts = 0\n{top}\n[schema]\nhistory-file = "{history}"\n'
         f'[syncer]\ndb-type = "kafka"\n[syncer.to]\naddresses = ["{broker.address}"]\ntopic = "{topic}"\n'
-        f'protocol = "{protocol}"\nresolved-interval = "1h"\n{more}'
+        f'protocol = "{protocol}"\ncontrol-topic = "{topic}-control"\nresolved-interval = "1h"\n{more}'
         f'[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
     )
     return path

@@ -126,7 +126,7 @@ def waits_for_a_socket(pid: int) -> bool:
     """It has a socket and sleeps, which it does nowhere else."""
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     with suppress(OSError):
-        return state == "S" and any(os.readlink(one).startswith("socket:") for one in Path(f"/proc/{pid}/fd").iterdir())
+        return state == "S" and any(one.is_socket() for one in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 

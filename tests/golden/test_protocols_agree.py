@@ -54,6 +54,8 @@ _MOMENTS: Final = [
     0,
     pack(Civil(0, 0, 1)),
     pack(Civil(0, 1, 1)),
+    pack(Civil(69, 12, 31)),
+    pack(Civil(70, 1, 1)),
     pack(Civil(99, 12, 31, 23, 59, 59)),
     pack(Civil(1000, 1, 1)),
     pack(Civil(2023, 0, 15)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.options import ProtocolOptions
+from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.topic_counts import Change, TopicCounts
@@ -17,10 +19,25 @@ LONG = "/^" + "a" * 300
 
 
 class FakeAdmin:
-    """Topics of any name, of three partitions."""
+    """Topics of any name, of three partitions with `replicas` replicas."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, replicas: int = 1, min_insync: int = 1, may_ask: bool = True) -> None:
         self.there = dict.fromkeys(names, 3)
+        self.of_each, self.wanted, self.may_ask = replicas, min_insync, may_ask
+
+    def replicas(self) -> dict[str, int]:
+        return dict.fromkeys(self.there, self.of_each)
+
+    def min_insync(self, topic: str) -> int:
+        return self.wanted
+
+    def default_min_insync(self) -> int:
+        if not self.may_ask:
+            raise DestinationRefused("asking for the settings of broker 1: CLUSTER_AUTHORIZATION_FAILED")
+        return self.wanted
+
+    def create(self, topic: str, partitions: int, replication_factor: int) -> None:
+        self.there[topic], self.of_each = partitions, replication_factor
 
     def counts(self) -> dict[str, int]:
         return dict(self.there)
@@ -91,3 +108,50 @@ def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
     assert topics.slotting(slots) is first
     topics.know(["other"])
     assert topics.slotting(slots) is not first
+
+
+def begun(admin: FakeAdmin, **more: Any) -> TopicCounts:
+    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", **more)
+    router = Router((), "shop", protocol="open-protocol")
+    made = TopicCounts(config, Publication(ProtocolOptions("open-protocol"), router, {}, {}), threading.Event())
+    made.admin = admin  # type: ignore[assignment]
+    made.begin({})
+    return made
+
+
+def test_a_topic_is_not_made_with_fewer_replicas_than_must_be_in_sync() -> None:
+    admin = FakeAdmin(min_insync=2)
+    with pytest.raises(
+        DestinationRefused, match=r"replication-factor is 1, and the brokers' min\.insync\.replicas is 2"
+    ):
+        begun(admin)
+    assert not admin.there
+    begun(admin, replication_factor=2)
+    assert admin.there == {"shop": 3}
+
+
+def test_a_topic_with_fewer_replicas_than_must_be_in_sync_is_refused() -> None:
+    """Also behind its creation, where this user may not ask what the brokers' setting is."""
+    words = r"topic shop has partitions with 1 replicas, and its min\.insync\.replicas is 2"
+    with pytest.raises(DestinationRefused, match=words):
+        begun(FakeAdmin("shop", min_insync=2))
+    with pytest.raises(DestinationRefused, match=words):
+        begun(FakeAdmin(min_insync=2, may_ask=False))
+    begun(FakeAdmin("shop", replicas=2, min_insync=2))
+    begun(FakeAdmin(may_ask=False))
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_without_acks_of_all_replicas_it_does_not_matter(acks: str) -> None:
+    begun(FakeAdmin("shop", min_insync=2), producer={"acks": acks}, exactly_once=False)
+    begun(FakeAdmin(min_insync=2), producer={"acks": acks}, exactly_once=False)
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(0, 3), (1, 1), (2, 2), (3, 3)])
+def test_the_first_partitions_of_the_topic_are_used(wanted: int, used: int) -> None:
+    assert begun(FakeAdmin("shop"), partition_num=wanted).publication.counts == {"shop": used}
+
+
+def test_more_partitions_than_there_are_is_an_error() -> None:
+    with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
+        begun(FakeAdmin("shop"), partition_num=4)

@@ -33,18 +33,19 @@ def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World,
     intent = range_of(old, 10, 30)
     writer = sent(old.begin(intent))
     world.broker.delete(f"{world.topic}-control")
-    new = world.opened(OTHER, exactly_once=exactly_once)
+    new = world.sink(exactly_once=exactly_once)
+    new.open(OTHER, BEGIN_TS + 10)
     assert new._opened()[0].epoch < old._opened()[0].epoch
-    new.apply(segment(0, 10, 2), 1)
+    new.apply(segment(10, 20, 2), 1)
     forget_producers()
     for slot in range(intent.slots):
         with pytest.raises(Fenced):
             writer.write(slot, segment(10, 30, *KEYS))
     with pytest.raises(Fenced):
         old.commit(intent, [], 1)
-    new.apply(segment(10, 20, 3), 1)
+    new.apply(segment(20, 30, 3), 1)
     assert world.keys() == [1, 2, 3]
-    assert world.resolved() == {20}
+    assert world.resolved() == {30}
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

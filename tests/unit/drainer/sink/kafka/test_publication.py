@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import pytest
+from binlog.tidb.table import TableInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from drainer.protocol.event import RowEvent
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_decoder
 from drainer.sink.kafka.publication import Publication
-from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 
 INFO = table([("id", INT), ("text", TEXT)], handle="id")
 PARTITIONS = 5
@@ -29,8 +30,8 @@ def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list
     piece = StreamDecoder(view_of(INFO), stored_generated=True).transaction()
     found: dict[int, list[RowEvent]] = defaultdict(list)
     for keys in pieces:
-        steps = [(INFO, ("insert", {}, {1: key, 2: b"x"})) for key in keys]
-        payload = transaction(steps, commit_ts=BEGIN_TS + 5, start_ts=BEGIN_TS)  # type: ignore[arg-type]
+        steps: list[tuple[TableInfo, Step]] = [(INFO, ("insert", {}, {1: key, 2: b"x"})) for key in keys]
+        payload = transaction(steps, commit_ts=BEGIN_TS + 5, start_ts=BEGIN_TS)
         for outgoing in publication.rows(piece(payload, BEGIN_TS, BEGIN_TS + 5), is_piece=True):
             decoder = make_decoder(options)
             for message in outgoing.messages:

@@ -1,6 +1,6 @@
 """What becomes of the control topic under a drainer: made anew, given more partitions, kept for a time only; that
-readers are told of another number of partitions whatever fails; and brokers that abort or answer late. On a real one, with
-a few rows."""
+readers are told of another number of partitions whatever fails; and brokers that abort or answer late. On a real one,
+with a few rows."""
 
 from __future__ import annotations
 

@@ -161,6 +161,20 @@ def test_a_claim_behind_ours_fences_us_off() -> None:
         check_claims(log.records, mine, "x")
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
+    """Whose offset is smaller than that of ours, or another record has ours."""
+    log, mine = Log(), 57
+    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "d2")))
+    if after:
+        log.end = mine
+        log.append(b"57/position", b"{}")
+    with pytest.raises(Fenced, match=r"'d2' has taken over \(epoch 0, ours is 57\)"):
+        check_claims(log.records, mine, "x")
+    with pytest.raises(Fenced, match="the claim of this drainer is gone"):
+        check_claims(log.records[1:], mine, "x")
+
+
 def test_a_mark_is_of_its_range_and_cut() -> None:
     log = Log()
     assert not is_marked(log.records, INTENT, "x")

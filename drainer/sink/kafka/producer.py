@@ -22,6 +22,7 @@ from drainer.sink.retry import Patience
 
 # How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
+_ANSWER_MS: Final = 60_000  # of a request to a broker, as the library has it
 _CHUNK_MESSAGES: Final = 1000
 _CHUNK_BYTES: Final = 4 << 20
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
@@ -155,7 +156,9 @@ class Producer:
         }
         if transactional_id:
             conf["transactional.id"] = transactional_id
-            conf["transaction.timeout.ms"] = str(int(transaction_timeout_s * 1000))
+            timeout_ms = int(transaction_timeout_s * 1000)
+            conf["transaction.timeout.ms"] = str(timeout_ms)
+            conf.setdefault("socket.timeout.ms", str(min(timeout_ms, _ANSWER_MS)))  # the library refuses a longer one
         try:
             self._client = Client(conf, logger=_SILENT)
         except KafkaException as error:

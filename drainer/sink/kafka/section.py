@@ -9,7 +9,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import ByteSize, Duration, Section
 from pydantic import BeforeValidator, Field
 
-from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
@@ -131,6 +131,11 @@ class KafkaSection(KafkaConnectionSection):
             access_of(self.schema_registry)
         if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
+        if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
+            raise ConfigError(
+                'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '
+                "be cut otherwise and put a row into another partition"
+            )
         self.router()
 
     def router(self) -> Router:

@@ -53,6 +53,7 @@ def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
         ({"large_message_handle_option": "claim-check"}, "claim-check-storage-uri"),
         ({"time_zone": "Moon/Sea"}, "time-zone"),
         ({"dispatchers": [{"matcher": ["a.b"], "partition": "columns"}]}, "none are given"),
+        ({"exactly_once": False, "dispatchers": [{"matcher": ["*.*"], "partition": "conflict"}]}, "needs exactly-once"),
         ({"dispatchers": [{"matcher": ["a.b"], "topic": "{table}-{schema}"}]}, "topic expression"),
     ],
 )

@@ -158,7 +158,8 @@ class Producer:
             conf["transactional.id"] = transactional_id
             timeout_ms = int(transaction_timeout_s * 1000)
             conf["transaction.timeout.ms"] = str(timeout_ms)
-            conf.setdefault("socket.timeout.ms", str(min(timeout_ms, _ANSWER_MS)))  # the library refuses a longer one
+            # The library refuses to wait for an answer for longer than that.
+            conf["socket.timeout.ms"] = str(min(timeout_ms, int(conf.get("socket.timeout.ms", _ANSWER_MS))))
         try:
             self._client = Client(conf, logger=_SILENT)
         except KafkaException as error:

@@ -99,10 +99,16 @@ class Publication:
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
-    def rows(self, segment: ChangeSegment, *, slot: int | None = None, slots: int = 0) -> Iterator[Outgoing]:
-        """`slot`: only what that of `slots` writes. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
-        events = self._events.of(segment)
-        routes = self.dispatcher.routes(events) if slot is None else part_of_slot(events, self.dispatcher, slot, slots)
+    def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
+        """`is_piece`: the segment has a part of a transaction. Raises EncodeError, MessageTooLarge, DispatchError,
+        DecodeError."""
+        return self._outgoing(self.dispatcher.routes(self._events.of(segment), is_piece=is_piece))
+
+    def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:
+        """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
+        return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
+
+    def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
         encoded = [row for of in routes for row in self._encoded(of)]
         if not encoded:
             return

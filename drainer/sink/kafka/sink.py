@@ -143,9 +143,12 @@ class KafkaSink:
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
-        return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+        return self._apply(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
+        return self._apply(pieces, schema_version, are_pieces=True)
+
+    def _apply(self, pieces: Pieces[ChangeSegment], schema_version: int, *, are_pieces: bool = False) -> Applied:
         rows, schedule = 0, self._schedule
         self._take_up_partitions()
 
@@ -157,7 +160,7 @@ class KafkaSink:
                 tables = self._publication.tables_in(segment)
                 publication = self._known((topic for topic, _ in tables), tables)
                 describe(transaction, publication, schedule, tables, rows=segment.change_count, now_s=self._monotonic())
-                for outgoing in publication.rows(segment):
+                for outgoing in publication.rows(segment, is_piece=are_pieces):
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
                 rows += segment.change_count
             crash_point("kafka.rows_sent")

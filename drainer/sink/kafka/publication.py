@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
-from drainer.dispatch.row_events import RowEvents
+from drainer.dispatch.piece_order import Part, in_order
+from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import open_store
@@ -103,6 +104,19 @@ class Publication:
         """`slot`: only what that of `slots` writes. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
         events = self._events.of(segment)
         routes = self.dispatcher.routes(events) if slot is None else part_of_slot(events, self.dispatcher, slot, slots)
+        yield from self._outgoing(routes)
+
+    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
+        """Of a transaction in pieces (batch.work.Pieces), in the order in which `part_rows` must be sent. Raises what
+        `works` raises, and as `rows`."""
+        return in_order(works, self._events, self.dispatcher)
+
+    def part_rows(self, part: Part) -> Iterator[Outgoing]:
+        """Raises as `rows`."""
+        routes = self.dispatcher.routes(self._events.of(part.segment), part.together)
+        yield from self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
+
+    def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
         encoded = [row for of in routes for row in self._encoded(of)]
         if not encoded:
             return

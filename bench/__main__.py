@@ -16,6 +16,7 @@ for name in (
     "planner",
     "load",
     "drainer",
+    "kafka",
     "large",
 ):
     done = subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False)

@@ -1,4 +1,4 @@
-"""CPU seconds by program, as Linux counts them in /proc: of a drainer's processes, of pumps, of a server."""
+"""CPU seconds and memory by program, as Linux counts them in /proc: of a drainer's processes, of pumps, of a server."""
 
 from __future__ import annotations
 
@@ -32,21 +32,36 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def drainer_s(pid: int) -> dict[str, float]:
+def drainer_pids(pid: int) -> dict[str, list[int]]:
     """Of a drainer and all that it started: the JVM, Python processes below the JVM or the fork server, and everything
     else."""
-    found = dict.fromkeys((DRIVER, JVM, WORKERS), 0.0)
+    found: dict[str, list[int]] = {DRIVER: [], JVM: [], WORKERS: []}
 
     def add(pid: int, below_jvm: bool) -> None:
         with contextlib.suppress(OSError):
             is_jvm = Path(f"/proc/{pid}/comm").read_text().strip() == "java"
             is_worker = below_jvm or Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == _FORK_SERVER
-            found[WORKERS if is_worker else JVM if is_jvm else DRIVER] += process_s(pid)
+            found[WORKERS if is_worker else JVM if is_jvm else DRIVER].append(pid)
             for child in children(pid):
                 add(child, is_worker or is_jvm)
 
     add(pid, False)
     return found
+
+
+def drainer_s(pid: int) -> dict[str, float]:
+    """CPU seconds of the same groups."""
+    return {name: sum_s(pids) for name, pids in drainer_pids(pid).items()}
+
+
+def memory_bytes(pids: Iterable[int]) -> int:
+    """What processes hold; a page that several share counts once (proportional set size). Those that are gone: 0."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return total
 
 
 def sum_s(pids: Iterable[int]) -> float:

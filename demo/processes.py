@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -22,11 +23,31 @@ class DemoError(Exception):
     """A program of the demo did not do its part; the message names it and its log."""
 
 
+_PORTS: list[socket.socket] = []
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port on 127.0.0.1 that nobody listens on.
+
+    Programs start seconds after their ports were chosen, and come back on them after a crash. So it lies below the
+    range from which the kernel takes ports of outgoing connections, and an abstract socket of its name, which lives as
+    long as this process, tells other demos and test runs on this machine that it is taken."""
+    low = int(_PORT_RANGE.read_text().split()[0]) if _PORT_RANGE.exists() else 32_768
+    for _ in range(1000):
+        port = random.SystemRandom().randrange(10_000, low)
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            if sys.platform == "linux":
+                name.bind(f"\0tidb-binlog-tests/{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            name.close()
+            continue
+        _PORTS.append(name)
         return port
+    raise DemoError(f"no free port between 10000 and {low}")
 
 
 @dataclass

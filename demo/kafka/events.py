@@ -13,11 +13,12 @@ RATE_S = 5.0
 
 @dataclass
 class TopicSeen:
-    """Events of one topic. `rate`: rows a second, over the last RATE_S."""
+    """Events of one topic. `ddls`: each once, whose copies are in all partitions; `rate`: rows a second, over the last
+    RATE_S."""
 
     partitions: set[int] = field(default_factory=set)
     rows: int = 0
-    ddls: int = 0
+    ddls: set[tuple[int, str]] = field(default_factory=set)
     rate: float = 0.0
     _history: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -33,7 +34,7 @@ class EventsSeen:
     """Read from the file that a printer writes."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._offset = 0
         self._resolved: dict[tuple[str, int], int] = {}
         self._partial = b""
@@ -42,8 +43,8 @@ class EventsSeen:
 
     def look(self, now: float) -> None:
         """Read what was written since. `now`: seconds of a clock that never goes back."""
-        if self._path.exists():
-            with self._path.open("rb") as file:
+        if self.path.exists():
+            with self.path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read()
             self._offset += len(data)
@@ -65,7 +66,7 @@ class EventsSeen:
         if kind == "resolved":
             self._resolved[name, partition] = max(self._resolved[name, partition], event["commit_ts"])
         elif kind == "ddl":
-            topic.ddls += 1
+            topic.ddls.add((event["commit_ts"], event["query"]))
         elif kind in ("insert", "update", "delete", "upsert"):
             topic.rows += 1
             self.newest = told(event)

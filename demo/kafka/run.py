@@ -163,8 +163,8 @@ async def run(options: Options, screen: KafkaScreen) -> bool:
             await _written(chain, shop, options, screen)
         await asyncio.gather(*(stopped(stream.drainer) for stream in chain.streams))
         screen.say("the drainers have stopped; reading everything back, as a read-committed consumer")
-        good = await asyncio.gather(*(asyncio.to_thread(_read_back, chain, one.feed) for one in chain.streams))
-        equal = [_shown(chain, stream, shop, screen, ok=ok) for stream, ok in zip(chain.streams, good, strict=True)]
+        good = await asyncio.gather(*(asyncio.to_thread(read_back, chain, one.feed) for one in chain.streams))
+        equal = [shown(chain, stream, shop, screen, ok=ok) for stream, ok in zip(chain.streams, good, strict=True)]
         screen.say(shop.counts.told())
         return all(good) and all(equal)
 
@@ -194,7 +194,7 @@ async def _written(chain: Chain, shop: Shop, options: Options, screen: KafkaScre
                     await task
 
 
-def _read_back(chain: Chain, feed: Feed) -> bool:
+def read_back(chain: Chain, feed: Feed) -> bool:
     """Whether every rule of order holds. Raises DemoError where the topics cannot be read."""
     consumer, checker = feed.consumer(chain.directory), feed.checker(chain.directory)
     programs = (consumer, checker)
@@ -211,13 +211,13 @@ def _read_back(chain: Chain, feed: Feed) -> bool:
     return codes[1] == 0
 
 
-def _shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: bool) -> bool:
+def shown(chain: Chain, stream: Stream, shop: Shop, screen: KafkaScreen, *, ok: bool) -> bool:
     """Tells what came, and whether its tables are the shop's."""
     feed = stream.feed
     output = feed.checker(chain.directory).output
     assert output is not None
     screen.checked(FeedMoment(feed.name, feed.title, None, stream.seen), output.read_text(), ok=ok)
     database = feed.database(chain.directory)
-    results = [compare_table(database, SCHEMA, model) for model in shop.models.values()]
+    results = [compare_table(database, SCHEMA, model, made_by_rows=True) for model in shop.models.values()]
     screen.compare_feed(feed.name, results, database)
     return all(result.ok for result in results)

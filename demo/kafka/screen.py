@@ -48,18 +48,20 @@ class KafkaScreen(Screen):
         self.draw(moment, Group(grid, *parts))
 
     def _feed(self, feed: FeedMoment) -> list[Table | Text]:
-        table = Table(title=f"{feed.title}, lag {_lag(feed.lag_s)}", title_justify="left", title_style="bold")
+        title = Text(f"\n{feed.title}, lag {_lag(feed.lag_s)}", style="bold")
+        table = Table()
         for name in ("topic", "partitions", "row events", "a second", "DDLs"):
             table.add_column(name, justify="left" if name == "topic" else "right")
         for name, topic in sorted(feed.seen.topics.items()):
-            counts = str(len(topic.partitions)), f"{topic.rows:,}", f"{topic.rate:,.0f}", f"{topic.ddls:,}"
+            counts = str(len(topic.partitions)), f"{topic.rows:,}", f"{topic.rate:,.0f}", f"{len(topic.ddls):,}"
             table.add_row(name, *counts)
-        return [table, Text(_short(feed.seen.newest, 2 * self.width), style="cyan")]
+        return [title, table, Text(_short(feed.seen.newest, 2 * self.width), style="cyan")]
 
     def checked(self, feed: FeedMoment, text: str, *, ok: bool) -> None:
         """What came of a changefeed, and what the check of its order says."""
         self.say(f"[bold]{feed.title}[/]")
         self.say(f"  row events: {topics_told(feed.seen)}")
+        self.say(f"  all events as JSON: {feed.seen.path}")
         colour = "green" if ok else "bold red"
         for line in text.splitlines():
             self.say(f"  order: [{colour}]{escape(line)}[/]" if line else "")

@@ -24,9 +24,15 @@ _WILD = {"*": "(?s:.*)", "?": "(?s:.)"}
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
+    """Its `repr` is part of how a batch is cut (rule 16), so it has both patterns whole: Python's own ends at 200
+    characters of each."""
+
     is_positive: bool
     schema: re.Pattern[str]
     table: re.Pattern[str]
+
+    def __repr__(self) -> str:
+        return f"_Pattern({self.is_positive}, {self.schema.pattern!r}, {self.table.pattern!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,8 +77,13 @@ def section(db_type: str) -> type[ToSection]:
 
 
 def sink(db_type: str, to: ToSection, syncer: SyncerSettings) -> AnySink:
-    """Not opened yet."""
-    make = cast("Callable[[ToSection, SyncerSettings], AnySink]", _named(kind(db_type).make))
+    """Not opened yet. Raises ConfigError where a library is missing that this kind needs."""
+    try:
+        make = cast("Callable[[ToSection, SyncerSettings], AnySink]", _named(kind(db_type).make))
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"db-type {db_type!r} needs the Python module {error.name}: install tidb-binlog-spark[spark,{db_type}]"
+        ) from error
     return make(to, syncer)
 
 
@@ -97,9 +102,13 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
 
 
 def import_writers() -> None:
-    """For a worker, before it forks: import the writers of all kinds."""
+    """For a worker, before it forks: import the writers of all kinds whose libraries are installed."""
     for name in dict.fromkeys(name for one in KINDS.values() for name in one.writer):
-        import_module(name)
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("drainer"):
+                raise
 
 
 def formats() -> list[Format]:

@@ -84,14 +84,17 @@ class Broker:
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
         new = NewTopic(made, num_partitions=partitions, replication_factor=1, config=settings)
         self.admin.create_topics([new], operation_timeout=30)[made].result(60)
+        wait_until(lambda: self.topics().get(made) == partitions, what=f"topic {made} is shown")
         return made
 
     def grow(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+        wait_until(lambda: self.topics()[topic] == partitions, what=f"topic {topic} has {partitions} partitions")
 
     def delete(self, *topics: str) -> None:
         for done in self.admin.delete_topics(list(topics), operation_timeout=30).values():
             done.result(60)
+        wait_until(lambda: not self.topics().keys() & set(topics), what=f"{topics} are not shown any more")
 
     def set_topic(self, topic: str, **config: str) -> None:
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
@@ -102,6 +105,13 @@ class Broker:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         for done in self.admin.incremental_alter_configs([resource]).values():
             done.result(60)
+
+        def shown() -> bool:
+            asked = ConfigResource(ResourceType.TOPIC, topic)
+            found = self.admin.describe_configs([asked])[asked].result(60)
+            return all(found[setting].value == value for setting, value in settings.items())
+
+        wait_until(shown, what=f"topic {topic} has {settings}")
 
     def topics(self) -> dict[str, int]:
         """Every topic and how many partitions it has."""

@@ -57,17 +57,23 @@ class SchemaRegistryServer:
         return f"t.{uuid.uuid4().hex[:10]}"
 
 
-@contextlib.contextmanager
-def running_registry() -> Iterator[SchemaRegistryServer]:
+def require_registry() -> Path:
+    """Its jar."""
     if shutil.which("java") is None:
         missing("Java 17 is not installed (Debian: apt-get install openjdk-17-jre-headless)")
     found = list(folder_of(_LISTED).glob("*-runner.jar"))
     if not found:
         missing("the schema registry is not there: scripts/need.sh registry")
+    return found[0]
+
+
+@contextlib.contextmanager
+def running_registry() -> Iterator[SchemaRegistryServer]:
+    jar = require_registry()
     directory = Path(tempfile.mkdtemp(prefix="registry-"))
     port = free_port()
     address = ["-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={port}"]
-    server = Server(["java", *_JVM, *address, "-jar", str(found[0])], directory / "registry.log")
+    server = Server(["java", *_JVM, *address, "-jar", str(jar)], directory / "registry.log")
     try:
         yield SchemaRegistryServer(server, f"http://127.0.0.1:{port}/apis/ccompat/v7", port, directory).start()
     finally:

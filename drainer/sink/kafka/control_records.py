@@ -61,10 +61,18 @@ def newest_claim(records: Iterable[Record], label: str) -> Claim | None:
 
 
 def check_claims(records: Iterable[Record], epoch: int, label: str) -> None:
-    """Raises Fenced where a driver has claimed after the one of `epoch`."""
+    """`records`: all from offset `epoch` on, or more of them. Raises Fenced where the newest claim is not that of
+    `epoch`: of a driver that came later, or in a control topic that was made anew."""
     newest = newest_claim(records, label)
-    if newest is not None and newest.epoch > epoch:
+    if newest is None:
+        raise made_anew(label)
+    if newest.epoch != epoch:
         raise Fenced(f"{label}: drainer {newest.node_id!r} has taken over (epoch {newest.epoch}, ours is {epoch})")
+
+
+def made_anew(label: str) -> Fenced:
+    """The error of a driver whose claim is not there any more."""
+    return Fenced(f"{label}: the claim of this drainer is gone, and the control topic was made anew")
 
 
 def document_of(records: Iterable[Record], label: str) -> Document:

@@ -24,7 +24,7 @@ from binlog.runtime.log import get_logger
 from drainer.protocol.encoder import Message
 from drainer.sink.base import Identity
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
-from drainer.sink.errors import DestinationRefused, Fenced
+from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.control_records import (
     CLAIM_KEY,
@@ -33,11 +33,12 @@ from drainer.sink.kafka.control_records import (
     check_claims,
     claim_value,
     document_of,
+    made_anew,
     newest_claim,
     taken,
 )
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
-from drainer.sink.kafka.reader import Reader, Record
+from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.topics import Topics
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
@@ -126,6 +127,12 @@ class Driver:
                 f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "
                 f"creates it"
             )
+        policy = self._topics.cleanup_policy(name)
+        if policy != "compact":
+            raise DestinationRefused(
+                f"{self.label}: it has cleanup.policy={policy}, by which the position is deleted after a time: set "
+                f"cleanup.policy=compact"
+            )
         return partitions - 1
 
     def _check_owner(self, claim: Claim | None) -> None:
@@ -176,7 +183,7 @@ class Driver:
                     producer.init(self._config.control_topic, patience)
                 crash_point("kafka.initialised")
                 records = self._reader.committed(POSITION_PARTITION, patience)
-                self._check_newest(records)
+                check_claims(records, self.epoch, self.label)
                 self._document = document_of(records, self.label)
             except BaseException:
                 producer.drop()
@@ -186,16 +193,13 @@ class Driver:
 
     def _check_claim(self, patience: Patience) -> None:
         """Raises Fenced where another driver has claimed."""
+        if self._reader.end(POSITION_PARTITION, patience) < self._looked:
+            raise made_anew(self.label)
         records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
-        check_claims(records, self.epoch, self.label)
+        if newest_claim(records, self.label) is not None:
+            check_claims(records, self.epoch, self.label)
         if records:
             self._looked = records[-1].offset + 1
-
-    def _check_newest(self, records: Iterable[Record]) -> None:
-        records = list(records)
-        check_claims(records, self.epoch, self.label)
-        if newest_claim(records, self.label) is None:
-            raise Fenced(f"{self.label}: the claim of this drainer is gone, and the control topic was made anew")
 
     def ends(self) -> tuple[int, ...]:
         """Where each partition of the control topic ends: as long as that stays, nothing was written there."""
@@ -243,6 +247,7 @@ class Driver:
             self._send_last(producer, transaction, patience)
         else:
             producer.flush(patience)
+            crash_point("kafka.rows_acknowledged")
             self._check_claim(patience)
         pairs = (Message(key, value, 0, 0) for key, value in changed(self._document, after))
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)

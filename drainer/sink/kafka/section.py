@@ -9,7 +9,7 @@ from binlog.errors import ConfigError
 from binlog.runtime.fields import ByteSize, Duration, Section
 from pydantic import BeforeValidator, Field
 
-from drainer.dispatch.rules import DispatchRule, Router
+from drainer.dispatch.rules import DispatchRule, Method, Router
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
@@ -126,9 +126,16 @@ class KafkaSection(KafkaConnectionSection):
         if self.exactly_once and self.required_acks != -1:
             raise ConfigError("syncer.to.required-acks: exactly-once needs -1; or set exactly-once = false")
         if isinstance(make_encoder(self.options()), RegisteringEncoder):
+            if not self.schema_registry:
+                raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
             access_of(self.schema_registry)
         if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
+        if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
+            raise ConfigError(
+                'syncer.to.dispatchers: partition = "conflict" needs exactly-once = true, because a repeated batch may '
+                "be cut otherwise and put a row into another partition"
+            )
         self.router()
 
     def router(self) -> Router:

@@ -335,7 +335,8 @@ class KafkaSink:
             for change in changes:
                 told = encoder.partitions_changed(change.found, self._commit_ts)
                 for partition in range(change.found):
-                    transaction.send_last(change.topic, partition, [*encoder.resolved(self._commit_ts), *told])
+                    # Before the position, also without transactions: who dies in between tells it again, not never.
+                    transaction.send(change.topic, partition, [*encoder.resolved(self._commit_ts), *told])
 
         driver.transact("another number of partitions", body, lambda stored: driver.document.notes == notes)
         topics.taken_up(notes)

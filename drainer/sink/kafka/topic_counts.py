@@ -144,14 +144,14 @@ class TopicCounts:
                 dispatcher = Dispatcher(
                     publication.router, publication.counts, options.zone, raw=options.output_raw_change_event
                 )
-                self._slotting = PartitionSlotting(dispatcher, slots, self._cut_version(slots))
+                self._slotting = PartitionSlotting(dispatcher, slots, self._cut_version())
             return self._slotting
 
-    def _cut_version(self, slots: int) -> int:
+    def _cut_version(self) -> int:
         """Of the rules by which rows are cut (rule 16). Topics that are added change nothing for the others, and what a
-        range was cut by is recorded with it."""
+        range was cut by is recorded with it, how many slots it has, too."""
         router, options = self._publication.router, self._publication.options
-        parts = (SLOTTING_VERSION, slots, self._generation, options.output_raw_change_event, options.time_zone)
+        parts = (SLOTTING_VERSION, self._generation, options.output_raw_change_event, options.time_zone)
         return crc32(repr((parts, router.default_topic, router.rules)).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
@@ -184,7 +184,8 @@ class TopicCounts:
     def taken_up(self, notes: Mapping[str, Any]) -> None:
         with self._lock:
             self._generation = int(notes[_GENERATION])
-            self._set(notes[_COUNTS], self._publication.topic_bytes)
+            # Whoever plans may have met topics since the notes were made.
+            self._set({**self._publication.counts, **notes[_COUNTS]}, self._publication.topic_bytes)
 
 
 def _refusal(change: Change) -> str:

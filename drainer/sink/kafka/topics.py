@@ -53,11 +53,18 @@ class Topics:
 
     def max_message_bytes(self, topic: str) -> int:
         """What the topic takes as one batch, `max.message.bytes`."""
+        return int(self._setting(topic, "max.message.bytes"))
+
+    def cleanup_policy(self, topic: str) -> str:
+        """What becomes of old messages, `cleanup.policy`: compact, delete, or both with a comma between."""
+        return self._setting(topic, "cleanup.policy")
+
+    def _setting(self, topic: str, name: str) -> str:
         resource = ConfigResource(ResourceType.TOPIC, topic)
 
-        def ask() -> int:
+        def ask() -> str:
             found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
-            return int(found.result(_ANSWER_S + 5)["max.message.bytes"].value)
+            return str(found.result(_ANSWER_S + 5)[name].value)
 
         return self._patiently(f"asking for the settings of topic {topic}", ask)
 

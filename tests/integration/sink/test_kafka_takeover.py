@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from binlog.tidb.job import ActionType, Job
+from confluent_kafka import Consumer, TopicPartition
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
@@ -29,6 +30,7 @@ from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
 from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -72,6 +74,21 @@ class World:
 
     def keys(self, **how: Any) -> list[int]:
         return sorted(key(row) for partition in self.seen(**how) for row in partition.rows)
+
+    def open_partitions(self) -> list[int]:
+        """Those in which a transaction is open, at which readers of committed messages wait."""
+        found = []
+        for partition in range(3):
+            ends = []
+            for level in ("read_committed", "read_uncommitted"):
+                consumer = Consumer(
+                    {"bootstrap.servers": self.broker.address, "group.id": "ends", "isolation.level": level}
+                )
+                place = TopicPartition(self.topic, partition)
+                ends.append(consumer.get_watermark_offsets(place, timeout=30, cached=False)[1])
+                consumer.close()
+            found += [partition] if ends[0] < ends[1] else []
+        return found
 
     def resolved(self) -> set[int]:
         return {partition.resolved - BEGIN_TS for partition in self.seen()}
@@ -128,6 +145,14 @@ def sent(writer: KafkaSlotWriter) -> KafkaSlotWriter:
     """As it comes to an executor."""
     found: KafkaSlotWriter = pickle.loads(pickle.dumps(writer))
     return found
+
+
+class Died(Exception):
+    """In place of SIGKILL: nothing of the drainer's catches it to go on."""
+
+
+def dies() -> None:
+    raise Died
 
 
 class Once:
@@ -287,11 +312,11 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     destination = world.opened()
     destination.apply(segment(0, 10, 1), 1)
 
-    def dies() -> None:
+    def broker_dies() -> None:
         world.broker.kill()
         world.broker.start()
 
-    at(monkeypatch, Once(point, dies))
+    at(monkeypatch, Once(point, broker_dies))
     destination.apply(segment(10, 20, 2, 3), 1)
     spread(destination, 20, 60, *range(4, 20))
     destination.advance(BEGIN_TS + 70, 1)
@@ -337,6 +362,7 @@ def test_what_raises_in_the_middle_leaves_nothing_and_holds_nobody(world: World)
 
     with pytest.raises(DestinationDown, match="the pump is gone"):
         destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 20, torn), 1)
+    wait_until(lambda: not world.open_partitions(), what="no transaction is open")
     destination.apply(segment(0, 20, 1), 1)
     intent = range_of(destination, 20, 40)
     writer = sent(destination.begin(intent))
@@ -351,6 +377,35 @@ def test_what_raises_in_the_middle_leaves_nothing_and_holds_nobody(world: World)
     assert all("of `db`.`t` at commit_ts" in text and "has 2,097," in text for text in refused)
     assert world.keys() == [1]
     assert world.resolved() == {20}
+
+
+def test_a_writer_that_fails_behind_its_messages_holds_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = world.opened()
+    intent = range_of(destination, 0, 30)
+    writer = sent(destination.begin(intent))
+    at(monkeypatch, Once("kafka.slot_flushed", dies))
+    with pytest.raises(Died):
+        for slot in range(intent.slots):
+            writer.write(slot, segment(0, 30, *KEYS))
+    wait_until(lambda: not world.open_partitions(), what="no transaction is open")
+
+
+def test_without_transactions_a_resolved_event_comes_behind_the_position(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who dies between the rows and the position has sent none, so that rows come again before it."""
+    old = world.opened(exactly_once=False)
+    with monkeypatch.context() as patched:
+        at(patched, Once("kafka.rows_acknowledged", dies))
+        with pytest.raises(Died):
+            old.apply(segment(0, 20, *KEYS), 1)
+    new = world.opened(OTHER, exactly_once=False)
+    new.apply(segment(0, 20, *KEYS), 1)
+    rows = [record for of in world.broker.read(world.topic) for record in of]
+    assert len(rows) > len({record.value for record in rows})
+    assert world.keys(repeats=True) == list(KEYS)
+    with pytest.raises(Fenced, match="'d2' has taken over"):
+        old.apply(segment(0, 20, *KEYS), 1)
 
 
 def test_a_message_above_the_topic_s_limit_is_never_dropped(world: World) -> None:
@@ -376,14 +431,14 @@ def test_partitions_that_nobody_announced_stop_it(world: World) -> None:
     wanted = rf"topic {world.topic} has 5 partitions, and 3 when rows were last written.*take-up"
     with pytest.raises(DestinationRefused, match=wanted):
         world.opened()
-    taking = world.opened(partition_change="take-up")
+    world.opened(partition_change="take-up").close(clean=False)
+    taking = world.opened()  # it is recorded
     assert taking.commit_ts == BEGIN_TS + 10
     taking.apply(segment(10, 30, *range(20, 50)), 1)
     found = world.seen()
     assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == [[(5, BEGIN_TS + 10)]] * 5
     assert world.keys() == sorted([*KEYS, *range(20, 50)])
     assert all(found[number].rows for number in (3, 4))
-    world.opened().close(clean=True)  # it is recorded
 
 
 def test_partitions_are_taken_up_while_it_runs(world: World) -> None:

@@ -92,3 +92,27 @@ def test_dates_compare_as_text(tmp_path: Path) -> None:
     days = TableModel("d", ["day"], ())
     days.insert({"day": date(1999, 12, 31)})
     assert compare_table(path, "s", days).ok
+
+
+@pytest.mark.parametrize(
+    ("kept", "ok"), [("paid", True), (2, True), (1, False), (3, False), (0, False), ("new", False)]
+)
+def test_an_enum_is_its_name_or_its_number(tmp_path: Path, kept: object, ok: bool) -> None:
+    """Some messages in Kafka have numbers."""
+    path = tmp_path / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute('CREATE TABLE "shop.t" (id, status)')
+        connection.execute('INSERT INTO "shop.t" VALUES (1, ?)', (kept,))
+    one = TableModel("t", ["id", "status"], ("id",), enums={"status": ("new", "paid")})
+    one.insert({"id": 1, "status": "paid"})
+    assert compare_table(path, "shop", one).ok is ok
+
+
+def test_a_table_without_rows_may_be_missing_where_rows_make_it(database: Path) -> None:
+    empty = TableModel("none", ["id"], ("id",))
+    assert compare_table(database, "shop", empty, made_by_rows=True).ok
+    assert not compare_table(database, "shop", empty).ok
+    empty.insert({"id": 1})
+    assert not compare_table(database, "shop", empty, made_by_rows=True).ok
+    there = TableModel("t", ["id"], ("id",))
+    assert not compare_table(database, "shop", there, made_by_rows=True).ok, "rows that nobody wrote"

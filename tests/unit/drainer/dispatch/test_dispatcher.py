@@ -269,7 +269,7 @@ def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:
     assert [one.tolist() for one in travelled.slots_of(changes, 3)] == wanted
 
 
-# Of docs/dispatch.md: row order, table order, a table's transaction in one partition.
+# Of docs/kafka.md: row order, table order, a table's transaction in one partition.
 GUARANTEES = {
     "table": (True, True, True),
     "index-value": (True, False, False),

@@ -174,3 +174,10 @@ def test_tables_are_checked_before_there_are_rows() -> None:
     router = Router([DispatchRule(("d.t",), partition="columns", columns=("nosuch",))], "t")
     with pytest.raises(DispatchError, match=r"`d`\.`t`"):
         router.check(some_table())
+
+
+def test_two_long_patterns_that_differ_at_their_ends_are_told_apart() -> None:
+    """What a batch was cut by is recorded as a digest of the rules' repr (rule 16)."""
+    one, other = (TablePatterns.parse([f"/{'a' * 300}{end}/.*"]) for end in "xy")
+    assert repr(one) != repr(other)
+    assert repr(one) == repr(TablePatterns.parse([f"/{'a' * 300}x/.*"]))

@@ -232,3 +232,13 @@ def test_values_that_are_elsewhere_are_an_error() -> None:
     core = ConsumerCore([P0])
     with pytest.raises(ConsumeError, match=r"topic\[0\] offset 3: a row of `db`\.`t` at commit_ts 5 .* at claim/7"):
         core.add(P0, 3, [RowEvent(Change.INSERT, 5, "db", "t", new={}, handle_only=True, claim="claim/7")])
+
+
+def test_a_row_below_its_partitions_watermark_is_kept_while_it_is_not_applied() -> None:
+    """A producer that began again: what the watermark of one partition has passed need not be applied."""
+    core = ConsumerCore([P0, P1])
+    core.add(P0, 0, [row_event(1, 40), ResolvedEvent(100)])
+    core.add(P0, 1, [row_event(1, 50)])
+    core.add(P1, 0, [ResolvedEvent(60)])
+    (part,) = parts_of(core)
+    assert ([row.commit_ts for row in part.rows], core.left_out) == ([40, 50], 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -229,6 +229,12 @@ def test_a_claim_of_another_row_or_none_is_refused() -> None:
             claimed_row(event, OpenDecoder(CLAIMS), store)
     store.objects[name] = b'{"key":"AAAAAAAAAAE=","value":""}'
     with pytest.raises(MessageError, match="holds 0 events, not one row"):
+        claimed_row(event, OpenDecoder(CLAIMS), store)
+    encoder = OpenEncoder(ProtocolOptions("open-protocol"))
+    (both,) = encoder.frame(encoder.table(TABLE).encode(rows_of(b"a", b"b")))
+    parts = {"key": b64encode(both.key or b"").decode(), "value": b64encode(both.value or b"").decode()}
+    store.objects[name] = json.dumps(parts).encode()
+    with pytest.raises(MessageError, match="holds 2 events, not one row"):
         claimed_row(event, OpenDecoder(CLAIMS), store)
 
 

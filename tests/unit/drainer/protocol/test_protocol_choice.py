@@ -80,13 +80,20 @@ def has_resolved(protocol: str, given: dict[str, str]) -> bool:
     return bool(both(protocol, given)[0].resolved(COMMIT))
 
 
-def takes_handle_keys(protocol: str, given: dict[str, str]) -> bool:
-    try:
-        encoder, _ = both(protocol, {**given, "large-message-handle-option": "handle-key-only"})
-    except ProtocolConfigError:
-        return False
+def too_large(protocol: str, given: dict[str, str]) -> str:
+    """What may be done with a row that is too large for a message: of each way whether its messages can be written."""
     changes = make_changes(TABLE, Kind.UPDATE, old=[FIRST], new=[SECOND], commit_ts=COMMIT)
-    return len(encoder.table(TABLE).encode_handle_only(changes)) == 1
+    ways = {"handle-key-only": ("handle key alone", None), "claim-check": ("a claim", ["/claims/1.json"])}
+    found = []
+    for option, (what, claims) in ways.items():
+        more = {"large-message-handle-option": option, "claim-check-storage-uri": "file:///tmp/claims"}
+        try:
+            encoder, _ = both(protocol, {**given, **more})
+        except ProtocolConfigError:
+            continue
+        assert len(encoder.table(TABLE).encode_handle_only(changes, claims)) == 1
+        found.append(what)
+    return " or ".join(found) or "an error"
 
 
 ASKED = {
@@ -94,7 +101,7 @@ ASKED = {
     "old values": lambda *of: "yes" if has_old_values(*of) else "no",
     "DDL": ddl_scope,
     "resolved events": lambda *of: "yes" if has_resolved(*of) else "no",
-    "rows too large for a message": lambda *of: "handle key alone" if takes_handle_keys(*of) else "an error",
+    "rows too large for a message": too_large,
 }
 REFUSED = {"rows too large for a message": "an error"}
 

@@ -125,6 +125,20 @@ def test_every_writer_can_be_imported() -> None:
             import_module(name)
 
 
+def test_a_library_that_is_not_installed_is_named_where_it_is_needed() -> None:
+    """And stands in nobody else's way."""
+    code = (
+        "import sys; sys.modules['confluent_kafka'] = None; from drainer.sink import registry\n"
+        "from drainer.sink.settings import SyncerSettings; registry.import_writers()\n"
+        "assert 'drainer.sink.mysql.rows.slot_writer' in sys.modules\n"
+        "to = registry.section('kafka').model_validate({'addresses': ['k:1'], 'topic': 't'}); to.check()\n"
+        "try: registry.sink('kafka', to, SyncerSettings())\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert shown.stdout.startswith("ConfigError db-type 'kafka' needs the Python module confluent_kafka")
+
+
 def test_the_table_imports_no_destination() -> None:
     """Who reads a configuration for one destination does not load the others' drivers."""
     code = (

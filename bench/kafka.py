@@ -1,0 +1,305 @@
+"""A backlog in two pumps, published to Kafka: rows a second for each protocol against the producer library's own
+ceiling, CPU by program, and the peak of memory.
+
+    python -m bench.kafka [--rows 100000] [--protocol open-protocol] [--profile]
+
+One broker (KRaft, no replicas) and two pumps with so many transactions of one row into sysbench's table, which are read
+anew for each protocol. Rows are dispatched by their key over `--partitions`, with Kafka's transactions.
+
+*Published* is from "drainer is running" to the last row that a read-committed reader is given; *behind the first* from
+the first that it is given, for what Spark takes to start its workers is the same for any number of rows. *Ceiling*:
+messages of the same rows, ready in memory, that as many of the library's producers as slots are written at once
+(PRODUCERS processes) get acknowledged by the same broker, in as large batches, idempotent; before and after the
+drainer, and the mean of the two. Every row is counted behind the end, read committed, and the run fails if one is
+missing or there twice.
+
+`--profile` prints each program's CPU for a row. Memory is the peak of what the driver, the JVM and the Python workers
+hold. On a machine that is not idle compare ratios of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from bench import cpu
+from bench.drainer import Case, OwnBacklog, fill, make_archive
+from bench.kafka_ceiling import ceiling_per_s
+from bench.protocol import CASES, changes_of, encoder_of
+from bench.report import Report
+from bench.sbtest import SBTEST, jobs
+from bench.stack import Stack
+from drainer.batch.work import Kind
+from drainer.protocol.encoder import Message
+from drainer.protocol.event import RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
+from tests.support.http_registry import Registry, serving
+from tests.support.kafka import Broker, running_kafka
+from tests.support.servers import Server, free_port, running_etcd, wait_until
+
+PROTOCOLS = ("open-protocol", "avro", "canal-json", "debezium", "simple", "secondary-binlog")
+PRODUCERS = 2
+SAMPLE_ROWS = 20_000
+LOOK_S = 0.1
+SETTLED_S = 3.0
+DRAIN_S = 1800.0
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`ends`: behind the last record of each partition that a read-committed reader is given; CPU seconds by program
+    since they started."""
+
+    at: float
+    ends: tuple[int, ...]
+    cpu: cpu.Cpu
+
+
+@dataclass
+class Watch:
+    """Looks at a topic's ends and at the programs; consumes nothing while the drainer works."""
+
+    broker: Broker
+    topic: str
+    partitions: int
+    drainer: Server
+    pumps: Sequence[int]
+    memory: dict[str, int] = field(default_factory=dict)
+    largest: dict[str, int] = field(default_factory=dict)
+    looks: list[Seen] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        settings = {"bootstrap.servers": self.broker.address, "group.id": "bench", "log_level": 0}
+        self._reader = Consumer({**settings, "isolation.level": "read_committed"})
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def look(self) -> Seen:
+        if not self.drainer.alive:
+            raise SystemExit(f"the drainer ended:\n{self.drainer.tail()}")
+        assert self.drainer.process is not None and self.broker.server.process is not None
+        ends = tuple(
+            self._reader.get_watermark_offsets(TopicPartition(self.topic, number), timeout=60, cached=False)[1]
+            for number in range(self.partitions)
+        )
+        now, groups = time.perf_counter(), cpu.drainer_pids(self.drainer.process.pid)
+        used = {"pumps": cpu.sum_s(self.pumps), **{name: cpu.sum_s(pids) for name, pids in groups.items()}}
+        used["broker"] = cpu.process_s(self.broker.server.process.pid)
+        self.looks.append(Seen(now, ends, used))
+        if len(self.looks) % 5 == 1:
+            self._weigh(groups)
+        return self.looks[-1]
+
+    def _weigh(self, groups: dict[str, list[int]]) -> None:
+        for name, pids in groups.items():
+            each = [cpu.memory_bytes([pid]) for pid in pids]
+            self.memory[name] = max(self.memory.get(name, 0), sum(each))
+            self.largest[name] = max(self.largest.get(name, 0), max(each, default=0))
+
+    def until_settled(self) -> None:
+        """Until something is there and no more has come for a while."""
+        changed = time.perf_counter()
+        while True:
+            before = self.looks[-1].ends if self.looks else ()
+            found = self.look()
+            if found.ends != before or not any(found.ends):
+                changed = found.at
+            if found.at - changed > SETTLED_S:
+                return
+            time.sleep(LOOK_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Of one message that holds rows: its partition, its offset, how many, and its bytes."""
+
+    partition: int
+    offset: int
+    rows: int
+    bytes: int
+
+
+def count(broker: Broker, topic: str, protocol: str) -> list[Counted]:
+    """What a read-committed reader is given. Avro's messages are rows alone here, without its watermark events."""
+    found = []
+    for records in broker.read(topic):
+        decoder = None if protocol == "avro" else make_decoder(ProtocolOptions(protocol))
+        for record in records:
+            events = decoder.decode(record.key, record.value) if decoder is not None else ()
+            rows = sum(isinstance(event, RowEvent) for event in events) if decoder is not None else 1
+            if rows:
+                size = len(record.key or b"") + len(record.value or b"")
+                found.append(Counted(record.partition, record.offset, rows, size))
+    return found
+
+
+def watched(watch: Watch, rows: int, protocol: str) -> list[Counted]:
+    """Until all rows are there; every one of them, counted."""
+    deadline = time.perf_counter() + DRAIN_S
+    while True:
+        watch.until_settled()
+        found = count(watch.broker, watch.topic, protocol)
+        total = sum(one.rows for one in found)
+        if total == rows:
+            return found
+        if total > rows or time.perf_counter() > deadline:
+            raise SystemExit(f"{protocol}: {total:,} of {rows:,} rows are there\n{watch.drainer.tail()}")
+
+
+def ready_messages(protocol: str, rows: int) -> list[Message]:
+    changes = changes_of(*CASES["sbtest"], min(rows, SAMPLE_ROWS), Kind.INSERT)
+    encoder = encoder_of(protocol, changes.table)
+    return [*encoder.frame(encoder.table(changes.table).encode(changes))]
+
+
+def config(stack: Stack, broker: Broker, topic: str, protocol: str, registry: str, args: argparse.Namespace) -> Path:
+    history = stack.directory / "jobs.json"
+    history.write_text(jobs(SBTEST))
+    path = stack.directory / f"drainer-{topic}.toml"
+    more = f'schema-registry = "{registry}"\n' if protocol == "avro" else ""
+    top = f"batch-bytes-max = {args.batch_bytes}\n" if args.batch_bytes else ""
+    top += 'log-level = "debug"\n' if args.debug else ""
+    path.write_text(
+        f'pd-urls = "{stack.endpoint}"\nnode-id = "{topic}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
+        f'data-dir = "{path.with_suffix("")}"\ninitial-commit-ts = 0\n{top}\n[schema]\nhistory-file = "{history}"\n'
+        f'[syncer]\ndb-type = "kafka"\n[syncer.to]\naddresses = ["{broker.address}"]\ntopic = "{topic}"\n'
+        f'protocol = "{protocol}"\nresolved-interval = "1h"\n{more}'
+        f'[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
+    )
+    return path
+
+
+@dataclass
+class World:
+    stack: Stack
+    broker: Broker
+    registry: Registry
+    pumps: Sequence[int]
+    args: argparse.Namespace
+
+    def ceiling(self, messages: Sequence[Message]) -> float:
+        """Messages a second, into a topic of its own."""
+        topic = self.broker.topic(self.args.partitions, name="ceiling")
+        try:
+            return ceiling_per_s(self.broker.address, topic, self.args.partitions, messages, PRODUCERS)
+        finally:
+            self.broker.delete(topic)
+
+    def drained(self, protocol: str) -> tuple[Watch, list[Counted]]:
+        topic = self.broker.topic(self.args.partitions, name=protocol)
+        file = config(self.stack, self.broker, topic, protocol, self.registry.url, self.args)
+        drainer = self.stack.launch_drainer(file)
+        watch = Watch(self.broker, topic, self.args.partitions, drainer, self.pumps)
+        try:
+            wait_until(
+                lambda: "drainer is running" in drainer.text() or not drainer.alive, deadline_s=300, what=drainer.tail()
+            )
+            return watch, watched(watch, self.args.rows, protocol)
+        finally:
+            watch.close()
+            drainer.stop(deadline_s=120)
+            if self.args.debug:
+                print("\n".join(line for line in drainer.text().splitlines() if "DEBUG" in line.upper()))
+            self.broker.delete(topic)
+
+
+def last_look(watch: Watch, counted: Sequence[Counted]) -> Seen:
+    """The first that saw the last row of every partition."""
+    last: dict[int, int] = {}
+    for one in counted:
+        last[one.partition] = max(last.get(one.partition, -1), one.offset)
+    return next(look for look in watch.looks if all(look.ends[at] > offset for at, offset in last.items()))
+
+
+def measure(world: World, protocol: str) -> None:
+    args, rows = world.args, world.args.rows
+    report = Report(f"{protocol}: {rows:,} transactions of a row, in two pumps, to Kafka")
+    messages = ready_messages(protocol, rows)
+    each = sum(message.rows for message in messages) / len(messages)
+    rates = [world.ceiling(messages)]
+    watch, counted = world.drained(protocol)
+    rates.append(world.ceiling(messages))
+    begin, end = watch.looks[0], last_look(watch, counted)
+    first = next(look for look in watch.looks if any(look.ends))
+    behind = sum(one.rows for one in counted if one.offset >= first.ends[one.partition])
+    size, ready = sum(one.bytes for one in counted), sum(len(m.key or b"") + len(m.value or b"") for m in messages)
+    ready_rows = sum(message.rows for message in messages)
+    report.note(f"load {os.getloadavg()[0]:.1f}; ceiling before {rates[0] * each:,.0f}, after {rates[1] * each:,.0f}")
+    report.note(
+        f"a row has {size / rows:.0f} bytes, of the ceiling {ready / ready_rows:.0f}; "
+        f"a message {rows / len(counted):.1f} rows, of the ceiling {each:.1f}"
+    )
+    report.add("ceiling", sum(rates) / 2 * each, "rows/s")
+    report.add("published", rows / (end.at - begin.at), "rows/s")
+    report.ratio("published", "ceiling")
+    if behind:
+        report.add("behind the first", behind / (end.at - first.at), "rows/s")
+        report.ratio("behind the first", "ceiling")
+    for name, held in watch.memory.items():
+        report.add(f"memory of {name}, peak", held / MIB, "MiB")
+    report.add(f"memory of one of {cpu.WORKERS}, peak", watch.largest[cpu.WORKERS] / MIB, "MiB")
+    if args.profile:
+        tell_cpu(report, begin, first, end, rows)
+
+
+def tell_cpu(report: Report, begin: Seen, first: Seen, end: Seen, rows: int) -> None:
+    used = cpu.between(begin.cpu, end.cpu)
+    for name, seconds in used.items():
+        report.add(f"CPU of {name}", seconds / rows * 1e6, "µs/row")
+    before = ", ".join(f"{name} {seconds:.1f}" for name, seconds in cpu.between(begin.cpu, first.cpu).items())
+    report.note(f"of this before the first row, after {first.at - begin.at:.1f} s: {before} (CPU seconds)")
+    cores = len(os.sched_getaffinity(0))
+    report.add(f"share of {cores} cores", 100 * sum(used.values()) / (end.at - begin.at) / cores, "%")
+
+
+@contextlib.contextmanager
+def running(args: argparse.Namespace) -> Iterator[World]:
+    directory = Path(tempfile.mkdtemp(prefix="bench-kafka-"))
+    with running_etcd() as etcd, running_kafka() as broker, serving(Registry()) as registry:
+        stack = Stack(directory, etcd.endpoint)
+        try:
+            for number in range(2):
+                stack.start_pump(f"bench-{number}")
+            backlog = OwnBacklog(stack, SBTEST)
+            fill(backlog, Case("single rows", SBTEST, args.rows))
+            yield World(stack, broker, registry, backlog.pump_pids(), args)
+        finally:
+            stack.close()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="bench.kafka", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=100_000, help="an even number")
+    parser.add_argument("--partitions", type=int, default=16)
+    parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="may be repeated; default: all")
+    parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
+    parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
+    parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
+    make_archive()
+    with running(args) as world:
+        for protocol in args.protocol or PROTOCOLS:
+            measure(world, protocol)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What becomes of the control topic under a drainer: made anew, given more partitions, kept for a time only; and that
+readers are told of another number of partitions whatever fails. On a real broker, with a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from drainer.sink.errors import DestinationRefused, Fenced
+from drainer.sink.kafka.slot_writer import forget_producers
+from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, WHO, Once, World, at, range_of, segment, sent
+from tests.support.kafka import Broker
+from tests.support.row_case import BEGIN_TS
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def world(kafka: Broker) -> Iterator[World]:
+    made = World(kafka)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World, exactly_once: bool) -> None:
+    """Its claims have smaller offsets than those of the former one; the former driver goes on in neither."""
+    for _ in range(3):
+        world.opened(exactly_once=exactly_once).close(clean=True)
+    old = world.opened(exactly_once=exactly_once)
+    old.apply(segment(0, 10, 1), 1)
+    intent = range_of(old, 10, 30)
+    writer = sent(old.begin(intent))
+    world.broker.delete(f"{world.topic}-control")
+    new = world.opened(OTHER, exactly_once=exactly_once)
+    assert new._opened()[0].epoch < old._opened()[0].epoch
+    new.apply(segment(0, 10, 2), 1)
+    forget_producers()
+    for slot in range(intent.slots):
+        with pytest.raises(Fenced):
+            writer.write(slot, segment(10, 30, *KEYS))
+    with pytest.raises(Fenced):
+        old.commit(intent, [], 1)
+    new.apply(segment(10, 20, 3), 1)
+    assert world.keys() == [1, 2, 3]
+    assert world.resolved() == {20}
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_control_topic_that_forgets_is_refused(world: World, policy: str) -> None:
+    """A position that is deleted after a time looks like a first start, which begins somewhere else."""
+    world.opened().close(clean=True)
+    control = f"{world.topic}-control"
+    world.broker.set_topic(control, cleanup_policy=policy)
+    with pytest.raises(DestinationRefused, match=rf"{control}.*cleanup.policy={policy}.*compact"):
+        world.opened()
+    world.broker.set_topic(control, cleanup_policy="compact")
+    world.opened()
+
+
+def test_a_control_topic_with_more_partitions_finishes_what_was_begun(world: World) -> None:
+    """The range is cut by the slots that its intent records."""
+    first = world.opened()
+    intent = range_of(first, 0, 30)
+    sent(first.begin(intent)).write(0, segment(0, 30, *KEYS))
+    first.close(clean=False)
+    world.broker.grow(f"{world.topic}-control", 6)
+    again = world.sink()
+    assert again.open(OTHER, 1).intent == intent
+    assert again.slotting.count == 5
+    assert again.slotting.version == intent.hash_version, "else a drainer refuses to finish it"
+    writer = sent(again.begin(intent))
+    again.commit(intent, [writer.write(slot, segment(0, 30, *KEYS)) for slot in range(intent.slots)], 1)
+    assert world.keys() == list(KEYS)
+    assert world.resolved() == {30}
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+@pytest.mark.parametrize("point", ["sink.before_commit", "sink.after_commit"])
+def test_readers_are_told_of_partitions_whatever_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, exactly_once: bool, point: str
+) -> None:
+    """Every partition has the Admin event, once a row may be somewhere else."""
+    first = world.opened(exactly_once=exactly_once)
+    first.apply(segment(0, 10, 99), 1)
+    first.close(clean=True)
+    world.broker.grow(world.topic, 5)
+
+    class Died(Exception):
+        pass
+
+    def dies() -> None:
+        raise Died
+
+    at(monkeypatch, Once(point, dies, 2))  # the first is that of the takeover
+    with pytest.raises(Died):
+        world.opened(exactly_once=exactly_once, partition_change="take-up")
+    monkeypatch.undo()
+    again = world.opened(WHO, exactly_once=exactly_once, partition_change="take-up")
+    again.apply(segment(10, 30, *KEYS), 1)
+    found = world.seen(repeats=not exactly_once)
+    assert [{(one.partitions, one.commit_ts) for one in of.admin} for of in found] == [{(5, BEGIN_TS + 10)}] * 5
+    assert world.keys(repeats=not exactly_once) == sorted([*KEYS, 99])

@@ -1,0 +1,86 @@
+"""What the library's errors mean, and how much of what was sent is held; without a broker."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drainer.protocol.encoder import Message
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka.producer import (
+    _CHUNK_BYTES,
+    _CHUNK_MESSAGES,
+    Producer,
+    ProducerFenced,
+    ProducerLost,
+    _chunks,
+    _Unacknowledged,
+    meaning,
+)
+from drainer.sink.retry import Patience
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._FENCED, ProducerFenced),
+        (KafkaError.PRODUCER_FENCED, ProducerFenced),
+        (KafkaError.INVALID_PRODUCER_EPOCH, ProducerFenced),
+        (KafkaError._TRANSPORT, ProducerLost),
+        (KafkaError._PURGE_QUEUE, ProducerLost),
+        (KafkaError.NOT_ENOUGH_REPLICAS, ProducerLost),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, DestinationRefused),
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, DestinationRefused),
+        (KafkaError.MSG_SIZE_TOO_LARGE, DestinationRefused),
+    ],
+)
+def test_what_an_error_means(code: int, kind: type[Exception]) -> None:
+    found = meaning(KafkaError(code), "producer x")
+    assert type(found) is kind
+    assert str(found).startswith("producer x: ")
+
+
+@given(st.lists(st.integers(1, 5), max_size=20), st.data())
+def test_what_is_held_is_told_by_how_many_messages_are_left(counts: list[int], data: st.DataObject) -> None:
+    """Never less than the bytes of those that are not acknowledged."""
+    held = _Unacknowledged()
+    sizes: list[int] = []  # of each message, all those of a chunk alike
+    for number, count in enumerate(counts):
+        sizes += [number + 1] * count
+        held.add(count, count * (number + 1))
+    left = len(sizes)
+    while left:
+        left -= data.draw(st.integers(1, left))
+        assert held.bytes(left) >= sum(sizes[len(sizes) - left :])
+    assert held.bytes(0) == 0
+
+
+@given(st.lists(st.integers(0, 3000), max_size=60), st.integers(1, 2000))
+def test_chunks_are_bounded_and_whole(sizes: list[int], factor: int) -> None:
+    messages = [Message(None, bytes(size * factor % (1 << 20)), 1, n) for n, size in enumerate(sizes)]
+    chunks = list(_chunks(messages))
+    assert [one for chunk, _ in chunks for one in chunk] == messages
+    for chunk, size in chunks:
+        assert size == sum(message.length for message in chunk)
+        assert len(chunk) <= _CHUNK_MESSAGES
+        assert size - chunk[-1].length < _CHUNK_BYTES
+
+
+def test_a_setting_that_the_library_does_not_know_is_refused() -> None:
+    with pytest.raises(DestinationRefused, match="no-such"):
+        Producer({"no-such.setting": "1"})
+
+
+def test_a_broker_that_is_not_there_is_waited_for_and_told() -> None:
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"}, transactional_id="x")
+    with pytest.raises(DestinationDown, match="init_transactions"):
+        producer.init("t", Patience("x", 0.5))
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(DestinationDown, match="told to stop"):
+        producer.init("t", Patience("x", 600, stop))
+    producer.drop()

@@ -1,0 +1,83 @@
+"""`[syncer.to]` of Kafka: TiCDC's parameters, what does not fit together, and what driver and executors are told."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from binlog.errors import ConfigError
+
+from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.kafka.sink import make
+from drainer.sink.settings import SyncerSettings
+
+
+def section(**settings: Any) -> KafkaSection:
+    given = {name.replace("_", "-"): value for name, value in settings.items()}
+    made = KafkaSection.model_validate({"addresses": ["k:9092"], "topic": "t", **given}, by_alias=True, by_name=False)
+    made.check()
+    return made
+
+
+def test_a_sink_uri_of_ticdc_says_it_all() -> None:
+    uri = (
+        "kafka://a:1,b:2/shop?protocol=canal-json&partition-num=6&max-message-bytes=1048576&replication-factor=3"
+        "&enable-tidb-extension=true&auto-create-topic=false&max-batch-size=4&compression=zstd&kafka-version=2.4.0"
+    )
+    made = section(sink_uri=uri)
+    config, options = made.kafka(), made.options()
+    assert (config.address, config.partition_num, config.replication_factor) == ("a:1,b:2", 6, 3)
+    assert (config.auto_create_topic, config.producer) == (False, {"compression.type": "zstd"})
+    assert (options.protocol, options.max_message_bytes, options.max_batch_size) == ("canal-json", 1 << 20, 4)
+    assert options.enable_tidb_extension
+    assert made.router().default_topic == "shop"
+
+
+def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
+    config = section(security={"sasl-user": "u", "sasl-password": "s3cret"}).kafka()
+    assert "s3cret" not in repr(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert config.client["sasl.password"] == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"control_topic": "t"}, "another topic"),
+        ({"control_topic": "a b"}, "no name of a topic"),
+        ({"required_acks": 1}, "exactly-once needs -1"),
+        ({"protocol": "no-such"}, "is not known"),
+        ({"protocol": "avro"}, "schema-registry: avro needs one"),
+        ({"protocol": "avro", "schema_registry": "ftp://x"}, "no http"),
+        ({"large_message_handle_option": "claim-check"}, "claim-check-storage-uri"),
+        ({"time_zone": "Moon/Sea"}, "time-zone"),
+        ({"dispatchers": [{"matcher": ["a.b"], "partition": "columns"}]}, "none are given"),
+        ({"exactly_once": False, "dispatchers": [{"matcher": ["*.*"], "partition": "conflict"}]}, "needs exactly-once"),
+        ({"dispatchers": [{"matcher": ["a.b"], "topic": "{table}-{schema}"}]}, "topic expression"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        section(**settings).kafka()
+
+
+def test_without_exactly_once_fewer_acknowledgements_do() -> None:
+    config = section(exactly_once=False, required_acks="0").kafka()
+    assert (config.exactly_once, config.producer["acks"], config.producer["enable.idempotence"]) == (
+        False,
+        "0",
+        "false",
+    )
+
+
+def test_transactional_ids_begin_with_the_control_topic() -> None:
+    config = section(control_topic="c").kafka()
+    assert (config.driver_id, config.slot_id(3)) == ("c-driver", "c-3")
+
+
+def test_nothing_is_connected_before_it_is_opened() -> None:
+    made = make(section(), SyncerSettings(spread=False))
+    assert (made.name, made.parallel) == ("kafka://k:9092/t", None)
+    made.interrupt()
+    made.close(clean=True)

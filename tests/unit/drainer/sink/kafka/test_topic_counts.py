@@ -1,0 +1,93 @@
+"""By which rules rows are cut, and topics that become known while the number of partitions changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from drainer.dispatch.rules import DispatchRule, Router
+from drainer.protocol.options import ProtocolOptions
+from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.topic_counts import Change, TopicCounts
+
+LONG = "/^" + "a" * 300
+
+
+class FakeAdmin:
+    """Topics of any name, of three partitions."""
+
+    def __init__(self, *names: str) -> None:
+        self.there = dict.fromkeys(names, 3)
+
+    def counts(self) -> dict[str, int]:
+        return dict(self.there)
+
+    def max_message_bytes(self, topic: str) -> int:
+        return 1 << 20
+
+
+def counts(*topics: str, rules: Sequence[DispatchRule] = (), ignores_case: bool = True) -> TopicCounts:
+    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", partition_change="take-up")
+    options = ProtocolOptions("open-protocol")
+    router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case)
+    made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
+    made.admin = FakeAdmin("shop", *topics)  # type: ignore[assignment]
+    made.begin({})
+    return made
+
+
+def version(*matcher: str, slots: int = 3, **more: bool) -> int:
+    rule = DispatchRule(matcher, partition="index-value")
+    return counts(rules=[rule], **more).slotting(slots).version
+
+
+def test_other_rules_are_another_cut() -> None:
+    """Patterns of any length: what is behind their first letters counts, too."""
+    assert version("db.*") == version("db.*")
+    different = [
+        ("db.*",), ("db.a",), ("!db.*",), (f"db.{LONG}b/",), (f"db.{LONG}c/",), ("db.*", "e.*"), (f"{LONG}b/.c",),
+        (f"{LONG}c/.c",),
+    ]  # fmt: skip
+    assert len({version(*one) for one in different}) == len(different)
+    assert version("db./A/") != version("db./A/", ignores_case=False)
+
+
+def test_the_number_of_slots_is_the_intent_s_own() -> None:
+    """A control topic that was given more partitions cuts what comes next otherwise, and finishes what was begun."""
+    topics = counts()
+    assert topics.slotting(3).version == topics.slotting(5).version
+    assert (topics.slotting(3).count, topics.slotting(5).count) == (3, 5)
+
+
+def test_a_topic_that_becomes_known_while_another_is_taken_up_stays_known() -> None:
+    """The thread that plans asks for it between the transaction's beginning and its end."""
+    topics = counts("later")
+    before = topics.slotting(3).version
+    notes = topics.take_up([Change("shop", 3, 5)])
+    topics.know(["later"])
+    topics.taken_up(notes)
+    assert topics.publication.counts == {"shop": 5, "later": 3}
+    assert topics.publication.topic_bytes.keys() == {"shop", "later"}
+    assert topics.slotting(3).version != before
+    assert topics.notes()["topics"] == {"shop": 5, "later": 3}
+
+
+def test_another_number_of_partitions_is_seen() -> None:
+    topics = counts()
+    assert isinstance(topics.admin, FakeAdmin)
+    assert topics.look(now=True) == []
+    topics.admin.there["shop"] = 4
+    assert topics.look(now=True) == [Change("shop", 3, 4)]
+    assert topics.look() == [], "it is asked for now and then"
+
+
+@pytest.mark.parametrize("slots", [1, 16])
+def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
+    topics = counts("other")
+    first = topics.slotting(slots)
+    assert topics.slotting(slots) is first
+    topics.know(["other"])
+    assert topics.slotting(slots) is not first

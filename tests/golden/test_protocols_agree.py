@@ -168,7 +168,7 @@ def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("copies", [1, 10])
+@pytest.mark.parametrize("copies", [1, 8])
 def test_the_ends_of_every_type(case: Case, copies: int) -> None:
     """All of them in one call: few rows and many are encoded by different code, and NULL stands among values."""
     ends = [[*_ends(kind), *([] if n == 0 else [None])] for n, (_, kind) in enumerate(ALL)]

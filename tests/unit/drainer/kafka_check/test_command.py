@@ -65,10 +65,8 @@ def test_brokers_that_are_away(capfd: pytest.CaptureFixture[str], monkeypatch: p
         address = f"127.0.0.1:{reserved.getsockname()[1]}"
         assert main([f"kafka://{address}/topic?protocol=open-protocol"]) == 2
     err = capfd.readouterr().err
-    assert (
-        f"kafka-check: the brokers at {address} do not answer: {address}/bootstrap: Connect to ipv4#{address} failed: Connection refused"
-        in err
-    )
+    assert f"kafka-check: the brokers at {address} do not answer: {address}/bootstrap: " in err
+    assert "failed: Connection refused" in err
     assert len(err.splitlines()) <= 3
 
 

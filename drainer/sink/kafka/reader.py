@@ -136,4 +136,8 @@ _GOES_BY: Final[Sequence[int]] = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    # While a leader moves, and from a broker that does not know yet of a topic just made.
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
 )

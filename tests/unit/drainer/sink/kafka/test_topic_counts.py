@@ -119,9 +119,7 @@ def test_what_is_not_wanted_is_refused_by_name() -> None:
     stopping = counts(change="stop")
     assert isinstance(stopping.admin, FakeAdmin)
     stopping.admin.there["shop"] = 4
-    with pytest.raises(
-        DestinationRefused, match=r'topic shop has 4 partitions, and 3 when .* partition-change = "take'
-    ):
+    with pytest.raises(DestinationRefused, match=r'topic shop has 4 partitions, and 3 when .* = "take-up"'):
         stopping.look(now=True)
     for topics in (stopping, fewer):
         assert isinstance(topics.admin, FakeAdmin)

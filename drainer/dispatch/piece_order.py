@@ -95,9 +95,7 @@ class _Stage:
     last: int
 
 
-def in_order(
-    works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, dispatcher: Dispatcher
-) -> Iterator[Part]:
+def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, dispatcher: Dispatcher) -> Iterator[Part]:
     """`works`: as of batch.work.Pieces; every call gives the same. Raises what it raises, and as
     Dispatcher.routes."""
     seen, count = _survey(works(), events)
@@ -126,7 +124,7 @@ def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> tuple[dict[Tra
     """(all transactions, number of pieces)."""
     found: dict[Transaction, _Seen] = {}
     number = -1
-    for number, segment in enumerate(works):  # noqa: B007 (it is counted)
+    for number, segment in enumerate(works):
         of_piece: dict[tuple[Transaction, _TableKey], list[Digests]] = {}
         for changes in segment.changes:
             table = events.table(changes.codec)

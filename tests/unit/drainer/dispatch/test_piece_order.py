@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def events_of(found: Written) -> dict[tuple[str, int], list[Event]]:
 
 def divided(changes: Sequence[Changed], cuts: Iterable[int]) -> list[Sequence[Changed]]:
     edges = sorted({0, *cuts, len(changes)})
-    return [changes[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [changes[begin:end] for begin, end in pairwise(edges)]
 
 
 @st.composite

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, ConfigError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -68,15 +68,35 @@ def records_in(directory: Path) -> Iterator[Record]:
                     raise ReadError(f"{path}: line {number} is no record: {error}") from None
 
 
+def _check_pattern(topic: str) -> None:
+    """Raises ConfigError for a regular expression that is none."""
+    if topic.startswith("^"):
+        try:
+            re.compile(topic)
+        except re.error as error:
+            raise ConfigError(f"topic {topic!r} is no regular expression: {error}") from None
+
+
+def _consumer(settings: Mapping[str, object]) -> Consumer:
+    """Raises ConfigError for settings that the client library refuses."""
+    from confluent_kafka import Consumer, KafkaException
+
+    try:
+        return Consumer(dict(settings))
+    except KafkaException as error:
+        raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
+
+
 class TopicReader:
     """Of brokers. `partitions`: how many each topic has. Belongs to no consumer group, and commits nothing."""
 
     def __init__(self, client: Mapping[str, str], topics: Sequence[str], *, committed: bool = True) -> None:
         """`topics`: names, or regular expressions that begin with ^. `committed`: what transactions did not commit is
-        left out. Raises ReadError."""
-        from confluent_kafka import Consumer
-
-        self._consumer: Consumer = Consumer(
+        left out. Raises ReadError; ConfigError for what no broker need be asked about."""
+        for topic in topics:
+            _check_pattern(topic)
+        self._brokers = client.get("bootstrap.servers", "")
+        self._consumer = _consumer(
             {
                 **client,
                 "group.id": "unused",
@@ -101,7 +121,7 @@ class TopicReader:
         try:
             known = self._consumer.list_topics(timeout=_METADATA_S).topics
         except KafkaException as error:
-            raise ReadError(f"brokers do not answer: {error.args[0]}") from None
+            raise ReadError(f"the brokers at {self._brokers} do not answer: {error.args[0].str()}") from None
         found = {}
         for want in wanted:
             names = [name for name in known if re.search(want, name)] if want.startswith("^") else [want]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -194,6 +194,10 @@ def _properties(directory: Path, port: int, controller: int, listeners: Mapping[
         # A producer that dies in the middle leaves a transaction; how soon the broker looks for those that are too old.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     }
+    return _lines(settings)
+
+
+def _lines(settings: Mapping[str, Any]) -> str:
     return "".join(f"{name}={_shown(value)}\n" for name, value in settings.items())
 
 
@@ -224,24 +228,109 @@ def running_kafka(
     require_kafka()
     directory = Path(tempfile.mkdtemp(prefix="kafka-"))
     port, controller = free_port(), free_port()
-    properties = directory / "server.properties"
-    properties.write_text(
-        _properties(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
-    )
+    settings = _properties(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
+    broker = _formatted(directory, "server", settings, port, new_cluster_id(), "--standalone")
+    try:
+        yield broker.start()
+    finally:
+        broker.kill()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def new_cluster_id() -> str:
+    """The first byte makes its first letter an A: one that begins with a dash is taken for an option."""
+    return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+
+
+def _formatted(directory: Path, name: str, settings: str, port: int, cluster: str, *options: str) -> Broker:
+    """A broker that was never started, of these properties."""
+    properties = directory / f"{name}.properties"
+    properties.write_text(settings)
     (directory / "log4j2.properties").write_text(
         "status=error\nappender.out.type=Console\nappender.out.name=out\nappender.out.layout.type=PatternLayout\n"
         "appender.out.layout.pattern=%d{ABSOLUTE} %p %c{1} %m%n\n"
         "rootLogger.level=warn\nrootLogger.appenderRef.out.ref=out\n"
     )
-    # The first byte makes its first letter an A: one that begins with a dash is taken for an option.
-    cluster = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-    format_data = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(properties)]
+    format_data = ["kafka.tools.StorageTool", "format", *options, "-t", cluster, "-c", str(properties)]
     made = subprocess.run(_java(directory, *format_data), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout + made.stderr
-    server = Server(_java(directory, "kafka.Kafka", str(properties)), directory / "kafka.log")
-    broker = Broker(server, f"127.0.0.1:{port}", directory)
+    server = Server(_java(directory, "kafka.Kafka", str(properties)), directory / f"{name}.log")
+    return Broker(server, f"127.0.0.1:{port}", directory)
+
+
+@dataclass
+class Cluster(Broker):
+    """Two brokers: this one, number 1, which is the controller, too, and must stay; and `second`, number 2."""
+
+    second: Broker
+
+    def both(self) -> Cluster:
+        """Starts the second where it is away; returns when every partition has all its replicas in sync."""
+        if not self.second.server.alive:
+            self.second.start()
+        wait_until(self._whole, deadline_s=_DEADLINE_S, what=f"all replicas in sync\n{self.second.server.tail()}")
+        return self
+
+    def _whole(self) -> bool:
+        found = self.admin.list_topics(timeout=30)
+        every = [one for topic in found.topics.values() for one in topic.partitions.values()]
+        return sorted(found.brokers) == [1, 2] and all(len(one.isrs) == len(one.replicas) for one in every)
+
+    def replicated(self, partitions: int = 1, *, leader: int = 2, **config: str) -> str:
+        """A new topic with a replica on each; `leader`: the preferred one."""
+        made = f"r-{uuid.uuid4().hex[:10]}"
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        order = [leader, 3 - leader]
+        new = NewTopic(made, num_partitions=partitions, replica_assignment=[order] * partitions, config=settings)
+        self.admin.create_topics([new], operation_timeout=30)[made].result(60)
+        wait_until(lambda: self.leaders(made) == [leader] * partitions, what=f"topic {made} is shown")
+        return made
+
+    def leaders(self, topic: str) -> list[int]:
+        """Of each partition the broker; -1: it has none. Nothing of a topic that is not shown yet."""
+        found = self.admin.list_topics(timeout=30).topics
+        partitions = found[topic].partitions if topic in found else {}
+        return [partitions[number].leader for number in sorted(partitions)]
+
+    def in_sync(self, topic: str) -> list[list[int]]:
+        """Of each partition the brokers."""
+        found = self.admin.list_topics(timeout=30).topics[topic].partitions
+        return [sorted(found[number].isrs) for number in sorted(found)]
+
+    def elect_preferred(self, topic: str) -> None:
+        """Leaders become those that were wanted when the topic was made."""
+        places = [TopicPartition(topic, number) for number in range(self.topics()[topic])]
+        for place, error in self.admin.elect_leaders(ElectionType.PREFERRED, places).result(60).items():
+            assert error is None, (place, error)
+
+
+@contextlib.contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Leaders move when a broker is gone for three seconds, and back when they are told to."""
+    require_kafka()
+    directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+    first, controller, second = free_port(), free_port(), free_port()
+    common = {
+        "offsets.topic.replication.factor": 2,
+        "transaction.state.log.replication.factor": 2,
+        "auto.leader.rebalance.enable": False,
+    }
+    follower = {
+        "process.roles": "broker",
+        "node.id": 2,
+        "listeners": f"PLAINTEXT://127.0.0.1:{second}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{second}",
+        "log.dirs": directory / "data-2",
+    }
+    settings = _properties(directory, first, controller, {}) + _lines(common)
+    cluster_id = new_cluster_id()
+    one = _formatted(directory, "server", settings, first, cluster_id, "--standalone")
+    two = _formatted(directory, "server-2", settings + _lines(follower), second, cluster_id)
+    cluster = Cluster(one.server, one.address, directory, two)
     try:
-        yield broker.start()
+        cluster.start()
+        yield cluster.both()
     finally:
-        server.kill()
+        two.kill()
+        cluster.kill()
         shutil.rmtree(directory, ignore_errors=True)

@@ -36,6 +36,11 @@ class KafkaConfig:
     registry: RegistryAccess | None = None
 
     @property
+    def acks_all(self) -> bool:
+        """Whether all replicas that are in sync must acknowledge a message."""
+        return self.producer.get("acks", "all") in ("all", "-1")
+
+    @property
     def driver_id(self) -> str:
         """The driver's transactional id."""
         return f"{self.control_topic}-driver"

@@ -39,6 +39,7 @@ from drainer.sink.kafka.control_records import (
 )
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
 from drainer.sink.kafka.reader import Reader
+from drainer.sink.kafka.replicas import check_existing, check_new
 from drainer.sink.kafka.topics import Topics
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
@@ -120,6 +121,7 @@ class Driver:
         name = self._config.control_topic
         partitions = self._topics.counts().get(name, 0)
         if not partitions:
+            check_new(self._topics, name, self._config)
             self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
             partitions = self._topics.counts()[name]
         if partitions < 2:
@@ -127,6 +129,7 @@ class Driver:
                 f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "
                 f"creates it"
             )
+        check_existing(self._topics, name, self._config)
         policy = self._topics.cleanup_policy(name)
         if policy != "compact":
             raise DestinationRefused(

@@ -18,10 +18,13 @@ from confluent_kafka import Producer as Client
 
 from drainer.protocol.encoder import Message
 from drainer.sink.errors import DestinationDown, DestinationError, DestinationRefused
+from drainer.sink.kafka.missing_replicas import missing_replicas
 from drainer.sink.retry import Patience
 
 # How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
+_REASONS_MAX: Final = 3  # partitions that a reason names
+_ANSWER_MS: Final = 60_000  # of a request to a broker, as the library has it
 _CHUNK_MESSAGES: Final = 1000
 _CHUNK_BYTES: Final = 4 << 20
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
@@ -135,6 +138,7 @@ class Producer:
         self._last_error = ""
         self._failed: KafkaError | None = None
         self._unacknowledged = _Unacknowledged()
+        self._sent: set[tuple[str, int]] = set()
         self._transactional = bool(transactional_id)
         conf: dict[str, Any] = {
             "acks": "all",
@@ -155,7 +159,10 @@ class Producer:
         }
         if transactional_id:
             conf["transactional.id"] = transactional_id
-            conf["transaction.timeout.ms"] = str(int(transaction_timeout_s * 1000))
+            timeout_ms = int(transaction_timeout_s * 1000)
+            conf["transaction.timeout.ms"] = str(timeout_ms)
+            # The library refuses to wait for an answer for longer than that.
+            conf["socket.timeout.ms"] = str(min(timeout_ms, int(conf.get("socket.timeout.ms", _ANSWER_MS))))
         try:
             self._client = Client(conf, logger=_SILENT)
         except KafkaException as error:
@@ -187,6 +194,7 @@ class Producer:
     def send(self, topic: str, partition: int, messages: Iterable[Message], patience: Patience) -> int:
         """Messages in this order; returns how many. They are acknowledged when `flush` has returned."""
         count = 0
+        self._sent.add((topic, partition))
         for chunk, size in _chunks(messages):
             count += len(chunk)
             given = [{"key": message.key, "value": message.value} for message in chunk]
@@ -237,6 +245,7 @@ class Producer:
     def send_plainly(self, topic: str, partition: int, message: Message, patience: Patience) -> int:
         """One message outside of transactions; its offset."""
         found: list[tuple[KafkaError | None, int]] = []
+        self._sent.add((topic, partition))
         self._client.produce(
             topic,
             key=message.key,
@@ -271,7 +280,7 @@ class Producer:
                 error = raised.args[0]
                 if not error.retriable():
                     raise meaning(self._failed or error, f"{self.name}: {what}") from raised
-                self._waited(what, patience)
+                self._waited(f"{what}: {error.name()}: {error.str()}", patience)
             else:
                 return
 
@@ -299,5 +308,12 @@ class Producer:
             raise meaning(self._failed, self.name)
 
     def _waited(self, what: str, patience: Patience) -> None:
-        why = f": {self._last_error}" if self._last_error else ""
-        patience.failed(DestinationDown(f"{self.name}: {what}{why}"))
+        reasons = [what, *self._missing()[:_REASONS_MAX], self._last_error]
+        patience.failed(DestinationDown(f"{self.name}: {'; '.join(filter(None, reasons))}"))
+
+    def _missing(self) -> list[str]:
+        """What is wrong with the partitions that messages went to. The library tells of no refusal that it answers by
+        trying again, such as that of too few replicas in sync."""
+        with contextlib.suppress(KafkaException):  # no broker answers: its last error says that
+            return missing_replicas(self._client.list_topics(timeout=_STEP_S).topics, self._sent)
+        return []

@@ -20,6 +20,7 @@ from drainer.dispatch.slotting import SLOTTING_VERSION, PartitionSlotting
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.publication import Publication, TopicTable
+from drainer.sink.kafka.replicas import check_existing, check_new
 from drainer.sink.kafka.schema_registry import SchemaRegistry
 from drainer.sink.kafka.topics import PARTITIONS_DEFAULT, Topics
 
@@ -96,6 +97,7 @@ class TopicCounts:
                 if not there.get(name):
                     self._create(name)
                     there = self.admin.counts()
+                check_existing(self.admin, name, self._config)
                 counts[name] = self._used(name, there[name])
                 sizes[name] = self.admin.max_message_bytes(name)
             self._set(counts, sizes)
@@ -119,6 +121,7 @@ class TopicCounts:
     def _create(self, name: str) -> None:
         if not self._config.auto_create_topic:
             raise DestinationRefused(f"topic {name} is not there: create it, or set auto-create-topic = true")
+        check_new(self.admin, name, self._config)
         self.admin.create(name, self._config.partition_num or PARTITIONS_DEFAULT, self._config.replication_factor)
 
     def _used(self, name: str, found: int) -> int:

@@ -51,6 +51,33 @@ class Topics:
 
         return self._patiently("asking for topics", ask)
 
+    def replicas(self) -> dict[str, int]:
+        """Of every topic that this user may see how many replicas each of its partitions has, the least of them."""
+
+        def ask() -> dict[str, int]:
+            listed = self._admin.list_topics(timeout=_ANSWER_S).topics
+            return {
+                name: min(len(partition.replicas) for partition in one.partitions.values())
+                for name, one in listed.items()
+                if one.error is None and one.partitions
+            }
+
+        return self._patiently("asking for replicas", ask)
+
+    def min_insync(self, topic: str) -> int:
+        """How many replicas must be in sync for acks=all, `min.insync.replicas` of the topic."""
+        return int(self._setting(topic, "min.insync.replicas"))
+
+    def default_min_insync(self) -> int:
+        """`min.insync.replicas` of the brokers, for topics that have none of their own. Raises DestinationRefused where
+        this user may not ask."""
+
+        def any_broker() -> int:
+            return int(min(self._admin.list_topics(timeout=_ANSWER_S).brokers))
+
+        broker = ConfigResource(ResourceType.BROKER, str(self._patiently("asking for brokers", any_broker)))
+        return int(self._setting_of(broker, "min.insync.replicas"))
+
     def max_message_bytes(self, topic: str) -> int:
         """What the topic takes as one batch, `max.message.bytes`."""
         return int(self._setting(topic, "max.message.bytes"))
@@ -60,13 +87,14 @@ class Topics:
         return self._setting(topic, "cleanup.policy")
 
     def _setting(self, topic: str, name: str) -> str:
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        return self._setting_of(ConfigResource(ResourceType.TOPIC, topic), name)
 
+    def _setting_of(self, resource: ConfigResource, name: str) -> str:
         def ask() -> str:
             found = self._admin.describe_configs([resource], request_timeout=_ANSWER_S)[resource]
             return str(found.result(_ANSWER_S + 5)[name].value)
 
-        return self._patiently(f"asking for the settings of topic {topic}", ask)
+        return self._patiently(f"asking for the settings of {resource.restype.name.lower()} {resource.name}", ask)
 
     def create(self, topic: str, partitions: int, replication_factor: int) -> None:
         """One that is there already is left as it is. Raises DestinationRefused."""

@@ -105,6 +105,8 @@ def test_a_message_of_another_protocol_is_a_breach(tmp_path: Path, capsys: pytes
         (["http://unused/topic"], "the scheme must be one of"),
         (["kafka://unused/topic?protocol=nosuch"], "nosuch"),
         ([URI, "--client", "group.id=x"], "group.id"),
+        ([URI, "--client", "foo=bar"], 'the Kafka client refuses its settings: No such configuration property: "foo"'),
+        ([URI, "--topic", "^["], "topic '^[' is no regular expression: "),
     ],
 )
 def test_what_cannot_be_checked(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

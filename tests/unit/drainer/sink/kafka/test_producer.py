@@ -84,3 +84,11 @@ def test_a_broker_that_is_not_there_is_waited_for_and_told() -> None:
     with pytest.raises(DestinationDown, match="told to stop"):
         producer.init("t", Patience("x", 600, stop))
     producer.drop()
+
+
+@pytest.mark.parametrize("seconds", [1.0, 59.0, 300.0])
+def test_every_transaction_timeout_that_may_be_set_is_taken(seconds: float) -> None:
+    """The library refuses one that is shorter than it waits for an answer, which is a minute by default."""
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    for more in ({}, {"socket.timeout.ms": "60000"}):  # as it is configured for all clients
+        Producer({**settings, **more}, transactional_id="t", transaction_timeout_s=seconds).drop()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.options import ProtocolOptions
-from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.errors import DestinationRefused
+from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.topic_counts import Change, TopicCounts
 
@@ -17,10 +19,25 @@ LONG = "/^" + "a" * 300
 
 
 class FakeAdmin:
-    """Topics of any name, of three partitions."""
+    """Topics of any name, of three partitions with `replicas` replicas."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, replicas: int = 1, min_insync: int = 1, may_ask: bool = True) -> None:
         self.there = dict.fromkeys(names, 3)
+        self.of_each, self.wanted, self.may_ask = replicas, min_insync, may_ask
+
+    def replicas(self) -> dict[str, int]:
+        return dict.fromkeys(self.there, self.of_each)
+
+    def min_insync(self, topic: str) -> int:
+        return self.wanted
+
+    def default_min_insync(self) -> int:
+        if not self.may_ask:
+            raise DestinationRefused("asking for the settings of broker 1: CLUSTER_AUTHORIZATION_FAILED")
+        return self.wanted
+
+    def create(self, topic: str, partitions: int, replication_factor: int) -> None:
+        self.there[topic], self.of_each = partitions, replication_factor
 
     def counts(self) -> dict[str, int]:
         return dict(self.there)
@@ -29,8 +46,16 @@ class FakeAdmin:
         return 1 << 20
 
 
-def counts(*topics: str, rules: Sequence[DispatchRule] = (), ignores_case: bool = True) -> TopicCounts:
-    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", partition_change="take-up")
+def counts(
+    *topics: str,
+    rules: Sequence[DispatchRule] = (),
+    ignores_case: bool = True,
+    change: PartitionChange = "take-up",
+    partition_num: int = 0,
+) -> TopicCounts:
+    config = KafkaConfig(
+        {"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, partition_num=partition_num
+    )
     options = ProtocolOptions("open-protocol")
     router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case)
     made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
@@ -39,9 +64,9 @@ def counts(*topics: str, rules: Sequence[DispatchRule] = (), ignores_case: bool 
     return made
 
 
-def version(*matcher: str, slots: int = 3, **more: bool) -> int:
+def version(*matcher: str, ignores_case: bool = True) -> int:
     rule = DispatchRule(matcher, partition="index-value")
-    return counts(rules=[rule], **more).slotting(slots).version
+    return counts(rules=[rule], ignores_case=ignores_case).slotting(3).version
 
 
 def test_other_rules_are_another_cut() -> None:
@@ -84,6 +109,24 @@ def test_another_number_of_partitions_is_seen() -> None:
     assert topics.look() == [], "it is asked for now and then"
 
 
+def test_what_is_not_wanted_is_refused_by_name() -> None:
+    with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
+        counts(partition_num=4)
+    fewer = counts(partition_num=2)
+    assert fewer.publication.counts == {"shop": 2}
+    assert fewer.look(now=True) == []
+    stopping = counts(change="stop")
+    assert isinstance(stopping.admin, FakeAdmin)
+    stopping.admin.there["shop"] = 4
+    with pytest.raises(DestinationRefused, match='topic shop has 4 partitions, and 3 when .* partition-change = "take'):
+        stopping.look(now=True)
+    for topics in (stopping, fewer):
+        assert isinstance(topics.admin, FakeAdmin)
+        del topics.admin.there["shop"]
+        with pytest.raises(DestinationRefused, match="topic shop is gone"):
+            topics.look(now=True)
+
+
 @pytest.mark.parametrize("slots", [1, 16])
 def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
     topics = counts("other")
@@ -91,3 +134,50 @@ def test_the_slotting_is_kept_while_nothing_changes(slots: int) -> None:
     assert topics.slotting(slots) is first
     topics.know(["other"])
     assert topics.slotting(slots) is not first
+
+
+def begun(admin: FakeAdmin, **more: Any) -> TopicCounts:
+    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", **more)
+    router = Router((), "shop", protocol="open-protocol")
+    made = TopicCounts(config, Publication(ProtocolOptions("open-protocol"), router, {}, {}), threading.Event())
+    made.admin = admin  # type: ignore[assignment]
+    made.begin({})
+    return made
+
+
+def test_a_topic_is_not_made_with_fewer_replicas_than_must_be_in_sync() -> None:
+    admin = FakeAdmin(min_insync=2)
+    with pytest.raises(
+        DestinationRefused, match=r"replication-factor is 1, and the brokers' min\.insync\.replicas is 2"
+    ):
+        begun(admin)
+    assert not admin.there
+    begun(admin, replication_factor=2)
+    assert admin.there == {"shop": 3}
+
+
+def test_a_topic_with_fewer_replicas_than_must_be_in_sync_is_refused() -> None:
+    """Also behind its creation, where this user may not ask what the brokers' setting is."""
+    words = r"topic shop has partitions with 1 replicas, and its min\.insync\.replicas is 2"
+    with pytest.raises(DestinationRefused, match=words):
+        begun(FakeAdmin("shop", min_insync=2))
+    with pytest.raises(DestinationRefused, match=words):
+        begun(FakeAdmin(min_insync=2, may_ask=False))
+    begun(FakeAdmin("shop", replicas=2, min_insync=2))
+    begun(FakeAdmin(may_ask=False))
+
+
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_without_acks_of_all_replicas_it_does_not_matter(acks: str) -> None:
+    begun(FakeAdmin("shop", min_insync=2), producer={"acks": acks}, exactly_once=False)
+    begun(FakeAdmin(min_insync=2), producer={"acks": acks}, exactly_once=False)
+
+
+@pytest.mark.parametrize(("wanted", "used"), [(0, 3), (1, 1), (2, 2), (3, 3)])
+def test_the_first_partitions_of_the_topic_are_used(wanted: int, used: int) -> None:
+    assert begun(FakeAdmin("shop"), partition_num=wanted).publication.counts == {"shop": used}
+
+
+def test_more_partitions_than_there_are_is_an_error() -> None:
+    with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
+        begun(FakeAdmin("shop"), partition_num=4)

@@ -1,0 +1,238 @@
+"""Faults of brokers that are waited out with a reason: a leader that dies or moves, a disk that is full, replicas that
+are missing; and what is refused at the start because waiting would not help. On real brokers, with a few rows."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import resource
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from structlog.testing import capture_logs
+
+from drainer.failures import Failures
+from drainer.service.status import error_fields
+from drainer.sink import retry
+from drainer.sink.errors import DestinationRefused
+from tests.integration.sink.test_kafka_takeover import KEYS, Once, World, at, segment, spread
+from tests.support.kafka import Broker, Cluster, running_cluster, running_kafka
+from tests.support.servers import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cluster_servers() -> Iterator[Cluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(cluster_servers: Cluster) -> Cluster:
+    """Two brokers that run."""
+    return cluster_servers.both()
+
+
+@contextlib.contextmanager
+def world(broker: Broker, topic: str, **more: Any) -> Iterator[World]:
+    made = World(broker, **more)
+    made.topic = topic
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Mended:
+    """Looks at what /status says of failure; once that matches `reason`, calls `mend`. `seen`: what it said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str, mend: Callable[[], object]) -> None:
+        self.failures = Failures()
+        monkeypatch.setattr(retry, "FAILURES", self.failures)
+        self.seen = ""
+        self._reason, self._mend = reason, mend
+        self._thread = threading.Thread(target=self._run)
+
+    def error(self) -> str:
+        return str(error_fields(self.failures)["Error"])
+
+    def _run(self) -> None:
+        def shown() -> bool:
+            return re.search(self._reason, self.error()) is not None
+
+        try:
+            wait_until(shown, deadline_s=90, what=f"the status says {self._reason}")
+            self.seen = self.error()
+        finally:
+            self._mend()  # else the test would hang where it is to fail
+
+    def __enter__(self) -> Mended:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(180)
+        assert not self._thread.is_alive()
+        assert self.seen, f"status: {error_fields(self.failures)}"
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
+def test_the_leader_dies_in_the_middle(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """It stays away: the other broker leads from then on."""
+    topic = cluster.replicated(3)
+    with world(cluster, topic, replication_factor=2) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        assert cluster.leaders(topic) == [2, 2, 2]
+        at(monkeypatch, Once(point, cluster.second.kill))
+        destination.apply(segment(10, 20, 2, 3), 1)
+        spread(destination, 20, 60, *range(4, 20))
+        destination.apply(segment(60, 70, 20), 1)
+        assert not cluster.second.server.alive
+        assert cluster.leaders(topic) == [1, 1, 1]
+        assert made.keys() == list(range(1, 21))
+        assert made.resolved() == {70}
+    cluster.both()
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_sent"])
+def test_leaders_move_in_the_middle(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """By an election, with all brokers there; of the control topic, too."""
+    topic = cluster.replicated(3)
+    control = cluster.replicated(4, cleanup_policy="compact")
+    cluster.second.kill()
+    wait_until(lambda: {*cluster.leaders(topic), *cluster.leaders(control)} == {1}, what="the first broker leads")
+    cluster.both()
+    with world(cluster, topic, replication_factor=2, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        assert {*cluster.leaders(topic), *cluster.leaders(control)} == {1}
+
+        def elect() -> None:
+            for one in (topic, control):
+                cluster.elect_preferred(one)
+            wait_until(lambda: {*cluster.leaders(topic), *cluster.leaders(control)} == {2}, what="leaders have moved")
+
+        at(monkeypatch, Once(point, elect))
+        destination.apply(segment(10, 20, 2, 3), 1)
+        spread(destination, 20, 60, *range(4, 20))
+        destination.apply(segment(60, 70, 20), 1)
+        assert {*cluster.leaders(topic), *cluster.leaders(control)} == {2}
+        assert made.keys() == list(range(1, 21))
+        assert made.resolved() == {70}
+
+
+def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library itself tells of no refusal that it answers by trying again."""
+    topic = cluster.replicated(3, min_insync_replicas="2")
+    reason = rf"partition \d of topic {topic} has 1 of 2 replicas in sync, not that of broker 2, .*min.insync.replicas"
+    with world(cluster, topic, replication_factor=2) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        cluster.second.kill()
+        wait_until(lambda: cluster.in_sync(topic) == [[1], [1], [1]], what="the second broker is out of sync")
+        with capture_logs() as lines, Mended(monkeypatch, reason, cluster.second.start) as status:
+            destination.apply(segment(10, 20, *range(2, 13)), 1)
+        assert status.error() == "", "nothing fails any more"
+        spread(destination, 20, 60, *range(20, 30))
+        assert made.keys() == [*range(1, 13), *range(20, 30)]
+        assert made.resolved() == {60}
+    assert any(re.search(reason, str(line.get("error", ""))) for line in lines), lines
+
+
+def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appends fail, so the broker takes its directory offline and, having no other, ends. It is started again when
+    there is room. Files of a limited size stand for the disk: that needs no right to mount one."""
+    with running_kafka() as broker, world(broker, broker.topic(3)) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        process = broker.server.process
+        assert process is not None
+
+        def fill() -> None:
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (256 << 10, resource.RLIM_INFINITY))
+
+        def room() -> None:
+            process.wait(60)
+            assert "File too large" in broker.server.text()
+            broker.start()
+
+        fill()
+        with Mended(monkeypatch, f"main.*{broker.address}.*(refused|disconnect|no leader|not acknowledged)", room):
+            destination.apply(segment(10, 20, *range(2, 13), text=b"x" * 200_000), 1)
+        spread(destination, 20, 60, *range(20, 30))
+        assert made.keys() == [*range(1, 13), *range(20, 30)]
+        assert made.resolved() == {60}
+
+
+def set_default(cluster: Cluster, **config: str) -> None:
+    """Of all brokers; "" takes it back."""
+    entries = [
+        ConfigEntry(
+            name.replace("_", "."),
+            value,
+            incremental_operation=AlterConfigOpType.SET if value else AlterConfigOpType.DELETE,
+        )
+        for name, value in config.items()
+    ]
+    for done in cluster.admin.incremental_alter_configs(
+        [ConfigResource(ResourceType.BROKER, "", incremental_configs=entries)]
+    ).values():
+        done.result(60)
+
+
+def test_a_replication_factor_below_the_brokers_min_insync_replicas_is_refused(cluster: Cluster) -> None:
+    """Before a topic is made of it: nothing could be written there."""
+    new = f"new-{uuid.uuid4().hex[:10]}"
+    control = cluster.replicated(4, cleanup_policy="compact")
+    words = r"replication-factor is 1, and the brokers' min.insync.replicas is 2"
+    asked = ConfigResource(ResourceType.BROKER, "1")
+
+    def default() -> str | None:
+        return cluster.admin.describe_configs([asked])[asked].result(60)["min.insync.replicas"].value  # type: ignore[no-any-return]
+
+    set_default(cluster, min_insync_replicas="2")
+    try:
+        wait_until(lambda: default() == "2", what="the brokers have the setting")
+        with world(cluster, new) as made:
+            with pytest.raises(DestinationRefused, match=f"topic {new}-control is not created: {words}"):
+                made.opened()
+            with pytest.raises(DestinationRefused, match=f"topic {new} is not created: {words}"):
+                made.opened(control_topic=control)
+            assert not cluster.topics().keys() & {new, f"{new}-control"}
+            destination = made.opened(replication_factor=2)
+            destination.apply(segment(0, 10, *KEYS), 1)
+            assert made.keys() == list(KEYS)
+    finally:
+        set_default(cluster, min_insync_replicas="1")
+        wait_until(lambda: default() == "1", what="the brokers have their former setting")
+
+
+def test_a_topic_with_fewer_replicas_than_it_wants_in_sync_is_refused(cluster: Cluster) -> None:
+    with world(cluster, cluster.topic(3, min_insync_replicas="2"), replication_factor=2) as made:
+        words = f"topic {made.topic} has partitions with 1 replicas, and its min.insync.replicas is 2"
+        with pytest.raises(DestinationRefused, match=words):
+            made.opened()
+        cluster.set_topic(made.topic, min_insync_replicas="1")
+        made.opened().apply(segment(0, 10, *KEYS), 1)
+        assert made.keys() == list(KEYS)
+
+
+def test_partition_num_is_held_against_the_topic(cluster: Cluster) -> None:
+    with world(cluster, cluster.topic(3)) as made:
+        with pytest.raises(DestinationRefused, match=f"topic {made.topic} has 3 partitions, and partition-num is 4"):
+            made.opened(partition_num=4)
+        with capture_logs() as lines:
+            made.opened(partition_num=2).apply(segment(0, 10, *KEYS), 1)
+        [line] = [line for line in lines if line.get("topic") == made.topic and line["log_level"] == "warning"]
+        assert (line["used"], line["partitions"]) == (2, 3)
+        found = made.seen()
+        assert [bool(of.rows) for of in found] == [True, True, False]
+        assert made.keys() == list(KEYS)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from drainer.changes.decode import Columns
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.dispatch.conflict import conflict_hashes
+from drainer.dispatch.conflict import conflict_hashes, table_hashes
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.merge import differ
 from drainer.dispatch.partition import Hashes, row_hashes
@@ -23,9 +23,6 @@ from drainer.dispatch.row_events import halves_of
 from drainer.dispatch.rules import Method, Router, Rule
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
-
-ConflictTable = tuple[int, str]  # table id, database
-Together = Mapping[ConflictTable, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +60,24 @@ class Dispatcher:
             raise DispatchError(f"topic {topic}: the number of its partitions is not known")
         return found
 
-    def routes(self, events: Sequence[RowChanges], together: Together | None = None) -> list[Routes]:
-        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). `together`: tables dispatched by
-        conflict whose events all have this hash, because the segment is not all that is written of them. Raises
-        DispatchError, and DecodeError for values that no column of their type holds."""
+    def routes(self, events: Sequence[RowChanges], *, is_piece: bool = False) -> list[Routes]:
+        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). `is_piece`: it has a part of a
+        transaction. Raises DispatchError, and DecodeError for values that no column of their type holds."""
         found: list[Routes] = []
+        conflicting: dict[tuple[int, str], list[RowChanges]] = {}
         for changes in events:
-            rule = self._rule(changes)
-            if rule.method is not Method.CONFLICT:
-                found += self._route(changes, rule)
-        for key, group in self._conflicting(events).items():
-            topic = self.router.topic(group[0].table.schema, group[0].table.name)
-            if together is not None and key in together:
-                hashes = [np.full(len(one), together[key], np.uint32) for one in group]
+            table = changes.table
+            rule = self.router.rule(table.schema, table.name)
+            if rule.method is Method.CONFLICT:
+                conflicting.setdefault((table.id, table.schema), []).append(changes)
             else:
-                hashes = conflict_hashes(group, self.zone)
+                found += self._route(changes, rule)
+        for group in conflicting.values():
+            topic = self.router.topic(group[0].table.schema, group[0].table.name)
+            hashes = table_hashes(group, self.zone) if is_piece else conflict_hashes(group, self.zone)
             for changes, of_rows in zip(group, hashes, strict=True):
                 found.append(Routes(changes, topic, self._modulo(of_rows, topic)))
         return found
-
-    def least_conflict_hashes(self, events: Sequence[RowChanges]) -> dict[ConflictTable, int]:
-        """Of each table dispatched by conflict the smallest hash that `routes` gives these events. Raises as it."""
-        return {
-            key: min(int(hashes.min()) for hashes in conflict_hashes(group, self.zone))
-            for key, group in self._conflicting(events).items()
-        }
-
-    def _conflicting(self, events: Sequence[RowChanges]) -> dict[ConflictTable, list[RowChanges]]:
-        found: dict[ConflictTable, list[RowChanges]] = {}
-        for changes in events:
-            if self._rule(changes).method is Method.CONFLICT:
-                found.setdefault((changes.table.id, changes.table.schema), []).append(changes)
-        return found
-
-    def _rule(self, changes: RowChanges) -> Rule:
-        return self.router.rule(changes.table.schema, changes.table.name)
 
     def image_partitions(self, table: Table, rule: Rule, columns: Columns, commit_ts: Words) -> Ints:
         """Where images belong, by a rule that looks at nothing else."""

@@ -28,7 +28,6 @@ from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
 from drainer.changes.vector import Mask
-from drainer.dispatch.dispatcher import ConflictTable, Dispatcher, Together
 from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents
 from drainer.protocol.table import Table
 
@@ -44,11 +43,11 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 @dataclass(frozen=True, slots=True)
 class Part:
     """What is written next: of the events of `segment` those of one class, None: all of them, in their order.
-    `together`: the hash by which all events of a table that is dispatched by conflict are in one partition."""
+    `is_piece`: it may not have all changes of its transactions."""
 
     segment: ChangeSegment
     class_: int | None = None
-    together: Together = field(default_factory=dict)
+    is_piece: bool = False
 
 
 PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[Part]]
@@ -95,35 +94,29 @@ class _Stage:
     last: int
 
 
-def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, dispatcher: Dispatcher) -> Iterator[Part]:
-    """`works`: as of batch.work.Pieces; every call gives the same. Raises what it raises, and as
-    Dispatcher.routes."""
-    seen, count = _survey(works(), events)
+def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[Part]:
+    """`works`: as of batch.work.Pieces; every call gives the same. Raises what it raises."""
+    seen = _survey(works(), events)
     held: _Held = {transaction: rows for transaction, one in seen.items() if (rows := one.held())}
-    stages = _passes(seen)
     for one in seen.values():
         one.digests.clear()
-    withheld: dict[Transaction, ChangeSegment] = {}
-    together: Mapping[ConflictTable, int] = {}
-    if count > 1:
-        withheld, together = _gathered(works, events, dispatcher, held)
-    for stages_of_pass in stages:
+    withheld = _gathered(works, events, held)
+    for stages in _passes(seen):
         for number, segment in enumerate(works()):
-            for stage in stages_of_pass:
+            for stage in stages:
                 if not stage.first <= number <= stage.last:
                     continue
                 kept, _ = _parted(segment, events, held, stage.transactions)
                 if kept.changes:
-                    yield Part(kept, stage.class_, together)
+                    yield Part(kept, stage.class_, is_piece=True)
                 for transaction in sorted(stage.transactions) if number == stage.last else ():
                     if transaction in withheld:
-                        yield Part(withheld[transaction], stage.class_, together)
+                        yield Part(withheld[transaction], stage.class_, is_piece=True)
 
 
-def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> tuple[dict[Transaction, _Seen], int]:
-    """(all transactions, number of pieces)."""
+def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:
+    """Of all transactions."""
     found: dict[Transaction, _Seen] = {}
-    number = -1
     for number, segment in enumerate(works):
         of_piece: dict[tuple[Transaction, _TableKey], list[Digests]] = {}
         for changes in segment.changes:
@@ -139,37 +132,24 @@ def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> tuple[dict[Tra
                 of_piece.setdefault((transaction, table.key), []).extend(one for one in its if one is not None)
         for (transaction, key), parts in of_piece.items():
             found[transaction].digests.setdefault(key, []).append(np.unique(np.concatenate(parts)))
-    return found, number + 1
+    return found
 
 
 def _gathered(
-    works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, dispatcher: Dispatcher, held: _Held
-) -> tuple[dict[Transaction, ChangeSegment], Together]:
-    """(the changes of the rows that several pieces change, where tables go that are dispatched by conflict)."""
-    if not held and not dispatcher.router.has_conflict:
-        return {}, {}
+    works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, held: _Held
+) -> dict[Transaction, ChangeSegment]:
+    """The changes of the rows that several pieces change."""
+    if not held:
+        return {}
     found: dict[Transaction, list[Changes]] = {}
-    together: dict[ConflictTable, int] = {}
     begin = after_ts = until_ts = 0
-
-    def look(segment: ChangeSegment) -> None:
-        for table, least in dispatcher.least_conflict_hashes(events.of(segment)).items():
-            together[table] = min(least, together.get(table, least))
-
     for segment in works():
         after_ts, until_ts = segment.after_ts, segment.until_ts
-        kept, taken = _parted(segment, events, held, None)
-        look(kept)
-        for transaction, changes in taken:
+        for transaction, changes in _parted(segment, events, held, None)[1]:
             found.setdefault(transaction, []).append(replace(changes, order=changes.order + begin))
         begin += max((int(one.order.max(initial=-1)) for one in segment.changes), default=-1) + 1
-    withheld = {
-        transaction: _segment(_renumbered(its), ChangeSegment(after_ts, until_ts, (), 0, 0))
-        for transaction, its in found.items()
-    }
-    for segment in withheld.values():
-        look(segment)
-    return withheld, together
+    like = ChangeSegment(after_ts, until_ts, (), 0, 0)
+    return {transaction: _segment(_renumbered(its), like) for transaction, its in found.items()}
 
 
 def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:

@@ -102,11 +102,6 @@ class Router:
         self.rules = (*(self._read(rule) for rule in rules), Rule(None, Method.TABLE, default))
         self._found: dict[tuple[str, str], Rule] = {}
 
-    @property
-    def has_conflict(self) -> bool:
-        """Whether any table may be dispatched by conflict."""
-        return any(rule.method is Method.CONFLICT for rule in self.rules)
-
     def _read(self, rule: DispatchRule) -> Rule:
         patterns = TablePatterns.parse(rule.matcher, ignores_case=self._ignores_case)
         where = f"dispatch rule for {', '.join(rule.matcher)}"

@@ -100,23 +100,24 @@ class Publication:
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
-    def rows(self, segment: ChangeSegment) -> Iterator[Outgoing]:
-        """Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
-        return self._outgoing(self.dispatcher.routes(self._events.of(segment)))
+    def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
+        """`is_piece`: the segment has a part of a transaction. Raises EncodeError, MessageTooLarge, DispatchError,
+        DecodeError."""
+        return self.part_rows(Part(segment, is_piece=is_piece))
+
+    def part_rows(self, part: Part) -> Iterator[Outgoing]:
+        """Raises as `rows`."""
+        routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
+        return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
+
+    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
+        """Of transactions in pieces (batch.work.Pieces), in the order in which their `part_rows` must be sent. Raises
+        what `works` raises."""
+        return in_order(works, self._events)
 
     def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:
         """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
         return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
-
-    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
-        """Of a transaction in pieces (batch.work.Pieces), in the order in which `part_rows` must be sent. Raises what
-        `works` raises, and as `rows`."""
-        return in_order(works, self._events, self.dispatcher)
-
-    def part_rows(self, part: Part) -> Iterator[Outgoing]:
-        """Raises as `rows`."""
-        routes = self.dispatcher.routes(self._events.of(part.segment), part.together)
-        yield from self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 
     def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
         encoded = [row for of in routes for row in self._encoded(of)]

@@ -223,7 +223,7 @@ def test_a_transaction_in_pieces_has_one_event_for_each_row(world: World, partit
         classes = [row.new is not None for row in of.rows]
         assert classes == sorted(classes)
     texts = {key(row): row.new["text"].value for of in found for row in of.rows if row.new is not None}
-    assert (texts[1], texts[20], texts[9]) == (b"net", b"new", b"free")
+    assert (texts[1], texts[20], texts[9]) == ("net", "new", "free")
     if partition == "conflict":
         assert sum(bool(of.rows) for of in found) == 1
 

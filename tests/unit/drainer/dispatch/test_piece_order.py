@@ -55,8 +55,8 @@ def in_pieces(works: Works, rule: str, *, raw: bool = False) -> Written:
     """(number, commit_ts, event) of each partition, as they are written."""
     to, events = dispatcher(rule, raw=raw), RowEvents(raw=raw)
     found: Written = defaultdict(list)
-    for part in in_order(works, events, to):
-        routes = to.routes(events.of(part.segment), part.together)
+    for part in in_order(works, events):
+        routes = to.routes(events.of(part.segment), is_piece=part.is_piece)
         for place, rows in written([of for of in routes if part.class_ in (None, class_of(of.changes))]).items():
             found[place] += [(len(found[place]) + n, commit_ts, event) for n, (_, commit_ts, event) in enumerate(rows)]
     return found
@@ -170,7 +170,7 @@ def test_only_rows_of_several_pieces_are_kept() -> None:
         [(None, (number, 0, None, 0)) for number in range(begin, begin + 11)] for begin in (0, 11, 22)
     ]
     pieces[2].append(((5, 0, None, 0), (5, 0, None, 1)))
-    parts = list(in_order(pieces_of("handle", pieces), RowEvents(), dispatcher("table")))
+    parts = list(in_order(pieces_of("handle", pieces), RowEvents()))
     assert max(part.segment.change_count for part in parts) == 11
     assert sum(part.segment.change_count == 2 for part in parts) == 3  # once for each class
 
@@ -184,7 +184,7 @@ def test_inserts_alone_are_read_twice() -> None:
         read += 1
         yield from works()
 
-    assert len(list(in_order(counted, RowEvents(), dispatcher("table")))) == 5
+    assert len(list(in_order(counted, RowEvents()))) == 5
     assert read == 2
 
 
@@ -256,12 +256,12 @@ def test_what_works_raises_comes_out() -> None:
         raise OSError("the file is gone")
 
     with pytest.raises(OSError, match="the file is gone"):
-        list(in_order(torn, RowEvents(), dispatcher("table")))
+        list(in_order(torn, RowEvents()))
 
 
 def test_nothing_is_nothing() -> None:
     def empty() -> Iterable[ChangeSegment]:
         yield ChangeSegment(0, 1, (), 0, 0)
 
-    assert not list(in_order(empty, RowEvents(), dispatcher("conflict")))
-    assert not list(in_order(lambda: (), RowEvents(), dispatcher("conflict")))
+    assert not list(in_order(empty, RowEvents()))
+    assert not list(in_order(lambda: (), RowEvents()))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from binlog.tidb.table import TableInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.stream import StreamDecoder
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.event import RowEvent
@@ -28,16 +27,12 @@ def events_of(partition: str, pieces: Sequence[Sequence[int]]) -> dict[int, list
     options = ProtocolOptions("open-protocol")
     router = Router([DispatchRule(("*.*",), partition=partition)], "shop", protocol="open-protocol")
     publication = Publication(options, router, {"shop": PARTITIONS}, {"shop": 1 << 20})
+    piece = StreamDecoder(view_of(INFO), stored_generated=True).transaction()
     found: dict[int, list[RowEvent]] = defaultdict(list)
-
-    def works() -> Iterator[ChangeSegment]:
-        piece = StreamDecoder(view_of(INFO), stored_generated=True).transaction()
-        for keys in pieces:
-            steps: list[tuple[TableInfo, Step]] = [(INFO, ("insert", {}, {1: key, 2: b"x"})) for key in keys]
-            yield piece(transaction(steps, commit_ts=BEGIN_TS + 5, start_ts=BEGIN_TS), BEGIN_TS, BEGIN_TS + 5)
-
-    for part in publication.parts(works):
-        for outgoing in publication.part_rows(part):
+    for keys in pieces:
+        steps: list[tuple[TableInfo, Step]] = [(INFO, ("insert", {}, {1: key, 2: b"x"})) for key in keys]
+        payload = transaction(steps, commit_ts=BEGIN_TS + 5, start_ts=BEGIN_TS)
+        for outgoing in publication.rows(piece(payload, BEGIN_TS, BEGIN_TS + 5), is_piece=True):
             decoder = make_decoder(options)
             for message in outgoing.messages:
                 events = decoder.decode(message.key, message.value)

@@ -10,8 +10,9 @@ anew for each protocol. Rows are dispatched by their key over `--partitions`, wi
 the first that it is given, for what Spark takes to start its workers is the same for any number of rows. *Ceiling*:
 messages of the same rows, ready in memory, that as many of the library's producers as slots are written at once
 (PRODUCERS processes) get acknowledged by the same broker, in as large batches, idempotent; before and after the
-drainer, and the mean of the two. Every row is counted behind the end, read committed, and the run fails if one is
-missing or there twice.
+drainer, and the mean of the two. *Slot writers alone*: as many processes that dispatch, encode and produce decoded rows
+from memory, in transactions: what this part could do if pumps, decoding and Spark took nothing. Every row is counted
+behind the end, read committed, and the run fails if one is missing or there twice.
 
 `--profile` prints each program's CPU for a row. Memory is the peak of what the driver, the JVM and the Python workers
 hold. On a machine that is not idle compare ratios of one run.
@@ -33,7 +34,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bench import cpu
 from bench.drainer import Case, OwnBacklog, fill, make_archive
-from bench.kafka_ceiling import ceiling_per_s
+from bench.kafka_ceiling import ceiling_per_s, writers_per_s
 from bench.protocol import CASES, changes_of, encoder_of
 from bench.report import Report
 from bench.sbtest import SBTEST, jobs
@@ -175,7 +176,7 @@ def config(stack: Stack, broker: Broker, topic: str, protocol: str, registry: st
         f'pd-urls = "{stack.endpoint}"\nnode-id = "{topic}"\naddr = "127.0.0.1:{free_port()}"\nstatus-addr = ""\n'
         f'data-dir = "{path.with_suffix("")}"\ninitial-commit-ts = 0\n{top}\n[schema]\nhistory-file = "{history}"\n'
         f'[syncer]\ndb-type = "kafka"\n[syncer.to]\naddresses = ["{broker.address}"]\ntopic = "{topic}"\n'
-        f'protocol = "{protocol}"\nresolved-interval = "1h"\n{more}'
+        f'protocol = "{protocol}"\ncontrol-topic = "{topic}-control"\nresolved-interval = "1h"\n{more}'
         f'[[syncer.to.dispatchers]]\nmatcher = ["*.*"]\npartition = "index-value"\n'
     )
     return path
@@ -194,6 +195,14 @@ class World:
         topic = self.broker.topic(self.args.partitions, name="ceiling")
         try:
             return ceiling_per_s(self.broker.address, topic, self.args.partitions, messages, PRODUCERS)
+        finally:
+            self.broker.delete(topic)
+
+    def writers(self, protocol: str) -> float:
+        """Rows a second of slot writers alone."""
+        topic = self.broker.topic(self.args.partitions, name="writers")
+        try:
+            return writers_per_s(self.broker.address, topic, self.args.partitions, protocol, PRODUCERS)
         finally:
             self.broker.delete(topic)
 
@@ -229,6 +238,12 @@ def measure(world: World, protocol: str) -> None:
     messages = ready_messages(protocol, rows)
     each = sum(message.rows for message in messages) / len(messages)
     rates = [world.ceiling(messages)]
+    alone = world.writers(protocol)
+    if args.writers:
+        report.add("ceiling", rates[0] * each, "rows/s")
+        report.add("slot writers alone", alone, "rows/s")
+        report.ratio("slot writers alone", "ceiling")
+        return
     watch, counted = world.drained(protocol)
     rates.append(world.ceiling(messages))
     begin, end = watch.looks[0], last_look(watch, counted)
@@ -242,6 +257,8 @@ def measure(world: World, protocol: str) -> None:
         f"a message {rows / len(counted):.1f} rows, of the ceiling {each:.1f}"
     )
     report.add("ceiling", sum(rates) / 2 * each, "rows/s")
+    report.add("slot writers alone", alone, "rows/s")
+    report.ratio("slot writers alone", "ceiling")
     report.add("published", rows / (end.at - begin.at), "rows/s")
     report.ratio("published", "ceiling")
     if behind:
@@ -288,6 +305,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--protocol", action="append", choices=PROTOCOLS, help="may be repeated; default: all")
     parser.add_argument("--batch-bytes", type=int, default=0, help="batch-bytes-max of the drainer; 0: its default")
+    parser.add_argument("--writers", action="store_true", help="the ceiling and slot writers alone, no drainer")
     parser.add_argument("--debug", action="store_true", help="the drainer's log of its batches")
     parser.add_argument("--profile", action="store_true", help="CPU of each program for a row")
     return parser.parse_args()

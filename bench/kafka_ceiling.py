@@ -1,20 +1,31 @@
-"""What the producer library alone can do: the same messages again and again, by several processes at once."""
+"""What several processes publish at once: the producer library alone, and slot writers with rows in memory."""
 
 from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Producer as Client
 
+from bench.files import decoded
+from bench.rowcodec import SBTEST, binlogs, sbtest_row
+from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
+from drainer.protocol.schema_ids import merged
+from drainer.sink.kafka.driver import new_producer
 from drainer.sink.kafka.producer import library_batch_bytes
+from drainer.sink.kafka.publication import Publication
+from drainer.sink.kafka.section import KafkaSection
+from drainer.sink.retry import Patience
 
 SECONDS: Final = 3.0
 CHUNK: Final = 1000
 HELD_MAX: Final = 50_000
+SEGMENT_ROWS: Final = 12_000
+TOPIC_BYTES: Final = 1_048_588  # max.message.bytes of a topic that says nothing of it
+_SEGMENTS: Final = 8  # that bench.files makes
 _DEADLINE_S: Final = 120.0
 
 
@@ -22,18 +33,23 @@ def ceiling_per_s(address: str, topic: str, partitions: int, messages: Sequence[
     """Messages a second that `producers` processes get acknowledged by all replicas, idempotent, with the batches of
     the drainer's own producers; the messages are ready before the clock starts. Each has partitions of its own, as
     slots have. Nothing is encoded, no transaction is opened, and nothing else runs."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(producers)
-    results: Any = context.Queue()
     pairs = [(message.key, message.value) for message in messages]
-    started = [
-        context.Process(
-            target=_produce,
-            args=(address, topic, [*range(number, partitions, producers)], pairs, barrier, results),
-            daemon=True,
-        )
-        for number in range(producers)
-    ]
+    own = [[*range(number, partitions, producers)] for number in range(producers)]
+    return _at_once(_produce, [(address, topic, of, pairs) for of in own])
+
+
+def writers_per_s(address: str, topic: str, partitions: int, protocol: str, writers: int) -> float:
+    """Rows a second that `writers` processes publish as slot writers do, from segments of SEGMENT_ROWS rows that are in
+    memory: dispatched, encoded, framed, and produced in a transaction for each segment."""
+    return _at_once(_publish, [(address, topic, partitions, protocol, number) for number in range(writers)])
+
+
+def _at_once(target: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> float:
+    """What all together count for a second: from the first's begin to the last's end."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(len(arguments))
+    results: Any = context.Queue()
+    started = [context.Process(target=target, args=(*given, barrier, results), daemon=True) for given in arguments]
     for process in started:
         process.start()
     try:
@@ -60,11 +76,12 @@ def _produce(
             "acks": "all",
             "enable.idempotence": True,
             "linger.ms": 5,
-            "batch.size": library_batch_bytes(0),
+            "batch.size": library_batch_bytes(TOPIC_BYTES),
             "queue.buffering.max.messages": 0,
             "queue.buffering.max.kbytes": (1 << 31) - 1,
             "delivery.report.only.error": True,
             "log_level": 0,
+            "on_delivery": _refuse,
         }
     )
     given = [{"key": key, "value": value} for key, value in pairs]
@@ -86,4 +103,58 @@ def _produce(
             client.poll(0.005)
     left = client.flush(_DEADLINE_S)
     assert not left, f"{left} messages are not acknowledged"
+    results.put((count, begin, time.perf_counter()))
+
+
+def _refuse(error: object, _: object) -> None:
+    """Only errors are told."""
+    raise AssertionError(f"a message is lost: {error}")
+
+
+def publication_of(address: str, topic: str, partitions: int, protocol: str) -> tuple[KafkaSection, Publication]:
+    """As an executor gets it, rows dispatched by their key; the ids of schemas are invented."""
+    given = {
+        "addresses": [address],
+        "topic": topic,
+        "control-topic": f"{topic}-control",
+        "protocol": protocol,
+        "schema-registry": "http://registry",
+        "dispatchers": [{"matcher": ["*.*"], "partition": "index-value"}],
+    }
+    section = KafkaSection.model_validate(given, by_alias=True, by_name=False)
+    return section, Publication(section.options(), section.router(), {topic: partitions}, {topic: TOPIC_BYTES})
+
+
+def segments() -> list[ChangeSegment]:
+    return decoded(SBTEST, binlogs(SBTEST, sbtest_row, SEGMENT_ROWS * _SEGMENTS))
+
+
+def with_ids(publication: Publication, made: Sequence[ChangeSegment]) -> Publication:
+    needed = publication.required_schemas(table for segment in made for table in publication.tables_in(segment))
+    return publication.with_ids(merged({}, [(schema, 1) for schema in needed]))
+
+
+def _publish(address: str, topic: str, partitions: int, protocol: str, number: int, barrier: Any, results: Any) -> None:
+    section, publication = publication_of(address, topic, partitions, protocol)
+    made = segments()
+    publication = with_ids(publication, made)
+    patience = Patience(f"writer {number}", _DEADLINE_S)
+    producer = new_producer(section.kafka(), f"{topic}-{number}", publication.batch_bytes)
+    producer.init(topic, patience)
+    count = turn = 0
+
+    def publish(segment: ChangeSegment) -> int:
+        producer.begin()
+        for outgoing in publication.rows(segment):
+            producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
+        producer.flush(patience)
+        producer.commit(patience)
+        return segment.change_count
+
+    publish(made[0])
+    barrier.wait(_DEADLINE_S)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < SECONDS:
+        count += publish(made[turn % len(made)])
+        turn += 1
     results.put((count, begin, time.perf_counter()))

@@ -155,7 +155,8 @@ class SegmentWork:
 @dataclass(frozen=True, slots=True)
 class Pieces(Generic[S_co]):
     """The work of (after_ts, until_ts] that is too much to be one value, in pieces that are applied in turn in one
-    transaction. `works` gives them anew at each call, for a transaction may have to be repeated; it may raise."""
+    transaction. `works` gives them anew at each call, the same ones, for a transaction may have to be repeated, and a
+    sink may have to see all of them before it writes the first; it may raise."""
 
     after_ts: int
     until_ts: int

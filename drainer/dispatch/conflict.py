@@ -5,6 +5,8 @@ one has a value of a primary or unique key that an image of the other has. All e
 number of steps, go to one partition: that which `index-value` gives for the smallest hash among their handle keys. An
 event that belongs to no other goes where `index-value` puts it. A table without a handle key, or with a unique key that
 cannot be compared here (a prefix, a virtual column, a collation other than binary ones, a float), is in one partition.
+So is what a transaction does to a table when it comes in pieces: all of it belongs together, and no piece has it all.
+Such a transaction is a range of its own, with resolved events before and behind it.
 
 Guaranteed, between one resolved event and the next:
 
@@ -49,7 +51,7 @@ def conflict_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
     table = events[0].table
     keys = [_unique_keys(one.table) for one in events]
     if any(of is None for of in keys) or not table.handle:
-        return [row_hashes(one.table, (), one.image, len(one), zone) for one in events]
+        return table_hashes(events, zone)
     own = np.concatenate([row_hashes(one.table, one.table.handle, one.image, len(one), zone) for one in events])
     transactions = np.unique(np.concatenate([transactions_of(one) for one in events]), return_inverse=True)[1]
     lowest = np.full(int(transactions.max(initial=-1)) + 1, np.iinfo(np.uint32).max, np.uint32)
@@ -60,6 +62,12 @@ def conflict_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
     np.minimum.at(smallest, label, lowest)
     whole = smallest[label[transactions]]
     return np.split(whole, np.cumsum([len(one) for one in events])[:-1])
+
+
+def table_hashes(events: Sequence[RowChanges], zone: tzinfo) -> list[Hashes]:
+    """All in the table's one partition, parallel to `events`: what needs no other event, for those that are not all
+    there."""
+    return [row_hashes(one.table, (), one.image, len(one), zone) for one in events]
 
 
 def components(count: int, nodes: Ints, values: Ints) -> Ints:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from drainer.changes.decode import Columns
 from drainer.changes.vector import Ints, Mask, Words
-from drainer.dispatch.conflict import conflict_hashes
+from drainer.dispatch.conflict import conflict_hashes, table_hashes
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.merge import differ
 from drainer.dispatch.partition import Hashes, row_hashes
@@ -60,9 +60,9 @@ class Dispatcher:
             raise DispatchError(f"topic {topic}: the number of its partitions is not known")
         return found
 
-    def routes(self, events: Sequence[RowChanges]) -> list[Routes]:
-        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). Raises DispatchError, and
-        DecodeError for values that no column of their type holds."""
+    def routes(self, events: Sequence[RowChanges], *, is_piece: bool = False) -> list[Routes]:
+        """All events of a segment, or of a slot of it (drainer/dispatch/slotting.py). `is_piece`: it has a part of a
+        transaction. Raises DispatchError, and DecodeError for values that no column of their type holds."""
         found: list[Routes] = []
         conflicting: dict[tuple[int, str], list[RowChanges]] = {}
         for changes in events:
@@ -74,7 +74,7 @@ class Dispatcher:
                 found += self._route(changes, rule)
         for group in conflicting.values():
             topic = self.router.topic(group[0].table.schema, group[0].table.name)
-            hashes = conflict_hashes(group, self.zone)
+            hashes = table_hashes(group, self.zone) if is_piece else conflict_hashes(group, self.zone)
             for changes, of_rows in zip(group, hashes, strict=True):
                 found.append(Routes(changes, topic, self._modulo(of_rows, topic)))
         return found

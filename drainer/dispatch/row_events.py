@@ -29,7 +29,10 @@ _TABLES_MAX: Final = 4096
 # the transaction.
 _HALF_BITS: Final = 33
 _CLASS_BITS: Final = 2
-_CLASSES: Final = {Kind.DELETE: 0, Kind.UPDATE: 1, Kind.INSERT: 2}
+DELETES: Final = 0  # and all events of tables without a handle key
+UPDATES: Final = 1
+INSERTS: Final = 2
+_CLASSES: Final = {Kind.DELETE: DELETES, Kind.UPDATE: UPDATES, Kind.INSERT: INSERTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ def _made(table: Table, events: Events, changes: TableChanges, stamps: _Stamps) 
             continue
         last = removing if kind is Kind.DELETE else adding
         halves = changes.order[last] * 2 + (kind is not Kind.DELETE)
-        class_ = _CLASSES[kind] if table.handle else 0
+        class_ = _CLASSES[kind] if table.handle else DELETES
         order = changes.transaction[last] << (_HALF_BITS + _CLASS_BITS) | class_ << _HALF_BITS | halves
         if len(order) > 1 and not bool((np.diff(order) > 0).all()):
             by_place = np.argsort(order)
@@ -189,6 +192,11 @@ def _taken(columns: Columns, places: Ints) -> Columns:
 def transactions_of(events: RowChanges) -> Ints:
     """A number for the transaction of each."""
     return events.order >> (_HALF_BITS + _CLASS_BITS)
+
+
+def class_of(events: RowChanges) -> int:
+    """DELETES, UPDATES or INSERTS: where they are in their transactions. All have the same; there is at least one."""
+    return int(events.order[0]) >> _HALF_BITS & (1 << _CLASS_BITS) - 1
 
 
 def halves_of(updates: RowChanges, chosen: Ints) -> tuple[RowChanges, RowChanges]:

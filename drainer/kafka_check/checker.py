@@ -9,6 +9,8 @@ Of all of them together:
 
     a row's events are in one partition
     every DDL is in all partitions of its topic, and every resolved event in all partitions of all topics
+    every event that tells another number of partitions is in all of its topic, between the rows up to its commit_ts and
+    those above
 
 Partitions may be given one behind another or mixed; the events of one come in its order.
 """
@@ -71,6 +73,7 @@ class _Partition:
     resolved: list[int] = field(default_factory=list)
     ddls: list[DdlName] = field(default_factory=list)
     ddl_ts: int = 0
+    admins: list[tuple[int, int]] = field(default_factory=list)
     first_ts: int = -1
     epoch: int = 0
     since_resolved: set[tuple[bytes, int, int]] = field(default_factory=set)
@@ -126,7 +129,7 @@ class Checker:
             else:
                 self.report.others += 1
                 if isinstance(event, AdminEvent):
-                    partition.epoch = self._epoch(event)
+                    self._admin(place, partition, offset, event)
 
     def add_unreadable(self, place: Place, offset: int, why: str) -> None:
         """A message that its protocol's decoder refuses."""
@@ -139,6 +142,7 @@ class Checker:
             self._check_stays(stays)
         for topic in dict.fromkeys(place.topic for place in self._partitions):
             self._check_ddls(topic)
+            self._check_admins(topic)
         self._check_resolved()
         return self.report
 
@@ -167,6 +171,9 @@ class Checker:
             self._broken(Broken.ROW_BEHIND_RESOLVED, place, offset, text)
         if commit_ts < partition.ddl_ts:
             self._broken(Broken.ROW_BEHIND_DDL, place, offset, f"{what} follows a DDL at {partition.ddl_ts}")
+        if partition.admins and commit_ts <= partition.admins[-1][0]:
+            text = f"{what} follows another number of partitions at {partition.admins[-1][0]}"
+            self._broken(Broken.PARTITIONS_LATE, place, offset, text)
 
     def _row_order(
         self, place: Place, partition: _Partition, offset: int, row: bytes, done: int, commit_ts: int, what: str
@@ -255,12 +262,17 @@ class Checker:
             text = f"the resolved event {event.commit_ts} follows {partition.resolved_ts}"
             self._broken(Broken.RESOLVED_BACK, place, offset, text)
 
-    def _epoch(self, event: AdminEvent) -> int:
-        """Counted from 1: which change of the number of partitions it is."""
+    def _admin(self, place: Place, partition: _Partition, offset: int, event: AdminEvent) -> None:
+        """What counts the partition's epochs: the changes of the number of partitions that any partition told."""
         name = event.commit_ts, event.partitions
         if name not in self._admins:
             self._admins.append(name)
-        return self._admins.index(name) + 1
+        if partition.newest > event.commit_ts and not self._promises.repeats:
+            text = f"{event.partitions} partitions at {event.commit_ts} follow a row at {partition.newest}"
+            self._broken(Broken.PARTITIONS_LATE, place, offset, text)
+        if name not in partition.admins:
+            partition.admins.append(name)
+        partition.epoch = self._admins.index(name) + 1
 
     def _check_ddls(self, topic: str) -> None:
         of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
@@ -273,6 +285,18 @@ class Checker:
             for name in wanted:
                 if name not in there and self._must_have(partition, name[0]):
                     self._broken(Broken.DDL_MISSING, place, -1, f"{name[3]!r} at {name[0]} is missing here")
+
+    def _check_admins(self, topic: str) -> None:
+        """Those that were added later, or are not used, are not told."""
+        of_topic = {place: one for place, one in self._partitions.items() if place.topic == topic}
+        wanted = dict.fromkeys(name for one in of_topic.values() for name in one.admins)
+        for place, partition in of_topic.items():
+            for name in wanted:
+                commit_ts, partitions = name
+                is_bound = self._promises.whole or commit_ts <= max(partition.resolved_ts, partition.newest)
+                if name not in partition.admins and place.partition < partitions and is_bound:
+                    text = f"{partitions} partitions at {commit_ts} are not told here"
+                    self._broken(Broken.PARTITIONS_UNTOLD, place, -1, text)
 
     def _check_resolved(self) -> None:
         wanted = sorted({ts for one in self._partitions.values() for ts in one.resolved})

@@ -27,6 +27,8 @@ class Broken(StrEnum):
     DDL_MISSING = "ddl-missing"
     RESOLVED_BACK = "resolved-back"
     RESOLVED_MISSING = "resolved-missing"
+    PARTITIONS_UNTOLD = "partitions-untold"
+    PARTITIONS_LATE = "partitions-late"
     MESSAGE = "message"
 
 

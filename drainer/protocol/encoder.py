@@ -40,8 +40,7 @@ class EncodedRow(NamedTuple):
     commit_ts: int
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One Kafka record. `rows`: how many row changes are in it; `commit_ts`: of the last of them, or of the event."""
 
     key: bytes | None

@@ -13,6 +13,7 @@ from datetime import UTC, tzinfo
 from math import isfinite
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
@@ -126,9 +127,10 @@ def short_double(form: Form) -> Fragment:
 
 def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
     single = form.kind.tp is Tp.FLOAT
+    digits = single_digits if single else lambda value: repr(_finite(value))
 
     def slowly(value: float) -> bytes:
-        return shape(float_text(value) if single else repr(_finite(value)), abs(value)).encode()
+        return shape(digits(value), abs(value)).encode()
 
     def run(array: Any) -> Any:
         """Arrow writes the shortest digits too; only what it writes with an exponent, or as no number, differs."""
@@ -139,6 +141,16 @@ def _double(form: Form, shape: Callable[[str, float], str]) -> Fragment:
         return as_binary(shown)
 
     return run
+
+
+def single_digits(value: float) -> str:
+    """The shortest digits that give the same single, as Go's strconv finds them. Servers read those of the largest
+    single as a number beyond it, so statements have others (row.scalar.float_text)."""
+    with np.errstate(over="ignore"):
+        single = np.float32(value)
+    if not np.isfinite(single):
+        float_text(value)  # raises
+    return str(single)
 
 
 def _finite(value: float) -> float:

@@ -34,7 +34,7 @@ def parse(value: bytes | None, what: str) -> Reader:
     if value is None:
         raise MessageError(f"{what}: no value")
     try:
-        document = json.loads(value.decode(), parse_constant=_refuse_constant)
+        document = json.loads(value.decode(), parse_int=_whole, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise MessageError(f"{what}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -44,6 +44,11 @@ def parse(value: bytes | None, what: str) -> Reader:
     if not isinstance(document, dict):
         raise MessageError(f"{what}: a JSON {type(document).__name__} where an object is expected")
     return Reader(document, what)
+
+
+def _whole(digits: str) -> int | float:
+    """A DOUBLE may be -0, which is no whole number of Python's."""
+    return -0.0 if digits == "-0" else int(digits)
 
 
 def _refuse_constant(text: str) -> NoReturn:

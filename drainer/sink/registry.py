@@ -96,7 +96,10 @@ def replayer(db_type: str, values: Mapping[str, object], settings: ReplaySetting
     model = section(db_type)
     keys = {info.alias or name for name, info in model.model_fields.items()}
     to = model.model_validate({key: value for key, value in values.items() if key in keys}, by_alias=True)
-    to.check()
+    try:
+        to.check()
+    except ConfigError as error:  # reparo has the same settings in another section
+        raise ConfigError(str(error).replace("syncer.to.", "dest-db.")) from None
     make = cast("Callable[[ToSection, ReplaySettings], Replayer]", _named(KINDS[db_type].replay))
     return make(to, settings)
 

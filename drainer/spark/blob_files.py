@@ -2,8 +2,8 @@
 
 Through the JVM a blob is copied six times and compressed, which is a third of a batch's CPU beside the destination's.
 A task writes one file, with the blobs of all its slots. Files of a batch lie in a folder of their own, which is removed
-when nobody refers to the batch any more (drainer.spark.query); what a killed drainer leaves is removed with its
-temporary folder.
+when nobody refers to the batch any more, at the latest when its query has ended (drainer.spark.query); what a killed
+drainer leaves is removed with its temporary folder.
 """
 
 from __future__ import annotations
@@ -23,20 +23,24 @@ def folder_of(base: str, after_ts: int, until_ts: int) -> str:
 
 
 def write(folder: str, slots: Mapping[int, bytes]) -> dict[int, bytes]:
-    """Write the blobs into a new file; slot → reference."""
+    """Write the blobs into a new file; slot → reference. OSError where it cannot be written; it is gone then."""
     path = Path(folder) / uuid.uuid4().hex
     places, offset = {}, 0
-    with path.open("xb") as file:
-        for slot, blob in slots.items():
-            file.write(blob)
-            places[slot] = Place(str(path), offset, len(blob))
-            offset += len(blob)
+    try:
+        with path.open("xb") as file:
+            for slot, blob in slots.items():
+                file.write(blob)
+                places[slot] = Place(str(path), offset, len(blob))
+                offset += len(blob)
+    except BaseException:
+        path.unlink(missing_ok=True)  # on a full disk it would take the room of the next attempt
+        raise
     return {slot: refer(place) for slot, place in places.items()}
 
 
 def read(place: Place) -> bytes:
     """BlobError where the file is too short; OSError where there is none."""
-    with Path(place.path).open("rb", buffering=0) as file:
+    with Path(place.path).open("rb") as file:  # buffered: a single read of the kernel's has at most 2 GiB
         file.seek(place.offset)
         found = file.read(place.length)
     if len(found) != place.length:

@@ -82,7 +82,8 @@ class Query:
         self._checkpoint = Path(tempfile.mkdtemp(prefix="drainer-query-"))
 
     def start(self, batch: Callable[[SparkBatch], None], ended: Callable[[BaseException | None], None]) -> None:
-        """`batch` is called with one micro-batch after another; `ended` once, with the error if there was one."""
+        """`batch` is called with one micro-batch after another; `ended` once, with the error if there was one. It
+        returns when no batch of the query is applied any more: their files are removed then."""
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
@@ -101,7 +102,12 @@ class Query:
             except (*SPARK_ERRORS, OSError) as error:  # OSError: the JVM is gone
                 failure = self._errors.unwrap(error)
             shutil.rmtree(self._checkpoint, ignore_errors=True)
-            ended(failure)
+            try:
+                ended(failure)
+            finally:
+                # pyspark keeps the error of a batch, and with it the batch, until the JVM's garbage collector has run.
+                if self._files:
+                    shutil.rmtree(self._files, ignore_errors=True)
 
         threading.Thread(target=wait, name="query", daemon=True).start()
 

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from datetime import tzinfo
 
+import numpy as np
 from binlog.tidb.json import decode_text
 from binlog.tidb.time import Civil, date_text, datetime_text, duration_text, pack, timestamp_text
 from binlog.tidb.types import FieldType, Flag, Tp
@@ -16,7 +17,6 @@ from drainer.protocol.table import Column, Table
 from drainer.row.carrier import Carrier
 from drainer.row.family import Family
 from drainer.row.form import Form
-from drainer.row.scalar import float_text
 from tests.support.row_changes import make_table
 from tests.unit.tidb.strategies import binary_json, finite
 
@@ -136,7 +136,7 @@ def read_value(form: Form, value: Carrier, zone: tzinfo) -> Value:
         case _ if value is None:
             return None
         case Family.FLOAT if kind.tp is Tp.FLOAT:
-            return float(float_text(float(value)))
+            return float(str(np.float32(value)))
         case Family.TEXT:
             assert isinstance(value, bytes)
             return value.decode()

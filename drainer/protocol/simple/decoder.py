@@ -20,10 +20,10 @@ from drainer.protocol.event import (
     RowEvent,
     Value,
 )
+from drainer.protocol.json_fragments import single_digits
 from drainer.protocol.json_read import UINT64_MAX, Reader, double, parse, whole_number
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_documents import read_document
-from drainer.row.scalar import float_text
 
 VERSION: Final = 1
 # Versions of tables are kept up to this number, then the oldest goes.
@@ -170,7 +170,7 @@ def _native_value(row: Reader, name: str, mysql_type: str) -> Value:
         row.wrong(name, f"a value of type {mysql_type}")
     if isinstance(value, int) and value < 0 and mysql_type in ("bit", "set"):
         return value & UINT64_MAX
-    return float(float_text(value)) if isinstance(value, float) and mysql_type == "float" else value
+    return float(single_digits(value)) if isinstance(value, float) and mysql_type == "float" else value
 
 
 def _read(text: str, mysql_type: str) -> Value:

@@ -24,6 +24,7 @@ from drainer.sink.retry import Patience
 # How long the library is asked to wait at a time: between two a stop is noticed and the wait is reported.
 _STEP_S: Final = 2.0
 _REASONS_MAX: Final = 3  # partitions that a reason names
+_ANSWER_MS: Final = 60_000  # of a request to a broker, as the library has it
 _CHUNK_MESSAGES: Final = 1000
 _CHUNK_BYTES: Final = 4 << 20
 # Of one producer, given to the library and not acknowledged; it holds a message's bytes a second time.
@@ -158,7 +159,10 @@ class Producer:
         }
         if transactional_id:
             conf["transactional.id"] = transactional_id
-            conf["transaction.timeout.ms"] = str(int(transaction_timeout_s * 1000))
+            timeout_ms = int(transaction_timeout_s * 1000)
+            conf["transaction.timeout.ms"] = str(timeout_ms)
+            # The library refuses to wait for an answer for longer than that.
+            conf["socket.timeout.ms"] = str(min(timeout_ms, int(conf.get("socket.timeout.ms", _ANSWER_MS))))
         try:
             self._client = Client(conf, logger=_SILENT)
         except KafkaException as error:
@@ -295,9 +299,13 @@ class Producer:
             raise meaning(error.args[0], self.name) from error
         except SystemError as error:
             cause = error.__cause__
-            if not isinstance(cause, KafkaException):
+            if isinstance(cause, KafkaException):
+                raise meaning(cause.args[0], self.name) from error
+            if cause is not None:
                 raise
-            raise meaning(cause.args[0], self.name) from error
+            # A fatal error that it has lost, such as of a transaction that the brokers have aborted.
+            why = self._last_error or str(error)
+            raise ProducerLost(f"{self.name}: the client library failed: {why}") from error
 
     def _check_failed(self) -> None:
         if self._failed is not None:

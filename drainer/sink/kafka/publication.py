@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.ddl_messages import ddl_messages, ddl_partitions
 from drainer.dispatch.dispatcher import Dispatcher, Routes
-from drainer.dispatch.row_events import RowEvents
+from drainer.dispatch.piece_order import Part, in_order
+from drainer.dispatch.row_events import RowEvents, class_of
 from drainer.dispatch.rules import Router
 from drainer.dispatch.slotting import part_of_slot
 from drainer.protocol.claim_store import open_store
@@ -99,10 +100,26 @@ class Publication:
         wanted = [one for topic, table in tables for one in self.encoder.required_schemas(topic, table)]
         return [one for one in wanted if one.fingerprint not in self.ids.get(one.subject, {})]
 
-    def rows(self, segment: ChangeSegment, *, slot: int | None = None, slots: int = 0) -> Iterator[Outgoing]:
-        """`slot`: only what that of `slots` writes. Raises EncodeError, MessageTooLarge, DispatchError, DecodeError."""
-        events = self._events.of(segment)
-        routes = self.dispatcher.routes(events) if slot is None else part_of_slot(events, self.dispatcher, slot, slots)
+    def rows(self, segment: ChangeSegment, *, is_piece: bool = False) -> Iterator[Outgoing]:
+        """`is_piece`: the segment has a part of a transaction. Raises EncodeError, MessageTooLarge, DispatchError,
+        DecodeError."""
+        return self.part_rows(Part(segment, is_piece=is_piece))
+
+    def part_rows(self, part: Part) -> Iterator[Outgoing]:
+        """Raises as `rows`."""
+        routes = self.dispatcher.routes(self._events.of(part.segment), is_piece=part.is_piece)
+        return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
+
+    def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
+        """Of transactions in pieces (batch.work.Pieces), in the order in which their `part_rows` must be sent. Raises
+        what `works` raises."""
+        return in_order(works, self._events)
+
+    def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:
+        """Of a slot's changes what that of `slots` writes. Raises as `rows`."""
+        return self._outgoing(part_of_slot(self._events.of(segment), self.dispatcher, slot, slots))
+
+    def _outgoing(self, routes: Sequence[Routes]) -> Iterator[Outgoing]:
         encoded = [row for of in routes for row in self._encoded(of)]
         if not encoded:
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from binlog.runtime.log import get_logger
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
+from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
 from drainer.protocol.encoder import RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
@@ -143,23 +144,34 @@ class KafkaSink:
         return Position(stored.commit_ts, stored.schema_version, stored.intent, fresh, missing=missing)
 
     def apply(self, segment: ChangeSegment, schema_version: int) -> Applied:
-        return self.apply_pieces(Pieces(segment.after_ts, segment.until_ts, lambda: (segment,)), schema_version)
+        pieces = Pieces(segment.after_ts, segment.until_ts, lambda: (segment,))
+        return self._write(pieces, lambda works: map(Part, works()), schema_version)
 
     def apply_pieces(self, pieces: Pieces[ChangeSegment], schema_version: int) -> Applied:
+        return self._write(pieces, self._publication.parts, schema_version)
+
+    def _write(self, pieces: Pieces[ChangeSegment], parts: PartsOf, schema_version: int) -> Applied:
         rows, schedule = 0, self._schedule
         self._take_up_partitions()
 
-        def body(transaction: Transaction) -> None:
-            nonlocal rows, schedule
-            rows, schedule = 0, deepcopy(self._schedule)
-            self._check(pieces.after_ts, pieces.until_ts)
+        def counted() -> Iterator[ChangeSegment]:
+            nonlocal rows
+            rows = 0
             for segment in pieces.works():
+                rows += segment.change_count
+                yield segment
+
+        def body(transaction: Transaction) -> None:
+            nonlocal schedule
+            schedule = deepcopy(self._schedule)
+            self._check(pieces.after_ts, pieces.until_ts)
+            for part in parts(counted):
+                segment = part.segment
                 tables = self._publication.tables_in(segment)
                 publication = self._known((topic for topic, _ in tables), tables)
                 describe(transaction, publication, schedule, tables, rows=segment.change_count, now_s=self._monotonic())
-                for outgoing in publication.rows(segment):
+                for outgoing in publication.part_rows(part):
                     transaction.send(outgoing.topic, outgoing.partition, outgoing.messages)
-                rows += segment.change_count
             crash_point("kafka.rows_sent")
 
         repeated = self._move(f"rows of ({pieces.after_ts}, {pieces.until_ts}]", pieces.until_ts, schema_version, body)

@@ -127,7 +127,7 @@ class KafkaSlotWriter:
     def _write(self, producer: Producer, slot: int, segment: ChangeSegment, patience: Patience) -> Receipt:
         topic, once = self.config.control_topic, self.config.exactly_once
         producer.begin()
-        for outgoing in self.publication.rows(segment, slot=slot, slots=self.intent.slots):
+        for outgoing in self.publication.rows_of_slot(segment, slot, self.intent.slots):
             producer.send(outgoing.topic, outgoing.partition, outgoing.messages, patience)
         crash_point("kafka.slot_sent")
         if not once:

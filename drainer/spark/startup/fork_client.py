@@ -26,14 +26,14 @@ SERVER_LOST = 1
 def main(argv: list[str]) -> None:
     path, arguments = argv[0], argv[1:]
     with socket.socket(socket.AF_UNIX) as connection:
-        signal.signal(signal.SIGTERM, lambda number, _: connection.send(bytes([number])))
         if _forked(connection, path, arguments):
             try:
+                # Until here it ends this process, and with it a child.
+                signal.signal(signal.SIGTERM, lambda number, _: connection.send(bytes([number])))
                 code = connection.recv(1)
             except OSError:
                 code = b""
             sys.exit(code[0] if code else SERVER_LOST)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.execv(sys.executable, [sys.executable, *arguments])
 
 

@@ -9,8 +9,10 @@ of Python, which sends its arguments, its environment and its standard files thr
 here does what they say.
 
 A request is the lengths of its two parts (`<II`) with the three descriptors (SCM_RIGHTS), then the arguments and the
-variables, each part joined by zero bytes. The answers are one byte each: FORKED, and the child's exit code at its end.
-What the client sends later are signals for the child, a byte each, and the child is killed where the client ends.
+variables, each part joined by zero bytes. The answers are one byte each: the child's own FORKED, and its exit code at
+its end. What the client sends later are signals for the child, a byte each, and the child is killed where the client
+ends, and where this process ends: a client that has not been answered then runs Python itself, and of two processes
+each would read what Spark sends.
 The socket lies in the drainer's own folder, which only its user can enter.
 """
 
@@ -29,6 +31,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NoReturn
+
+from drainer.spark.startup.supervisor import PR_SET_PDEATHSIG, prctl
 
 LENGTHS = Struct("<II")
 FORKED = b"F"
@@ -86,7 +90,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class ForkServer:
-    """Forks a child for each request until it is killed. One thread, so that forking is safe."""
+    """Forks a child for each request until it is killed. One thread of Python's, so that forking is safe; those of
+    pyarrow's memory pools see to it themselves (pthread_atfork)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -121,6 +126,7 @@ class ForkServer:
             _say(f"a request that is none: {error}")
             connection.close()
             return
+        server = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
@@ -129,18 +135,20 @@ class ForkServer:
             connection.close()
             return
         if not pid:
-            self._become(request, connection)
+            self._become(request, connection, server)
         _close(request.files)
         connection.setblocking(False)
-        with contextlib.suppress(OSError):
-            connection.send(FORKED)
         self._children[pid] = connection
         self._selector.register(connection, selectors.EVENT_READ, pid)
 
-    def _become(self, request: Request, connection: socket.socket) -> NoReturn:
+    def _become(self, request: Request, connection: socket.socket, server: int) -> NoReturn:
         """In the child: nothing of the server is left but what it has imported."""
         code = 1
         try:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != server:  # it ended before the line above took effect
+                os._exit(code)
+            connection.send(FORKED)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._selector.close()

@@ -43,7 +43,7 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, _nothing)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     if helper:
         _start(helper, (woken, wake), reads=False)
     child = _start(command, (woken, wake))
@@ -56,7 +56,7 @@ def _nothing(_number: int, _frame: object) -> None:
     """Not SIG_IGN, which the JVM would inherit."""
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0)
 
@@ -68,7 +68,7 @@ def _start(command: list[str], private: tuple[int, ...], *, reads: bool = True) 
     if child:
         return child
     try:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == ours:  # else this process ended before the line above took effect
             for number in private:
                 os.close(number)

@@ -33,8 +33,8 @@ def each(n: int) -> list[Op]:
 GOOD = [each(n) for n in range(COUNT)]
 
 
-def serve(stubs: Stubs, stream: Sequence[Sequence[Op]]) -> int:
-    """Two pumps that hold the stream; the ts up to which they are resolved."""
+def serve(stubs: Stubs, stream: Sequence[Sequence[Op]], *, first: int | None = None) -> int:
+    """Two pumps that hold the stream; the ts up to which they are resolved: behind the `first` so many, or all."""
     known = jobs(TABLES, upserts=False)
     # A job of a later version than the rows' tells each life at its start that none is missing: it may spread at once.
     later = Job(id=99, type=ActionType.CREATE_SCHEMA, schema_version=30, schema_id=9, db_info=DBInfo(9, "later"))
@@ -42,7 +42,7 @@ def serve(stubs: Stubs, stream: Sequence[Sequence[Op]]) -> int:
     stubs.add("a")
     stubs.add("b")
     stubs.share([*beginning(known), *payloads(stream, upserts=False)])
-    end = ts(10 + len(stream) + 5)
+    end = ts(10 + len(stream) + 5) if first is None else ts(10 + first - 1)
     stubs.resolve(end)
     return end
 

@@ -1,17 +1,34 @@
-"""What becomes of the control topic under a drainer: made anew, given more partitions, kept for a time only; and that
-readers are told of another number of partitions whatever fails. On a real broker, with a few rows."""
+"""What becomes of the control topic under a drainer: made anew, given more partitions, kept for a time only; that
+readers are told of another number of partitions whatever fails; and brokers that abort or answer late. On a real one,
+with a few rows."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from drainer.sink.errors import DestinationRefused, Fenced
+from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.slot_writer import forget_producers
-from tests.integration.sink.test_kafka_takeover import KEYS, OTHER, WHO, Once, World, at, range_of, segment, sent
+from drainer.sink.retry import Patience
+from tests.integration.sink.test_kafka_takeover import (
+    KEYS,
+    OTHER,
+    WHO,
+    Once,
+    World,
+    at,
+    range_of,
+    segment,
+    sent,
+    spread,
+)
 from tests.support.kafka import Broker
 from tests.support.row_case import BEGIN_TS
+from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -33,18 +50,19 @@ def test_a_control_topic_that_was_made_anew_belongs_to_who_made_it(world: World,
     intent = range_of(old, 10, 30)
     writer = sent(old.begin(intent))
     world.broker.delete(f"{world.topic}-control")
-    new = world.opened(OTHER, exactly_once=exactly_once)
+    new = world.sink(exactly_once=exactly_once)
+    new.open(OTHER, BEGIN_TS + 10)
     assert new._opened()[0].epoch < old._opened()[0].epoch
-    new.apply(segment(0, 10, 2), 1)
+    new.apply(segment(10, 20, 2), 1)
     forget_producers()
     for slot in range(intent.slots):
         with pytest.raises(Fenced):
             writer.write(slot, segment(10, 30, *KEYS))
     with pytest.raises(Fenced):
         old.commit(intent, [], 1)
-    new.apply(segment(10, 20, 3), 1)
+    new.apply(segment(20, 30, 3), 1)
     assert world.keys() == [1, 2, 3]
-    assert world.resolved() == {20}
+    assert world.resolved() == {30}
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
@@ -102,3 +120,57 @@ def test_readers_are_told_of_partitions_whatever_fails(
     found = world.seen(repeats=not exactly_once)
     assert [{(one.partitions, one.commit_ts) for one in of.admin} for of in found] == [{(5, BEGIN_TS + 10)}] * 5
     assert world.keys(repeats=not exactly_once) == sorted([*KEYS, 99])
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "kafka.slot_flushed"])
+def test_a_transaction_that_takes_too_long_is_written_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The brokers have aborted it by the time that it is to be committed."""
+    destination = world.opened(transaction_timeout="2s")
+    # The mark of the first slot, which may have no rows; rows themselves.
+    topic, partitions = (f"{world.topic}-control", [1]) if point == "kafka.slot_flushed" else (world.topic, [0, 1, 2])
+    reader = Reader({"bootstrap.servers": world.broker.address}, topic)
+
+    def waits() -> None:
+        """Until what was sent is there, and until no transaction is open any more."""
+        for partition in partitions:
+            wait_until(lambda at=partition: reader.end(at, patience), deadline_s=120, what="it is at the broker")  # type: ignore[misc]
+            reader.settled_end(partition, patience)
+        assert world.keys() == []
+
+    patience = Patience("the broker aborts", 120.0)
+    at(monkeypatch, Once(point, waits))
+    if point == "kafka.rows_sent":
+        destination.apply(segment(0, 30, *KEYS), 1)
+    else:
+        spread(destination, 0, 30, *KEYS)
+    reader.close()
+    assert world.keys() == list(KEYS)
+    assert world.resolved() == {30}
+
+
+@pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
+def test_a_broker_that_answers_late(world: World, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    """It is stopped for longer than a call waits, and goes on."""
+    destination = world.opened()
+    destination.apply(segment(0, 10, 99), 1)
+    timers: list[threading.Timer] = []
+
+    def stops() -> None:
+        process = world.broker.server.process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        timers.append(threading.Timer(5, process.send_signal, [signal.SIGCONT]))
+        timers[-1].start()
+
+    at(monkeypatch, Once(point, stops))
+    try:
+        destination.apply(segment(10, 20, 1, 2, 3), 1)
+        spread(destination, 20, 60, *range(4, 13))
+    finally:
+        for timer in timers:
+            timer.join()
+    assert timers
+    assert world.keys() == [*range(1, 13), 99]
+    assert world.resolved() == {60}

@@ -29,7 +29,7 @@ from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
-from tests.support.row_case import BEGIN_TS, INT, TEXT, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -191,6 +191,41 @@ def test_rows_inline_and_spread_and_a_ddl(world: World) -> None:
     position = again.open(WHO, 1)
     assert (position.commit_ts, position.schema_version, position.fresh) == (BEGIN_TS + 60, 9, False)
     assert (again.job_done(5), again.job_done(6)) == (True, False)
+
+
+@pytest.mark.parametrize("partition", ["index-value", "conflict"])
+def test_a_transaction_in_pieces_has_one_event_for_each_row(world: World, partition: str) -> None:
+    """Deletes first and inserts last, although the last piece has both, and all else than the first has."""
+    info = table([("id", INT), ("text", TEXT)], handle="id", unique={"text": ["text"]})
+    destination = world.opened(dispatchers=[{"matcher": ["*.*"], "partition": partition}])
+    first: list[Step] = [("insert", {}, {1: number, 2: b"%d" % number}) for number in range(1, 9)]
+    first += [("update", {1: 20, 2: b"old"}, {1: 20, 2: b"between"})]
+    last: list[Step] = [
+        ("update", {1: 1, 2: b"1"}, {1: 1, 2: b"net"}),
+        ("delete", {1: 2, 2: b"2"}, {}),
+        ("update", {1: 20, 2: b"between"}, {1: 20, 2: b"new"}),
+        ("delete", {1: 21, 2: b"free"}, {}),
+        ("insert", {}, {1: 9, 2: b"free"}),
+    ]
+    payloads = [transaction([(info, step) for step in steps], commit_ts=BEGIN_TS + 5) for steps in (first, last)]
+
+    def works() -> Iterator[ChangeSegment]:
+        piece = StreamDecoder(view_of(info), stored_generated=True).transaction()
+        return (piece(payload, BEGIN_TS, BEGIN_TS + 10) for payload in payloads)
+
+    applied = destination.apply_pieces(Pieces(BEGIN_TS, BEGIN_TS + 10, works), 1)
+    assert applied.rows == len(first) + len(last)
+    found = world.seen()
+    images = [(row.old is not None, row.new is not None, key(row)) for of in found for row in of.rows]
+    wanted = [(False, True, number) for number in (1, *range(3, 10), 20)] + [(True, False, 20), (True, False, 21)]
+    assert sorted(images) == sorted(wanted)
+    for of in found:
+        classes = [row.new is not None for row in of.rows]
+        assert classes == sorted(classes)
+    texts = {key(row): row.new["text"].value for of in found for row in of.rows if row.new is not None}
+    assert (texts[1], texts[20], texts[9]) == ("net", "new", "free")
+    if partition == "conflict":
+        assert sum(bool(of.rows) for of in found) == 1
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit"])

@@ -236,6 +236,34 @@ def test_rows_may_move_where_partitions_are_added() -> None:
     assert rules(Promises(), [*old, row_event(1, 25)], new) == {Broken.ROW_IN_TWO_PARTITIONS: 1}
 
 
+def test_another_number_of_partitions_is_told_to_all() -> None:
+    """One that was told to some lets a row be in two partitions at once; and so does an empty partition."""
+    admin, end = AdminEvent(2, 10), ResolvedEvent(20)
+    told: list[Event] = [row_event(1, 5), ResolvedEvent(10), admin, end]
+    assert rules(Promises(), told, [admin, end]) == {}
+    untold = rules(Promises(), told, [row_event(2, 5), ResolvedEvent(10), row_event(3, 15), end])
+    assert untold == {Broken.PARTITIONS_UNTOLD: 1}
+    assert rules(Promises(), [row_event(1, 5), ResolvedEvent(10), admin], []) == {Broken.PARTITIONS_UNTOLD: 1}
+    assert rules(Promises(whole=False), told, []) == {}
+    assert rules(Promises(whole=False), told, [end]) == {Broken.PARTITIONS_UNTOLD: 1}
+    more: list[Event] = [AdminEvent(3, 12), end]
+    assert rules(Promises(), [*told[:3], *more], [admin, *more], more) == {}, "it came with the second"
+    assert rules(Promises(), told, [admin, end], [ResolvedEvent(10), end]) == {}, "a third that is not used"
+
+
+def test_another_number_of_partitions_is_a_boundary() -> None:
+    """Rows up to it come before, others behind; else one of a row could overtake another in the other partition."""
+    admin, end = AdminEvent(2, 10), ResolvedEvent(30)
+    assert rules(Promises(), [row_event(1, 20), admin, end], [admin, row_event(1, 25), end]) == {
+        Broken.PARTITIONS_LATE: 1
+    }
+    assert rules(Promises(), [row_event(1, 5), admin, end], [admin, row_event(1, 10), end]) == {
+        Broken.PARTITIONS_LATE: 1
+    }
+    repeated: list[Event] = [row_event(1, 20), admin, row_event(1, 20), end]
+    assert rules(Promises(repeats=True), repeated, [admin, end]) == {}
+
+
 def test_rows_that_tell_no_key() -> None:
     """Rules of time hold for them, too; a table's key may be told apart from the messages."""
 

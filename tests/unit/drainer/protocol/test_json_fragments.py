@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from binlog.errors import DecodeError
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from drainer.protocol.json_fragments import escaped, latin1_text, plain_double, short_double, utf8_text
 from drainer.protocol.json_text import json_double, json_string
 from drainer.row.form import Form
-from drainer.row.scalar import FLOAT_MAX
 
 SINGLE, DOUBLE = Form.of(FieldType(Tp.FLOAT)), Form.of(FieldType(Tp.DOUBLE))
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -66,13 +66,33 @@ def test_doubles(values: list[float | None]) -> None:
 @given(st.lists(singles, min_size=1, max_size=5))
 @example([3.4028234663852886e38, 1e-45, 0.1, 16777216.0, 12345.123046875])
 def test_singles(values: list[float]) -> None:
-    """The largest single has all its digits: the short form is beyond it, and servers refuse that."""
+    """The digits are strconv's, whatever stands beside a value."""
     array = pa.array(values, pa.float64())
     for made in (plain_double(SINGLE), short_double(SINGLE)):
         for value, digits in zip(values, made(array).to_pylist(), strict=True):
             assert float32(float(digits)) == float32(value)
-            shown = digits.decode().lstrip("-0.").replace(".", "").partition("e")[0].rstrip("0")
-            assert len(shown) <= 9 or abs(value) == FLOAT_MAX
+            assert len(_significant(digits.decode())) <= 9
+            assert _significant(digits.decode()) == _significant(str(np.float32(value)))
+
+
+def _significant(digits: str) -> str:
+    return digits.partition("e")[0].lstrip("-0.").replace(".", "").strip("0")
+
+
+@pytest.mark.parametrize(
+    ("value", "plain", "short"),
+    [
+        (3.4028234663852886e38, b"340282350000000000000000000000000000000", b"3.4028235e+38"),
+        (1.401298464324817e-45, b"0." + b"0" * 44 + b"1", b"1e-45"),
+        (9.99994610111476e-41, b"0." + b"0" * 39 + b"1", b"1e-40"),
+        (0.10000000149011612, b"0.1", b"0.1"),
+        (16777216.0, b"16777216", b"16777216"),
+    ],
+)
+def test_digits_of_singles(value: float, plain: bytes, short: bytes) -> None:
+    for array in (pa.array([value]), pa.array([value, 1e30])):
+        assert plain_double(SINGLE)(array)[0].as_py() == plain
+        assert short_double(SINGLE)(array)[0].as_py() == short
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,11 @@ def test_settings_that_cannot_be(
     assert message in capsys.readouterr().err
 
 
+def test_a_setting_has_the_name_it_has_here(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-data-dir", str(files), "-dest-type", "sqlite"]) == 1
+    assert capsys.readouterr().err == "reparo: dest-db.path: a sqlite destination needs the path of its file\n"
+
+
 def test_times_are_local_and_win_over_tsos() -> None:
     config = ReparoConfig.model_validate({"start-datetime": "2024-02-29 13:05:06", "start-tso": 5, "stop-tso": 7})
     assert config.start_ts >> 18 == pytest.approx(1709211906000, abs=15 * 3600 * 1000)

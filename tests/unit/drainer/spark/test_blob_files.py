@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +63,44 @@ def test_a_file_that_is_too_short_or_gone(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(FileNotFoundError):
         blob_files.read(Place(str(file), 0, 5))
+
+
+class ShortReads(io.FileIO):
+    """Gives fewer bytes than asked for, as the kernel does of more than 2 GiB."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(3 if size is None or size < 0 else min(size, 3)) or b""
+
+    def readinto(self, buffer: Any, /) -> int:
+        return super().readinto(memoryview(buffer)[:3]) or 0
+
+
+def test_a_blob_that_the_kernel_gives_in_several_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = blob_files.write(str(tmp_path), {0: b"first", 1: b"the second blob" * 1000})
+
+    def opened(path: Path, _mode: str, buffering: int = -1) -> Any:
+        raw = ShortReads(path)
+        return io.BufferedReader(raw) if buffering else raw
+
+    monkeypatch.setattr(Path, "open", opened)
+    assert join_blobs([references[1]], blob_files.read) == [b"the second blob" * 1000]
+
+
+def test_a_file_that_cannot_be_written_leaves_its_room(tmp_path: Path) -> None:
+    """A full disk: a task is attempted four times, and what each leaves would be there until the batch has ended."""
+    program = (
+        "import resource, signal, sys\n"
+        "from drainer.spark import blob_files\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "try:\n"
+        "    blob_files.write(sys.argv[1], {0: bytes(1 << 19), 1: bytes(1 << 20)})\n"
+        "except OSError:\n"
+        "    print('refused')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert ran.stdout == "refused\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_task_of_a_batch_that_is_gone_fails(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
-"""A query that is stopped before it runs."""
+"""A query that is stopped before it runs, and what one leaves that has failed."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
-from drainer.spark.query import Query
+import pytest
+
+from drainer.spark import blob_files
+from drainer.spark.query import Query, SparkBatch
+from tests.support.servers import wait_until
 
 
 def test_a_query_that_was_not_started_can_be_stopped() -> None:
@@ -51,3 +56,61 @@ def test_a_query_that_is_stopped_while_it_starts_ends() -> None:
     assert session.stopped.wait(60)
     assert ended.wait(60)
     starting.join(60)
+
+
+class Fails(Begins):
+    """A session whose query calls for one batch, keeps its error as pyspark does, and ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on.set()
+        self.stopped.set()
+
+    def foreachBatch(self, batch: Any) -> Fails:
+        self.batch = batch
+        return self
+
+    def awaitTermination(self) -> None:
+        try:
+            self.batch(self, 0)
+        except OSError as error:
+            self.error = error
+
+
+def test_files_of_a_batch_that_failed_go_with_its_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drainer may begin one query after another, for as long as a pump cannot be reached."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    session: Any = Fails()
+    query = Query(session, options={}, one_machine=True)
+    base = query._options["blob-folder"]
+    there_when_ended = []
+
+    def batch(found: SparkBatch) -> None:
+        found.covers(3, 8)
+        folder = blob_files.folder_of(base, 3, 8)
+        Path(folder).mkdir(parents=True)
+        blob_files.write(folder, {0: b"x"})
+        raise OSError("a pump cannot be reached")
+
+    query.start(batch, lambda _: there_when_ended.append(Path(base).exists()))
+    wait_until(lambda: bool(there_when_ended) and not Path(base).exists(), what="the files were removed")
+    assert isinstance(session.error, OSError)
+    assert there_when_ended == [True], "one that is still applied reads its files"
+
+
+def test_files_go_where_the_next_query_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    session: Any = Fails()
+    query = Query(session, options={}, one_machine=True)
+    base = Path(query._options["blob-folder"])
+    base.mkdir(parents=True)
+
+    def ended(_error: BaseException | None) -> None:
+        raise OSError("no other query can begin")
+
+    query.start(lambda _: None, ended)
+    for thread in threading.enumerate():
+        if thread.name == "query":
+            thread.join(60)
+    assert not base.exists()

@@ -161,6 +161,31 @@ def test_a_claim_behind_ours_fences_us_off() -> None:
         check_claims(log.records, mine, "x")
 
 
+def test_a_new_epoch_deletes_what_the_former_one_wrote() -> None:
+    """Else the topic would grow with each start."""
+    jobs = {id_: JobMark(id_, DONE, 30 + id_) for id_ in (1, 2)}
+    before = Document(Stored(40, 3, 5, node_id="n"), jobs=jobs)
+    written = changed(Document(), before)
+    assert all(value is not None for _, value in written)
+    anew = dict(changed(before, taken(before, 9, "m")))
+    assert {key for key, value in anew.items() if value is None} == {key for key, _ in written}
+    assert {key for key, value in anew.items() if value is not None} == {b"9/position", b"9/job/1", b"9/job/2"}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_claim_in_a_log_that_was_made_anew_fences_us_off(after: bool) -> None:
+    """Whose offset is smaller than that of ours, or another record has ours."""
+    log, mine = Log(), 57
+    log.append(CLAIM_KEY, claim_value(Identity(7, "main", "d2")))
+    if after:
+        log.end = mine
+        log.append(b"57/position", b"{}")
+    with pytest.raises(Fenced, match=r"'d2' has taken over \(epoch 0, ours is 57\)"):
+        check_claims(log.records, mine, "x")
+    with pytest.raises(Fenced, match="the claim of this drainer is gone"):
+        check_claims(log.records[1:], mine, "x")
+
+
 def test_a_mark_is_of_its_range_and_cut() -> None:
     log = Log()
     assert not is_marked(log.records, INTENT, "x")

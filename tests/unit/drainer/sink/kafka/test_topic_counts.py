@@ -11,7 +11,7 @@ import pytest
 from drainer.dispatch.rules import DispatchRule, Router
 from drainer.protocol.options import ProtocolOptions
 from drainer.sink.errors import DestinationRefused
-from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.topic_counts import Change, TopicCounts
 
@@ -47,8 +47,16 @@ class FakeAdmin:
         return 1 << 20
 
 
-def counts(*topics: str, rules: Sequence[DispatchRule] = (), ignores_case: bool = True) -> TopicCounts:
-    config = KafkaConfig({"bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1", "control", partition_change="take-up")
+def counts(
+    *topics: str,
+    rules: Sequence[DispatchRule] = (),
+    ignores_case: bool = True,
+    change: PartitionChange = "take-up",
+    partition_num: int = 0,
+) -> TopicCounts:
+    config = KafkaConfig(
+        {"bootstrap.servers": "127.0.0.1:1"}, "brokers", "control", partition_change=change, partition_num=partition_num
+    )
     options = ProtocolOptions("open-protocol")
     router = Router(rules, "shop", protocol="open-protocol", ignores_case=ignores_case)
     made = TopicCounts(config, Publication(options, router, {}, {}), threading.Event())
@@ -57,9 +65,9 @@ def counts(*topics: str, rules: Sequence[DispatchRule] = (), ignores_case: bool 
     return made
 
 
-def version(*matcher: str, slots: int = 3, **more: bool) -> int:
+def version(*matcher: str, ignores_case: bool = True) -> int:
     rule = DispatchRule(matcher, partition="index-value")
-    return counts(rules=[rule], **more).slotting(slots).version
+    return counts(rules=[rule], ignores_case=ignores_case).slotting(3).version
 
 
 def test_other_rules_are_another_cut() -> None:
@@ -100,6 +108,24 @@ def test_another_number_of_partitions_is_seen() -> None:
     topics.admin.there["shop"] = 4
     assert topics.look(now=True) == [Change("shop", 3, 4)]
     assert topics.look() == [], "it is asked for now and then"
+
+
+def test_what_is_not_wanted_is_refused_by_name() -> None:
+    with pytest.raises(DestinationRefused, match="topic shop has 3 partitions, and partition-num is 4"):
+        counts(partition_num=4)
+    fewer = counts(partition_num=2)
+    assert fewer.publication.counts == {"shop": 2}
+    assert fewer.look(now=True) == []
+    stopping = counts(change="stop")
+    assert isinstance(stopping.admin, FakeAdmin)
+    stopping.admin.there["shop"] = 4
+    with pytest.raises(DestinationRefused, match=r'topic shop has 4 partitions, and 3 when .* = "take-up"'):
+        stopping.look(now=True)
+    for topics in (stopping, fewer):
+        assert isinstance(topics.admin, FakeAdmin)
+        del topics.admin.there["shop"]
+        with pytest.raises(DestinationRefused, match="topic shop is gone"):
+            topics.look(now=True)
 
 
 @pytest.mark.parametrize("slots", [1, 16])

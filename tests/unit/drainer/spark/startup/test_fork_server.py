@@ -50,10 +50,25 @@ MODULES = {
 }
 
 
-class World:
-    """A fork server with the modules above."""
+# A server that is killed as soon as it has forked: before it, or its child, has said so.
+KILLED_AFTER_FORK = """
+import os, signal
+fork = os.fork
+def fork_and_die():
+    pid = fork()
+    if pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+    while os.getppid() == preloaded.server:
+        pass
+    return pid
+os.fork = fork_and_die
+"""
 
-    def __init__(self, place: Path) -> None:
+
+class World:
+    """A fork server with the modules above; `also`: what it does before it listens."""
+
+    def __init__(self, place: Path, also: str = "") -> None:
         self.path = place / "socket"
         self.place = place
         for name, text in MODULES.items():
@@ -63,7 +78,7 @@ class World:
         self.variables = {"PYTHONPATH": f"{place}:{root}", "PATH": os.environ["PATH"]}
         with self.log.open("wb") as log:
             self.server = subprocess.Popen(
-                [sys.executable, "-c", SERVER, str(self.path)],
+                [sys.executable, "-c", SERVER.replace("import preloaded", f"import preloaded{also}"), str(self.path)],
                 env={**self.variables, "ASKED": "of the server"},
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -104,6 +119,14 @@ def waiting(process: subprocess.Popen[str]) -> int:
 def lives(pid: int) -> bool:
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def waits_for_a_socket(pid: int) -> bool:
+    """It has a socket and sleeps, which it does nowhere else."""
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    with suppress(OSError):
+        return state == "S" and any(one.is_socket() for one in Path(f"/proc/{pid}/fd").iterdir())
     return False
 
 
@@ -153,12 +176,41 @@ def test_a_client_that_ends_takes_its_child_along(world: World) -> None:
     assert world.ask("-m", "tell")[1].startswith("forked")
 
 
-def test_a_server_that_ends_ends_its_clients(world: World) -> None:
+def test_a_server_that_ends_ends_its_clients_and_children(world: World) -> None:
     process = world.client("-m", "waits")
     pid = waiting(process)
     world.server.kill()
     assert process.wait(90) == fork_client.SERVER_LOST
-    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not lives(pid), what="the child ended")
+
+
+def test_a_server_that_is_killed_as_it_forks_leaves_one_process_not_two(tmp_path: Path) -> None:
+    """Both would read what Spark sends, and answer it."""
+    world = World(tmp_path, KILLED_AFTER_FORK)
+    try:
+        assert world.ask("-m", "tell", given="y") == (0, "alone [] None y\n", "an error\n")
+    finally:
+        world.server.kill()
+        world.server.wait()
+
+
+def test_a_client_that_is_ended_before_it_is_heard_runs_nothing(tmp_path: Path) -> None:
+    """The server imports for seconds, or is busy: its queue may be full."""
+    world = World.__new__(World)
+    world.path, world.variables = tmp_path / "socket", {"PATH": os.environ["PATH"]}
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as first:
+        listener.bind(str(world.path))
+        listener.listen(0)
+        first.connect(str(world.path))
+        process = world.client("-c", "print('ran')")
+        wait_until(lambda: waits_for_a_socket(process.pid), what="the client waits for the server")
+        process.terminate()
+        try:
+            process.wait(90)
+        finally:
+            process.kill()
+        out, _ = process.communicate()
+    assert (process.returncode, out) == (-signal.SIGTERM, "")
 
 
 def test_many_at_once(world: World) -> None:

@@ -1,0 +1,266 @@
+"""A transaction that comes in pieces, in the order and with the events that it would have as one segment.
+
+A piece alone says neither whether another one changes the same row, nor what must come before its own events. So the
+pieces are gone through several times:
+
+    1. which rows are changed in several pieces, by a hash of table and handle key: 8 bytes for each row;
+    2. where there are such rows: their changes are taken out and kept, to be merged together;
+    3. the events of each class (row_events: deletes, updates, inserts) that may occur: of each piece those of the rows
+       that are left, and behind the last piece those of the rows that were taken out.
+
+An update that moves a row from a key that is taken out to one that is not, or the other way, is divided into its delete
+and its insert; merging would do the same. Two rows of one hash are taken out although nothing demands it, which costs
+their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.decode import Changes, Columns
+from drainer.changes.vector import Mask
+from drainer.dispatch.row_events import DELETES, INSERTS, UPDATES, RowEvents
+from drainer.protocol.table import Table
+
+Digests = npt.NDArray[np.uint64]
+Transaction = tuple[int, int]  # commit_ts, start_ts
+_TableKey = tuple[int, int, int, str]  # Table.key
+_Held = dict[Transaction, dict[_TableKey, Digests]]  # of rows that several pieces change; ascending
+
+# Odd, so that different numbers stay different.
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is written next: of the events of `segment` those of one class, None: all of them, in their order.
+    `is_piece`: it may not have all changes of its transactions."""
+
+    segment: ChangeSegment
+    class_: int | None = None
+    is_piece: bool = False
+
+
+PartsOf = Callable[[Callable[[], Iterable[ChangeSegment]]], Iterable[Part]]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one transaction. `first`, `last`: the pieces that it is in; `kinds`: of changes of tables with a handle key;
+    `has_unkeyed`: it changes other tables, too; `digests`: of each table with a handle key and
+    each piece the rows that it changes."""
+
+    first: int
+    last: int
+    kinds: set[Kind] = field(default_factory=set)
+    has_unkeyed: bool = False
+    digests: dict[_TableKey, list[Digests]] = field(default_factory=dict)
+
+    @property
+    def classes(self) -> list[int]:
+        """Those that its events may have: an update may become a delete and an insert, and they an update."""
+        if Kind.UPDATE in self.kinds or {Kind.INSERT, Kind.DELETE} <= self.kinds:
+            return [DELETES, UPDATES, INSERTS]
+        found = {DELETES} if self.has_unkeyed else set()
+        return sorted(found | {INSERTS if kind is Kind.INSERT else DELETES for kind in self.kinds})
+
+    def held(self) -> dict[_TableKey, Digests]:
+        """The rows that several pieces change."""
+        found = {}
+        for key, parts in self.digests.items():
+            every = np.sort(np.concatenate(parts))
+            again = np.unique(every[1:][every[1:] == every[:-1]])
+            if len(again):
+                found[key] = again
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Events of these transactions and this class, in pieces `first` to `last`."""
+
+    transactions: frozenset[Transaction]
+    class_: int | None
+    first: int
+    last: int
+
+
+def in_order(works: Callable[[], Iterable[ChangeSegment]], events: RowEvents) -> Iterator[Part]:
+    """`works`: as of batch.work.Pieces; every call gives the same. Raises what it raises."""
+    seen = _survey(works(), events)
+    held: _Held = {transaction: rows for transaction, one in seen.items() if (rows := one.held())}
+    for one in seen.values():
+        one.digests.clear()
+    withheld = _gathered(works, events, held)
+    for stages in _passes(seen):
+        for number, segment in enumerate(works()):
+            for stage in stages:
+                if not stage.first <= number <= stage.last:
+                    continue
+                kept, _ = _parted(segment, events, held, stage.transactions)
+                if kept.changes:
+                    yield Part(kept, stage.class_, is_piece=True)
+                for transaction in sorted(stage.transactions) if number == stage.last else ():
+                    if transaction in withheld:
+                        yield Part(withheld[transaction], stage.class_, is_piece=True)
+
+
+def _survey(works: Iterable[ChangeSegment], events: RowEvents) -> dict[Transaction, _Seen]:
+    """Of all transactions."""
+    found: dict[Transaction, _Seen] = {}
+    for number, segment in enumerate(works):
+        of_piece: dict[tuple[Transaction, _TableKey], list[Digests]] = {}
+        for changes in segment.changes:
+            table = events.table(changes.codec)
+            for transaction, chosen in _transactions(changes):
+                seen = found.setdefault(transaction, _Seen(number, number))
+                seen.last = number
+                if not table.handle:
+                    seen.has_unkeyed = True
+                    continue
+                seen.kinds.add(changes.kind)
+                its = _digests_of(changes if chosen is None else changes.take(chosen), table)
+                of_piece.setdefault((transaction, table.key), []).extend(one for one in its if one is not None)
+        for (transaction, key), parts in of_piece.items():
+            found[transaction].digests.setdefault(key, []).append(np.unique(np.concatenate(parts)))
+    return found
+
+
+def _gathered(
+    works: Callable[[], Iterable[ChangeSegment]], events: RowEvents, held: _Held
+) -> dict[Transaction, ChangeSegment]:
+    """The changes of the rows that several pieces change."""
+    if not held:
+        return {}
+    found: dict[Transaction, list[Changes]] = {}
+    begin = after_ts = until_ts = 0
+    for segment in works():
+        after_ts, until_ts = segment.after_ts, segment.until_ts
+        for transaction, changes in _parted(segment, events, held, None)[1]:
+            found.setdefault(transaction, []).append(replace(changes, order=changes.order + begin))
+        begin += max((int(one.order.max(initial=-1)) for one in segment.changes), default=-1) + 1
+    like = ChangeSegment(after_ts, until_ts, (), 0, 0)
+    return {transaction: _segment(_renumbered(its), like) for transaction, its in found.items()}
+
+
+def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
+    """What is written while the pieces are gone through once, for each time."""
+    stages: list[_Stage] = []
+    for transaction, one in sorted(seen.items()):
+        if one.first < one.last:
+            stages += [_Stage(frozenset({transaction}), class_, one.first, one.last) for class_ in one.classes]
+            continue
+        before = stages[-1] if stages else None
+        if before is not None and before.class_ is None and before.first == one.first:
+            stages[-1] = replace(before, transactions=before.transactions | {transaction})
+        else:
+            stages.append(_Stage(frozenset({transaction}), None, one.first, one.last))
+    found: list[list[_Stage]] = []
+    for stage in stages:
+        if found and found[-1][-1].last < stage.first:
+            found[-1].append(stage)
+        else:
+            found.append([stage])
+    return found
+
+
+def _transactions(changes: Changes) -> list[tuple[Transaction, Mask | None]]:
+    """Each transaction and which changes are its own, None: all of them."""
+    if not len(changes):
+        return []
+    first = int(changes.commit_ts[0]), int(changes.start_ts[0])
+    if bool((changes.commit_ts == changes.commit_ts[0]).all() and (changes.start_ts == changes.start_ts[0]).all()):
+        return [(first, None)]
+    pairs = sorted(set(zip(changes.commit_ts.tolist(), changes.start_ts.tolist(), strict=True)))
+    return [
+        ((commit, start), (changes.commit_ts == np.uint64(commit)) & (changes.start_ts == np.uint64(start)))
+        for commit, start in pairs
+    ]
+
+
+def _parted(
+    segment: ChangeSegment, events: RowEvents, held: _Held, transactions: frozenset[Transaction] | None
+) -> tuple[ChangeSegment, list[tuple[Transaction, Changes]]]:
+    """(the changes of these transactions, None: of all, without those of held rows; those)."""
+    kept: list[Changes] = []
+    taken: list[tuple[Transaction, Changes]] = []
+    for changes in segment.changes:
+        table = events.table(changes.codec)
+        for transaction, chosen in _transactions(changes):
+            if transactions is not None and transaction not in transactions:
+                continue
+            its = changes if chosen is None else changes.take(chosen)
+            rows = held.get(transaction, {}).get(table.key)
+            if rows is None:
+                kept.append(its)
+                continue
+            stays, goes = _divided(its, table, rows)
+            kept += stays
+            taken += [(transaction, one) for one in goes]
+    return _segment(kept, segment), taken
+
+
+def _divided(changes: Changes, table: Table, held: Digests) -> tuple[list[Changes], list[Changes]]:
+    """(changes of other rows, changes of held rows)."""
+    none = np.zeros(len(changes), np.bool_)
+    old, new = (none if one is None else np.isin(one, held) for one in _digests_of(changes, table))
+    if changes.kind is not Kind.UPDATE:
+        goes = old | new
+        return _some(changes, ~goes), _some(changes, goes)
+    kept = [
+        *_some(changes, ~old & ~new),
+        *(replace(one, kind=Kind.INSERT, old=None) for one in _some(changes, old & ~new)),
+        *(replace(one, kind=Kind.DELETE, new=None) for one in _some(changes, new & ~old)),
+    ]
+    taken = [
+        *_some(changes, old & new),
+        *(replace(one, kind=Kind.DELETE, new=None) for one in _some(changes, old & ~new)),
+        *(replace(one, kind=Kind.INSERT, old=None) for one in _some(changes, new & ~old)),
+    ]
+    return kept, taken
+
+
+def _some(changes: Changes, chosen: Mask) -> list[Changes]:
+    if bool(chosen.all()):
+        return [changes]
+    return [changes.take(chosen)] if bool(chosen.any()) else []
+
+
+def _digests_of(changes: Changes, table: Table) -> list[Digests | None]:
+    """Of each change the row of its old and of its new image."""
+    return [None if image is None else _digests(image, table.handle) for image in (changes.old, changes.new)]
+
+
+def _digests(columns: Columns, handle: Sequence[int]) -> Digests:
+    """The same for the same values, in this process."""
+    found: Any = np.uint64(0)
+    with np.errstate(over="ignore"):
+        for place in handle:
+            column = columns[place]
+            if pa.types.is_integer(column.type):
+                values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.uint64)
+            else:
+                values = np.fromiter(map(hash, column.to_pylist()), np.int64, len(column)).view(np.uint64)
+            found = (found ^ values) * _FACTOR
+            found ^= found >> np.uint64(29)
+    return np.asarray(found, np.uint64)
+
+
+def _renumbered(changes: Sequence[Changes]) -> list[Changes]:
+    """Their places among themselves."""
+    places = np.unique(np.concatenate([one.order for one in changes]), return_inverse=True)[1]
+    parts = np.split(places, np.cumsum([len(one) for one in changes])[:-1])
+    return [replace(one, order=order) for one, order in zip(changes, parts, strict=True)]
+
+
+def _segment(changes: Sequence[Changes], like: ChangeSegment) -> ChangeSegment:
+    return replace(like, changes=tuple(changes), change_count=sum(map(len, changes)))

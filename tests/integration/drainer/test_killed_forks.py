@@ -1,0 +1,56 @@
+"""The process that Spark's Python processes are forked from is killed, or they are: a drainer that runs goes on, and
+nothing is lost or applied twice. Tables with a key would hide a repetition; one of them has none."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import pytest
+
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_daemon import reached
+from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
+from tests.integration.drainer.test_signals import descendants, gone, name
+from tests.support.schema_case import ts
+from tests.support.servers import MariaDB, Server, free_port
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+FORK_SERVER = "drainer.spark.startup.fork_server"
+HALF = COUNT // 2
+
+
+def fork_server(running: Server) -> int:
+    """What it forks has its command line, too, and is among its descendants."""
+    assert running.process is not None
+    known = {pid: name(pid) for pid in descendants(running.process.pid)}
+    alike = {pid for pid, command in known.items() if FORK_SERVER in command and "supervisor.py" not in command}
+    (found,) = [pid for pid in alike if alike <= {pid, *descendants(pid)}]
+    return found
+
+
+@pytest.mark.parametrize("victims", ["the server", "what it has forked", "all of them"])
+def test_a_drainer_goes_on_without_them(stubs: Stubs, mariadb: MariaDB, victims: str) -> None:
+    mariadb.reset()
+    port = free_port()
+    half = serve(stubs, GOOD, first=HALF)
+    running = drainer(stubs, mariadb, port)
+    reached(running, port, half)
+    server = fork_server(running)
+    forked = descendants(server)
+    assert len(forked) >= 3, [name(pid) for pid in forked]  # the daemon, a worker, the stream reader
+    killed = {"the server": [server], "what it has forked": forked, "all of them": [server, *forked]}[victims]
+    for pid in killed:
+        with suppress(ProcessLookupError):  # a process ends with the one that started it
+            os.kill(pid, signal.SIGKILL)
+    end = ts(10 + COUNT + 5)
+    stubs.resolve(end)
+    reached(running, port, end)
+    gone(killed)
+    assert running.process is not None
+    left = descendants(running.process.pid)
+    assert running.stop(deadline_s=120) == 0, running.tail()
+    assert standing(mariadb) == after(COUNT)
+    gone([*left, *forked])

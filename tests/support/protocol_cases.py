@@ -1,0 +1,213 @@
+"""Every protocol as an encoder with its decoder, and what each of them can say of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from binlog.tidb.time import duration_text, unpack
+from binlog.tidb.types import Tp
+
+from drainer.batch.work import Kind
+from drainer.protocol.avro.decoder import AvroDecoder
+from drainer.protocol.avro.names import avro_name
+from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder
+from drainer.protocol.event import Change, Event, Image, RowEvent, Value
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder, make_encoder
+from drainer.protocol.row_changes import RowChanges
+from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
+from drainer.protocol.table import Column, Table
+from drainer.row.carrier import Carrier
+from drainer.row.family import Family
+from drainer.row.scalar import enum_name, set_names
+from tests.support.typed_columns import read_value
+
+ZONE: Final = "America/New_York"
+TOPIC: Final = "all.rows"
+_ABSENT: Final = "no such column"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One protocol with options."""
+
+    name: str
+    options: ProtocolOptions
+
+
+def _case(name: str, protocol: str, **options: Any) -> Case:
+    return Case(name, ProtocolOptions(protocol, time_zone=ZONE, **options))
+
+
+_STRINGS: Final = {"avro_decimal_handling_mode": "string", "avro_bigint_unsigned_handling_mode": "string"}
+CASES: Final = (
+    _case("open", "open-protocol"),
+    _case("open lz4", "open-protocol", large_message_handle_compression="lz4"),
+    _case("canal", "canal-json", enable_tidb_extension=True),
+    _case("canal compatible", "canal-json", enable_tidb_extension=True, content_compatible=True),
+    _case("simple", "simple"),
+    _case("simple avro", "simple", encoding_format="avro", large_message_handle_compression="snappy"),
+    _case("avro", "avro", enable_tidb_extension=True, avro_output_old_row=True),
+    _case(
+        "avro strings",
+        "avro",
+        enable_tidb_extension=True,
+        enable_row_checksum=True,
+        avro_output_old_row=True,
+        **_STRINGS,
+    ),
+    _case("debezium", "debezium", enable_tidb_extension=True),
+    _case("secondary", "secondary-binlog"),
+)
+
+
+class Wire:
+    """One protocol's encoder and decoder of one partition. Tables are made known to both as they are met."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._encoder: Encoder = make_encoder(case.options)
+        self._ids: dict[str, int] = {}
+        self._texts: dict[SchemaId, str] = {}
+        self._decoder: Decoder | None = None if case.options.protocol == "avro" else make_decoder(case.options)
+
+    def send(self, changes: RowChanges) -> list[RowEvent]:
+        """What comes out behind the wire, in order."""
+        encoder, decoder = self._ready(changes.table)
+        rows = encoder.table(changes.table).encode(changes)
+        events: list[Event] = []
+        for message in encoder.frame(rows):
+            events += decoder.decode(message.key, message.value)
+        found = [event for event in events if isinstance(event, RowEvent)]
+        assert len(found) == len(events) == len(changes), self.case.name
+        return found
+
+    def _ready(self, table: Table) -> tuple[Encoder, Decoder]:
+        encoder = self._encoder
+        if self._decoder is None:
+            assert isinstance(encoder, RegisteringEncoder)
+            required = encoder.required_schemas(TOPIC, table)
+            for one in required:
+                number = self._ids.setdefault(one.schema, len(self._ids) + 1)
+                self._texts[number] = one.schema
+            ids = merged({}, [(one, self._ids[one.schema]) for one in required])
+            known = KnownSchemas(dict(self._texts))
+            inner = encoder.in_topic(TOPIC)
+            assert isinstance(inner, RegisteringEncoder)
+            return inner.with_ids(ids), AvroDecoder(self.case.options, known)
+        for message in encoder.bootstrap(table, 5):
+            self._decoder.decode(message.key, message.value)
+        return encoder, self._decoder
+
+
+def check(wire: Wire, changes: RowChanges) -> None:
+    """Every row of `changes` comes out as what it is, with every value that the protocol can say."""
+    name, table = wire.case.name, changes.table
+    for at, event in enumerate(wire.send(changes)):
+        where = (name, table.name, changes.kind.name, at)
+        old, new = (_row(images, at) for images in (changes.old, changes.new))
+        is_avro = wire.case.options.protocol == "avro"
+        assert event.change == Change(changes.kind.name.lower()), where
+        bare_delete = is_avro and changes.kind is Kind.DELETE and event.commit_ts == 0
+        assert bare_delete or event.commit_ts == int(changes.commit_ts[at]), where
+        if is_avro:
+            assert event.table == avro_name(table.name), where
+        else:
+            assert (event.schema, event.table) == (table.schema, table.name), where
+        if new is not None:
+            assert differing(values(event.new), said(wire.case, table.columns, new)) == {}, where
+        if old is not None:
+            expected = said(wire.case, table.columns, old)
+            if wire.case.options.content_compatible and new is not None:
+                after = said(wire.case, table.columns, new)
+                expected = {column: value for column, value in expected.items() if not _same(value, after[column])}
+            if bare_delete and table.handle:
+                expected = said(wire.case, [table.columns[n] for n in table.handle], [old[n] for n in table.handle])
+            assert differing(values(event.old), expected) == {}, where
+
+
+def differing(found: Mapping[str, Value], expected: Mapping[str, Value]) -> dict[str, str]:
+    """What was found and expected, of each column where they differ; 1, 1.0 and -0.0 differ too."""
+    names = {*found, *expected}
+    pairs = {name: (repr(found.get(name, _ABSENT)), repr(expected.get(name, _ABSENT))) for name in names}
+    return {name: f"{one:.200} is not {other:.200}" for name, (one, other) in pairs.items() if one != other}
+
+
+def _same(one: Value, other: Value) -> bool:
+    return repr(one) == repr(other)
+
+
+def _row(images: Sequence[Any] | None, at: int) -> list[Carrier] | None:
+    return None if images is None else [column[at].as_py() for column in images]
+
+
+def values(image: Image | None) -> dict[str, Value]:
+    return {name: column.value for name, column in (image or {}).items()}
+
+
+def said(case: Case, columns: Sequence[Column], row: Sequence[Carrier]) -> Mapping[str, Value]:
+    """A row of carriers as a reader of this protocol finds it, by the names that it has there."""
+    is_avro = case.options.protocol == "avro"
+    return {
+        avro_name(column.name) if is_avro else column.name: value_said(case, column, value)
+        for column, value in zip(columns, row, strict=True)
+    }
+
+
+def value_said(case: Case, column: Column, value: Carrier) -> Value:
+    form, kind = column.form, column.form.kind
+    if value is None:
+        return None
+    protocol = case.options.protocol
+    if protocol in ("avro", "debezium"):
+        if form.family is Family.ENUM:
+            return enum_name(int(value), kind.elems)
+        if form.family is Family.SET:
+            return set_names(int(value), kind.elems)
+    if protocol == "debezium":
+        return _of_debezium(column, value)
+    if protocol == "avro" and kind.tp is Tp.FLOAT:
+        return value  # the single itself, not its shortest digits
+    if protocol == "secondary-binlog":
+        if kind.tp is Tp.YEAR:
+            return str(value)
+        if kind.tp is Tp.FLOAT:
+            return value
+        if form.family is Family.TEXT:
+            return str(read_value(form, value, case.options.zone))
+    return read_value(form, value, case.options.zone)
+
+
+def _of_debezium(column: Column, value: Carrier) -> Value:
+    """DECIMALs are doubles, TIMESTAMPs are in UTC, and what is no day is NULL or the epoch."""
+    form, kind = column.form, column.form.kind
+    if form.family is Family.DECIMAL:
+        return float(str(value))
+    if form.family in (Family.DATE, Family.DATETIME) and kind.tp is not Tp.TIMESTAMP:
+        assert isinstance(value, int)
+        return _day_or_none(column, value)
+    if kind.tp is Tp.TIMESTAMP:
+        if value == 0:
+            return "1970-01-01T00:00:00Z"
+        return str(read_value(form, value, UTC)).replace(" ", "T") + "Z"
+    if form.family is Family.TIME:
+        assert isinstance(value, int)
+        return duration_text(value, 6).removesuffix(".000000")
+    return read_value(form, value, UTC)
+
+
+def _day_or_none(column: Column, value: int) -> Value:
+    """What is no day is NULL, and the epoch where there is no NULL. Years below 100 are those of 1970 to 2069, as
+    Debezium's connector takes them."""
+    civil = unpack(value)
+    year = civil.year + (2000 if civil.year < 70 else 1900 if civil.year < 100 else 0)
+    try:
+        moment = datetime(year, civil.month, civil.day, civil.hour, civil.minute, civil.second, civil.microsecond)
+    except ValueError:
+        if not column.form.kind.is_not_null:
+            return None
+        moment = datetime(1970, 1, 1)
+    return moment.date().isoformat() if column.form.kind.tp is Tp.DATE else moment.isoformat(" ")

@@ -1,0 +1,267 @@
+"""A transaction in pieces is written as the same transaction in one: the same events, in the same order of classes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drainer.batch.work import Kind
+from drainer.changes.change_segment import ChangeSegment
+from drainer.changes.stream import StreamDecoder
+from drainer.dispatch import piece_order
+from drainer.dispatch.piece_order import in_order
+from drainer.dispatch.row_events import RowEvents, class_of
+from tests.support.row_case import BEGIN_TS, view_of
+from tests.unit.drainer.dispatch.histories import (
+    SHAPES,
+    Event,
+    Image,
+    Row,
+    image_of,
+    payloads_of,
+    rows_of_transactions,
+    run,
+    table_of_shape,
+)
+from tests.unit.drainer.dispatch.test_dispatcher import RULES, Written, dispatcher, written
+from tests.unit.drainer.dispatch.test_row_events import key
+
+Changed = tuple[Row | None, Row | None]
+Works = Callable[[], Iterable[ChangeSegment]]
+A, B, C = (1, 0, None, 0), (1, 0, None, 1), (1, 0, None, 2)
+
+
+def pieces_of(shape: str, pieces: Sequence[Sequence[Changed]], *, begin: int = BEGIN_TS) -> Works:
+    """One transaction, decoded as the driver decodes a large one."""
+    info = table_of_shape(shape)
+    decoder = StreamDecoder(view_of(info))
+    payloads = [payloads_of(info, [changes])[0] for changes in pieces]
+
+    def works() -> Iterable[ChangeSegment]:
+        piece = decoder.transaction()
+        for payload in payloads:
+            yield piece(payload, begin - 1, begin)
+
+    return works
+
+
+def in_pieces(works: Works, rule: str, *, raw: bool = False) -> Written:
+    """(number, commit_ts, event) of each partition, as they are written."""
+    to, events = dispatcher(rule, raw=raw), RowEvents(raw=raw)
+    found: Written = defaultdict(list)
+    for part in in_order(works, events):
+        routes = to.routes(events.of(part.segment), is_piece=part.is_piece)
+        for place, rows in written([of for of in routes if part.class_ in (None, class_of(of.changes))]).items():
+            found[place] += [(len(found[place]) + n, commit_ts, event) for n, (_, commit_ts, event) in enumerate(rows)]
+    return found
+
+
+def events_of(found: Written) -> dict[tuple[str, int], list[Event]]:
+    return {place: [event for _, _, event in rows] for place, rows in found.items()}
+
+
+def divided(changes: Sequence[Changed], cuts: Iterable[int]) -> list[Sequence[Changed]]:
+    edges = sorted({0, *cuts, len(changes)})
+    return [changes[begin:end] for begin, end in pairwise(edges)]
+
+
+@st.composite
+def transactions(draw: st.DrawFn, shape: str) -> tuple[list[Changed], list[Changed], list[Sequence[Changed]]]:
+    """(what was there before, a transaction, the transaction in pieces)."""
+    history = [one for of in draw(rows_of_transactions(shape)) for one in of]
+    begin = draw(st.integers(0, len(history)))
+    changes = history[begin:]
+    cuts = draw(st.sets(st.integers(1, max(1, len(changes) - 1)), max_size=6))
+    return history[:begin], changes, divided(changes, cuts if len(changes) > 1 else ())
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), shape=st.sampled_from(SHAPES))
+def test_pieces_give_each_partition_the_events_of_the_whole(rule: str, data: st.DataObject, shape: str) -> None:
+    _, changes, pieces = data.draw(transactions(shape))
+    if not changes:
+        return
+    whole = events_of(in_pieces(pieces_of(shape, [changes]), rule))
+    found = events_of(in_pieces(pieces_of(shape, pieces), rule))
+    assert {place: Counter(rows) for place, rows in found.items()} == {
+        place: Counter(rows) for place, rows in whole.items()
+    }
+    for place, rows in found.items():
+        kinds = [kind for kind, _, _ in rows]
+        assert kinds == [kind for kind, _, _ in whole[place]]
+        if shape == "none":
+            assert rows == whole[place]
+        else:
+            assert kinds == sorted(kinds, key=[Kind.DELETE, Kind.UPDATE, Kind.INSERT].index)
+
+
+@settings(deadline=None, max_examples=120)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), raw=st.booleans())
+def test_what_is_applied_in_order_has_room_in_every_unique_key(data: st.DataObject, shape: str, raw: bool) -> None:
+    info = table_of_shape(shape)
+    before, changes, pieces = data.draw(transactions(shape))
+    rows: list[Image] = []
+    for old, new in before:
+        if old is not None:
+            rows.remove(image_of(info, old))
+        if new is not None:
+            rows.append(image_of(info, new))
+    wanted = list(rows)
+    for old, new in changes:
+        if old is not None:
+            wanted.remove(image_of(info, old))
+        if new is not None:
+            wanted.append(image_of(info, new))
+    for place in (in_pieces(pieces_of(shape, pieces), "table", raw=raw) if pieces else {}).values():
+        for _, _, event in place:
+            if raw and event[1] is not None:  # an update that moves a row onto one that another is to leave
+                rows.remove(event[1])
+                event = (event[0], None, event[2])
+            run(rows, event, lambda image: key(shape, image) if shape != "none" and not raw else None)
+            taken = [image[2] for image in rows if image[2] is not None]
+            assert raw or len(set(taken)) == len(taken)
+    assert Counter(rows) == Counter(wanted)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "wanted"),
+    [
+        ([[(None, A)], [(A, B)]], [(Kind.INSERT, None, B)]),
+        ([[(A, B)], [(B, C)]], [(Kind.UPDATE, A, C)]),
+        ([[(A, None)], [(None, B)]], [(Kind.UPDATE, A, B)]),
+        ([[(None, A)], [(A, None)]], []),
+        ([[(A, (2, 0, None, 1))], [((2, 0, None, 1), C)]], [(Kind.UPDATE, A, C)]),
+        # One key of a moved row is changed in both pieces, the other in one.
+        (
+            [[(A, (2, 0, None, 1))], [((2, 0, None, 1), (2, 0, None, 2))]],
+            [(Kind.DELETE, A, None), (Kind.INSERT, None, (2, 0, None, 2))],
+        ),
+        # A value that a row gives up in the last piece, and another takes there.
+        (
+            [[(None, (7, 0, None, 0))], [((1, 0, 5, 0), None), (None, (2, 0, 5, 0))]],
+            [
+                (Kind.DELETE, (1, 0, 5, 0), None),
+                (Kind.INSERT, None, (7, 0, None, 0)),
+                (Kind.INSERT, None, (2, 0, 5, 0)),
+            ],
+        ),
+        # The row that gives up the value is changed in two pieces, the row that takes it in one.
+        (
+            [[((1, 0, 5, 0), (1, 0, 6, 0)), (None, (2, 0, 5, 0))], [((1, 0, 6, 0), None)]],
+            [(Kind.DELETE, (1, 0, 5, 0), None), (Kind.INSERT, None, (2, 0, 5, 0))],
+        ),
+    ],
+)
+def test_rows_and_values_of_several_pieces(pieces: list[list[Changed]], wanted: list[Event]) -> None:
+    found = events_of(in_pieces(pieces_of("handle", pieces), "table"))
+    assert [event for rows in found.values() for event in rows] == wanted
+
+
+def test_only_rows_of_several_pieces_are_kept() -> None:
+    """A transaction of any size is held in memory only as far as its pieces meet."""
+    pieces: list[list[Changed]] = [
+        [(None, (number, 0, None, 0)) for number in range(begin, begin + 11)] for begin in (0, 11, 22)
+    ]
+    pieces[2].append(((5, 0, None, 0), (5, 0, None, 1)))
+    parts = list(in_order(pieces_of("handle", pieces), RowEvents()))
+    assert max(part.segment.change_count for part in parts) == 11
+    assert sum(part.segment.change_count == 2 for part in parts) == 3  # once for each class
+
+
+def test_inserts_alone_are_read_twice() -> None:
+    read = 0
+    works = pieces_of("handle", [[(None, (number, 0, None, 0))] for number in range(5)])
+
+    def counted() -> Iterable[ChangeSegment]:
+        nonlocal read
+        read += 1
+        yield from works()
+
+    assert len(list(in_order(counted, RowEvents()))) == 5
+    assert read == 2
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), shape=st.sampled_from(SHAPES))
+def test_hashes_that_meet_change_no_event(data: st.DataObject, shape: str) -> None:
+    _, changes, pieces = data.draw(transactions(shape))
+    if not changes:
+        return
+    whole = events_of(in_pieces(pieces_of(shape, [changes]), "index-value"))
+    with pytest.MonkeyPatch.context() as patched:
+        before = piece_order._digests
+        patched.setattr(piece_order, "_digests", lambda *image: before(*image) % np.uint64(2))
+        found = events_of(in_pieces(pieces_of(shape, pieces), "index-value"))
+    assert {place: Counter(rows) for place, rows in found.items()} == {
+        place: Counter(rows) for place, rows in whole.items()
+    }
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data(), shape=st.sampled_from(SHAPES), rule=st.sampled_from(sorted(RULES)))
+def test_transactions_are_written_one_behind_another(data: st.DataObject, shape: str, rule: str) -> None:
+    """Several in a piece, and pieces that end within one."""
+    info = table_of_shape(shape)
+    history = [changes for changes in data.draw(rows_of_transactions(shape)) if changes]
+    decoder = StreamDecoder(view_of(info))
+    pieces: list[list[bytes]] = [[]]
+    for number, changes in enumerate(history):
+        cut = data.draw(st.integers(0, len(changes)))
+        for part in (changes[:cut], changes[cut:]):
+            if part:
+                pieces[-1].append(payloads_of(info, [[]] * number + [part])[number])
+            if part is not changes[cut:] or data.draw(st.booleans()):
+                pieces.append([])
+
+    def works() -> Iterable[ChangeSegment]:
+        for payloads in pieces:
+            builder = decoder.builder()
+            builder.add_all(payloads)
+            yield builder.finish(0, 1)
+
+    found = in_pieces(works, rule)
+    rows: list[Image] = []
+    for old, new in (change for changes in history for change in changes):
+        if old is not None:
+            rows.remove(image_of(info, old))
+        if new is not None:
+            rows.append(image_of(info, new))
+    if rule == "table":
+        made: list[Image] = []
+        for place in found.values():
+            for _, _, event in place:
+                run(made, event, lambda image: key(shape, image) if shape != "none" else None)
+        assert Counter(made) == Counter(rows)
+    for place in found.values():
+        stamps = [commit_ts for _, commit_ts, _ in place]
+        assert stamps == sorted(stamps)
+    if shape != "none":
+        removed = Counter((ts, key(shape, old)) for of in found.values() for _, ts, (_, old, _) in of if old)
+        added = Counter((ts, key(shape, new)) for of in found.values() for _, ts, (_, _, new) in of if new)
+        assert {*removed.values(), *added.values()} <= {1}
+
+
+def test_what_works_raises_comes_out() -> None:
+    works = pieces_of("handle", [[(None, A)], [(A, B)]])
+
+    def torn() -> Iterable[ChangeSegment]:
+        yield from works()
+        raise OSError("the file is gone")
+
+    with pytest.raises(OSError, match="the file is gone"):
+        list(in_order(torn, RowEvents()))
+
+
+def test_nothing_is_nothing() -> None:
+    def empty() -> Iterable[ChangeSegment]:
+        yield ChangeSegment(0, 1, (), 0, 0)
+
+    assert not list(in_order(empty, RowEvents()))
+    assert not list(in_order(lambda: (), RowEvents()))

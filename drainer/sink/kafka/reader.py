@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from drainer.sink.errors import DestinationDown
+from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
@@ -83,10 +83,13 @@ class Reader:
                 _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
                 return int(end)
             except KafkaException as error:
+                found = meaning(error.args[0], f"topic {self._topic}")
+                if isinstance(found, DestinationRefused):
+                    raise found from error
                 # One that met a leader's death says "unknown partition" for ever, so a new one takes its place.
                 self._of_ends[committed].close()
                 self._of_ends[committed] = self._made(committed=committed)
-                self._waited(error.args[0], patience)
+                patience.failed(found)
 
     def _waited(self, error: KafkaError, patience: Patience) -> None:
         found = meaning(error, f"topic {self._topic}")
@@ -140,6 +143,7 @@ _GOES_BY: Final[Sequence[int]] = (
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
     # While a leader moves, and from a broker that does not know yet of a topic just made.
+    KafkaError._DESTROY_BROKER,
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
     KafkaError.UNKNOWN_TOPIC_OR_PART,

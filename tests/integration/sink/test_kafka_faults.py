@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from structlog.testing import capture_logs
 
 from drainer.failures import Failures
@@ -171,47 +170,20 @@ def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPat
         assert made.resolved() == {60}
 
 
-def set_default(cluster: Cluster, **config: str) -> None:
-    """Of all brokers; "" takes it back."""
-    entries = [
-        ConfigEntry(
-            name.replace("_", "."),
-            value,
-            incremental_operation=AlterConfigOpType.SET if value else AlterConfigOpType.DELETE,
-        )
-        for name, value in config.items()
-    ]
-    for done in cluster.admin.incremental_alter_configs(
-        [ConfigResource(ResourceType.BROKER, "", incremental_configs=entries)]
-    ).values():
-        done.result(60)
-
-
-def test_a_replication_factor_below_the_brokers_min_insync_replicas_is_refused(cluster: Cluster) -> None:
+def test_a_replication_factor_below_the_brokers_min_insync_replicas_is_refused() -> None:
     """Before a topic is made of it: nothing could be written there."""
     new = f"new-{uuid.uuid4().hex[:10]}"
-    control = cluster.replicated(4, cleanup_policy="compact")
-    words = r"replication-factor is 1, and the brokers' min.insync.replicas is 2"
-    asked = ConfigResource(ResourceType.BROKER, "1")
-
-    def default() -> str | None:
-        return cluster.admin.describe_configs([asked])[asked].result(60)["min.insync.replicas"].value  # type: ignore[no-any-return]
-
-    set_default(cluster, min_insync_replicas="2")
-    try:
-        wait_until(lambda: default() == "2", what="the brokers have the setting")
-        with world(cluster, new) as made:
-            with pytest.raises(DestinationRefused, match=f"topic {new}-control is not created: {words}"):
-                made.opened()
-            with pytest.raises(DestinationRefused, match=f"topic {new} is not created: {words}"):
-                made.opened(control_topic=control)
-            assert not cluster.topics().keys() & {new, f"{new}-control"}
-            destination = made.opened(replication_factor=2)
-            destination.apply(segment(0, 10, *KEYS), 1)
-            assert made.keys() == list(KEYS)
-    finally:
-        set_default(cluster, min_insync_replicas="1")
-        wait_until(lambda: default() == "1", what="the brokers have their former setting")
+    words = r"replication-factor is 1, and the brokers' min\.insync\.replicas is 2"
+    with running_kafka(["min.insync.replicas=2"]) as broker, world(broker, new) as made:
+        control = broker.topic(4, cleanup_policy="compact", min_insync_replicas="1")
+        with pytest.raises(DestinationRefused, match=f"topic {new}-control is not created: {words}"):
+            made.opened()
+        with pytest.raises(DestinationRefused, match=f"topic {new} is not created: {words}"):
+            made.opened(control_topic=control)
+        assert not broker.topics().keys() & {new, f"{new}-control"}
+        made.topic = broker.topic(3, min_insync_replicas="1")
+        made.opened(control_topic=control).apply(segment(0, 10, *KEYS), 1)
+        assert made.keys() == list(KEYS)
 
 
 def test_a_topic_with_fewer_replicas_than_it_wants_in_sync_is_refused(cluster: Cluster) -> None:

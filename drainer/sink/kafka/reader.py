@@ -83,6 +83,9 @@ class Reader:
                 _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
                 return int(end)
             except KafkaException as error:
+                # One that met a leader's death says "unknown partition" for ever, so a new one takes its place.
+                self._of_ends[committed].close()
+                self._of_ends[committed] = self._made(committed=committed)
                 self._waited(error.args[0], patience)
 
     def _waited(self, error: KafkaError, patience: Patience) -> None:

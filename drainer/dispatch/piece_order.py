@@ -166,7 +166,7 @@ def _passes(seen: Mapping[Transaction, _Seen]) -> list[list[_Stage]]:
             stages.append(_Stage(frozenset({transaction}), None, one.first, one.last))
     found: list[list[_Stage]] = []
     for stage in stages:
-        if found and found[-1][-1].last < stage.first:
+        if found and found[-1][-1].last <= stage.first:
             found[-1].append(stage)
         else:
             found.append([stage])

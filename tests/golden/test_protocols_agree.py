@@ -105,6 +105,8 @@ def _ends(kind: FieldType) -> list[Carrier]:
             return [*edges, fraction, -fraction, -(3600 * 10**9) - fraction]
         case Family.BIT:
             return [0, 1, (1 << max(kind.flen, 1)) - 1, 1 << max(kind.flen, 1) - 1]
+        case Family.ENUM:
+            return [*range(len(kind.elems) + 1)]
         case Family.SET:
             return [0, (1 << len(kind.elems)) - 1, 1 << len(kind.elems) - 1]
         case Family.INT if kind.tp is Tp.LONGLONG:

@@ -100,6 +100,8 @@ class TopicCounts:
                 found = there.get(name, 0) or self._create(name)
                 check_existing(self.admin, name, self._config)
                 counts[name] = self._used(name, found)
+                if counts[name] < found:
+                    _log.warning("only the first partitions are used", topic=name, used=counts[name], partitions=found)
                 sizes[name] = self.admin.max_message_bytes(name)
             self._set(counts, sizes)
             return self._publication
@@ -137,8 +139,6 @@ class TopicCounts:
                 f"topic {name} has {found} partitions, and partition-num is {wanted}: add partitions to the topic, or "
                 f"set partition-num to {found} or less"
             )
-        if wanted < found:
-            _log.warning("only the first partitions are used", topic=name, used=wanted, partitions=found)
         return wanted
 
     def slotting(self, slots: int) -> PartitionSlotting:

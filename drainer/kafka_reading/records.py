@@ -6,6 +6,7 @@ A file `TOPIC-PARTITION.jsonl` has one record in each line, `{"offset": 7, "key"
 from __future__ import annotations
 
 import json
+import logging
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from binlog.errors import BinlogError, ConfigError
+from binlog.runtime.log import get_logger
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
 _AT_A_TIME: Final = 1000
 _METADATA_S: Final = 30
+_SAID_MAX: Final = 100
+_AFTER: Final = re.compile(r" \((after|in state) .*")
+_log = get_logger(__name__)
 
 
 class ReadError(BinlogError):
@@ -77,12 +82,32 @@ def _check_pattern(topic: str) -> None:
             raise ConfigError(f"topic {topic!r} is no regular expression: {error}") from None
 
 
-def _consumer(settings: Mapping[str, object]) -> Consumer:
+class _Said(logging.Handler):
+    """What the client library says, logged once: while brokers are away it says the same twenty times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = ""
+        self._known: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = _AFTER.sub("", record.getMessage().rpartition("]: ")[2])
+        if text not in self._known:
+            if len(self._known) >= _SAID_MAX:
+                self._known.clear()
+            self._known.add(text)
+            _log.warning("the Kafka client", says=text)
+        self.last = text
+
+
+def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
     """Raises ConfigError for settings that the client library refuses."""
     from confluent_kafka import Consumer, KafkaException
 
     try:
-        return Consumer(dict(settings))
+        logger = logging.Logger("kafka")
+        logger.addHandler(said)
+        return Consumer(dict(settings), logger=logger)
     except KafkaException as error:
         raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
 
@@ -95,6 +120,7 @@ class TopicReader:
         left out. Raises ReadError; ConfigError for what no broker need be asked about."""
         for topic in topics:
             _check_pattern(topic)
+        self._said = _Said()
         self._brokers = client.get("bootstrap.servers", "")
         self._consumer = _consumer(
             {
@@ -105,7 +131,8 @@ class TopicReader:
                 "auto.offset.reset": "error",  # what is gone is not passed over
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
-            }
+            },
+            self._said,
         )
         self.known: set[Place] = set()
         self._ended: set[Place] = set()
@@ -121,7 +148,9 @@ class TopicReader:
         try:
             known = self._consumer.list_topics(timeout=_METADATA_S).topics
         except KafkaException as error:
-            raise ReadError(f"the brokers at {self._brokers} do not answer: {error.args[0].str()}") from None
+            self._consumer.poll(0.1)  # it tells the reason when it is polled
+            reason = self._said.last or error.args[0].str()
+            raise ReadError(f"the brokers at {self._brokers} do not answer: {reason}") from None
         found = {}
         for want in wanted:
             names = [name for name in known if re.search(want, name)] if want.startswith("^") else [want]

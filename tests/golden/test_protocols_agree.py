@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from drainer.batch.work import Kind
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.row_events import RowEvents
+from drainer.protocol.avro.rows import VECTOR_ROWS_MIN
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.table import Table
 from drainer.row.carrier import Carrier
@@ -104,6 +105,8 @@ def _ends(kind: FieldType) -> list[Carrier]:
             return [*edges, fraction, -fraction, -(3600 * 10**9) - fraction]
         case Family.BIT:
             return [0, 1, (1 << max(kind.flen, 1)) - 1, 1 << max(kind.flen, 1) - 1]
+        case Family.ENUM:
+            return [*range(len(kind.elems) + 1)]
         case Family.SET:
             return [0, (1 << len(kind.elems)) - 1, 1 << len(kind.elems) - 1]
         case Family.INT if kind.tp is Tp.LONGLONG:
@@ -167,11 +170,12 @@ def test_drawn_rows(case: Case, pairs: list[tuple[Row, Row]], table: Table) -> N
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.parametrize("copies", [1, 7])
+@pytest.mark.parametrize("copies", [1, 8])
 def test_the_ends_of_every_type(case: Case, copies: int) -> None:
     """All of them in one call: few rows and many are encoded by different code, and NULL stands among values."""
     ends = [[*_ends(kind), *([] if n == 0 else [None])] for n, (_, kind) in enumerate(ALL)]
     count = max(map(len, ends)) * copies
+    assert (count >= VECTOR_ROWS_MIN) == (copies > 1)
     rows: list[Row] = [tuple(column[n % len(column)] for column in ends) for n in range(count)]
     for table in TABLES:
         wire = Wire(case)

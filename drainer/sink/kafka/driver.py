@@ -122,8 +122,7 @@ class Driver:
         partitions = self._topics.counts().get(name, 0)
         if not partitions:
             check_new(self._topics, name, self._config)
-            self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
-            partitions = self._topics.counts()[name]
+            partitions = self._topics.create_control(name, 1 + self._config.slots, self._config.replication_factor)
         if partitions < 2:
             raise DestinationRefused(
                 f"{self.label}: it has one partition, and needs one more for each slot: delete it, and the drainer "

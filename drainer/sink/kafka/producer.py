@@ -299,9 +299,13 @@ class Producer:
             raise meaning(error.args[0], self.name) from error
         except SystemError as error:
             cause = error.__cause__
-            if not isinstance(cause, KafkaException):
+            if isinstance(cause, KafkaException):
+                raise meaning(cause.args[0], self.name) from error
+            if cause is not None:
                 raise
-            raise meaning(cause.args[0], self.name) from error
+            # A fatal error that it has lost, such as of a transaction that the brokers have aborted.
+            why = self._last_error or str(error)
+            raise ProducerLost(f"{self.name}: the client library failed: {why}") from error
 
     def _check_failed(self) -> None:
         if self._failed is not None:

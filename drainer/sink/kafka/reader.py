@@ -83,6 +83,9 @@ class Reader:
                 _, end = self._of_ends[committed].get_watermark_offsets(of, timeout=_ANSWER_S, cached=False)
                 return int(end)
             except KafkaException as error:
+                # One that met a leader's death says "unknown partition" for ever, so a new one takes its place.
+                self._of_ends[committed].close()
+                self._of_ends[committed] = self._made(committed=committed)
                 self._waited(error.args[0], patience)
 
     def _waited(self, error: KafkaError, patience: Patience) -> None:
@@ -136,4 +139,8 @@ _GOES_BY: Final[Sequence[int]] = (
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.BROKER_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
+    # While a leader moves, and from a broker that does not know yet of a topic just made.
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
 )

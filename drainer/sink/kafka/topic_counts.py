@@ -29,6 +29,8 @@ _log = get_logger(__name__)
 _COUNTS: Final = "topics"
 # Of a topic that is gone, which is told when it is looked for.
 LIMIT_DEFAULT: Final = 1 << 20
+_BEHIND_S: Final = 3.0
+_ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
 
 
@@ -47,6 +49,7 @@ class TopicCounts:
     def __init__(self, config: KafkaConfig, publication: Publication, stop: threading.Event) -> None:
         self.admin = Topics(config.client, config.address, config.retry_for_s, stop)
         self._config = config
+        self._stop = stop
         self._lock = threading.RLock()
         self._publication = publication
         self._generation = 0
@@ -94,11 +97,9 @@ class TopicCounts:
             there = self.admin.counts()
             counts, sizes = dict(self._publication.counts), dict(self._publication.topic_bytes)
             for name in unknown:
-                if not there.get(name):
-                    self._create(name)
-                    there = self.admin.counts()
+                found = there.get(name, 0) or self._create(name)
                 check_existing(self.admin, name, self._config)
-                counts[name] = self._used(name, there[name])
+                counts[name] = self._used(name, found)
                 sizes[name] = self.admin.max_message_bytes(name)
             self._set(counts, sizes)
             return self._publication
@@ -118,11 +119,13 @@ class TopicCounts:
         self._publication = self._publication.with_topics(counts, sizes)
         self._slotting = None
 
-    def _create(self, name: str) -> None:
+    def _create(self, name: str) -> int:
+        """How many partitions it has then."""
         if not self._config.auto_create_topic:
             raise DestinationRefused(f"topic {name} is not there: create it, or set auto-create-topic = true")
         check_new(self.admin, name, self._config)
-        self.admin.create(name, self._config.partition_num or PARTITIONS_DEFAULT, self._config.replication_factor)
+        partitions = self._config.partition_num or PARTITIONS_DEFAULT
+        return self.admin.create(name, partitions, self._config.replication_factor)
 
     def _used(self, name: str, found: int) -> int:
         """Of the default topic not more than partition-num says."""
@@ -162,7 +165,7 @@ class TopicCounts:
         if not now and time.monotonic() - self._looked_s < self._config.look_s:
             return []
         self._looked_s = time.monotonic()
-        there = self.admin.counts()
+        there = self._there()
         changes = []
         for topic, recorded in self._publication.counts.items():
             found = there.get(topic, 0)
@@ -178,6 +181,16 @@ class TopicCounts:
         if changes and self.stops_at_changes:
             raise DestinationRefused(_refusal(changes[0]))
         return changes
+
+    def _there(self) -> dict[str, int]:
+        """A broker that is behind does not show topics and partitions that another one has made a moment ago: what is
+        missing is asked for again before it counts as gone."""
+        end_s = time.monotonic() + _BEHIND_S
+        while True:
+            there = self.admin.counts()
+            missing = any(there.get(topic, 0) < count for topic, count in self._publication.counts.items())
+            if not missing or time.monotonic() > end_s or self._stop.wait(_ASK_AGAIN_S):
+                return there
 
     def take_up(self, changes: Iterable[Change]) -> dict[str, Any]:
         """The notes that say so; `taken_up` when they are recorded."""

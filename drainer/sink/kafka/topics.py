@@ -96,14 +96,15 @@ class Topics:
 
         return self._patiently(f"asking for the settings of {resource.restype.name.lower()} {resource.name}", ask)
 
-    def create(self, topic: str, partitions: int, replication_factor: int) -> None:
-        """One that is there already is left as it is. Raises DestinationRefused."""
-        self._create(topic, partitions, replication_factor, {})
+    def create(self, topic: str, partitions: int, replication_factor: int) -> int:
+        """One that is there already is left as it is. How many partitions it has. Raises DestinationRefused."""
+        return self._create(topic, partitions, replication_factor, {})
 
-    def create_control(self, topic: str, partitions: int, replication_factor: int) -> None:
-        self._create(topic, partitions, replication_factor, _CONTROL)
+    def create_control(self, topic: str, partitions: int, replication_factor: int) -> int:
+        """Likewise, compacted."""
+        return self._create(topic, partitions, replication_factor, _CONTROL)
 
-    def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> None:
+    def _create(self, topic: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> int:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication_factor, config=dict(config))
 
         def ask() -> None:
@@ -120,11 +121,12 @@ class Topics:
                     raise
 
         self._patiently(f"creating topic {topic}", ask)
-        # A broker answers before all of them know of it.
+        # A broker answers before all of them know of it; the next question may go to one that does not.
         patience = self._patience(f"creating topic {topic}")
-        while not self.counts().get(topic):
+        while not (found := self.counts().get(topic, 0)):
             patience.failed(DestinationDown(f"topic {topic} is created and not shown yet"))
         patience.over()
+        return found
 
     def _patience(self, what: str) -> Patience:
         return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)

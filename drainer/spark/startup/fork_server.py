@@ -90,7 +90,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class ForkServer:
-    """Forks a child for each request until it is killed. One thread, so that forking is safe."""
+    """Forks a child for each request until it is killed. One thread of Python's, so that forking is safe; those of
+    pyarrow's memory pools see to it themselves (pthread_atfork)."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener

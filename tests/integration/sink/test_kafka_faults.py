@@ -40,8 +40,7 @@ def cluster(cluster_servers: Cluster) -> Cluster:
 
 @contextlib.contextmanager
 def world(broker: Broker, topic: str, **more: Any) -> Iterator[World]:
-    made = World(broker, **more)
-    made.topic = topic
+    made = World(broker, topic, **more)
     try:
         yield made
     finally:

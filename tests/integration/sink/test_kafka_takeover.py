@@ -43,9 +43,9 @@ KEYS = tuple(range(1, 13))
 class World:
     """One topic, its control topic, and sinks on them."""
 
-    def __init__(self, broker: Broker, **more: Any) -> None:
+    def __init__(self, broker: Broker, topic: str = "", **more: Any) -> None:
         self.broker = broker
-        self.topic = broker.topic(3)
+        self.topic = topic or broker.topic(3)
         self._more = {name.replace("_", "-"): value for name, value in more.items()}
         self._sinks: list[KafkaSink] = []
 

@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Iterable
 from pathlib import Path
+from socket import socket
 
 import pytest
 from binlog.tidb.types import FieldType, Tp
@@ -54,6 +55,19 @@ def test_records_of_files(tmp_path: Path) -> None:
     (tmp_path / "topic-0.jsonl").write_text('{"offset": 0, "key": null}\n')
     with pytest.raises(ReadError, match=r"topic-0\.jsonl: line 1 is no record"):
         list(records_in(tmp_path))
+
+
+def test_brokers_that_are_away(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason is said, and said once."""
+    monkeypatch.setattr("drainer.kafka_reading.records._METADATA_S", 5)
+    with socket() as reserved:  # nobody listens there, and nobody else can
+        reserved.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{reserved.getsockname()[1]}"
+        assert main([f"kafka://{address}/topic?protocol=open-protocol"]) == 2
+    err = capfd.readouterr().err
+    assert f"kafka-check: the brokers at {address} do not answer: {address}/bootstrap: " in err
+    assert "failed: Connection refused" in err
+    assert len(err.splitlines()) <= 3
 
 
 def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,16 @@ PROTOCOLS: list[dict[str, Any]] = [
     {"protocol": "simple"},
     {"protocol": "simple", "encoding_format": "avro"},
 ]
-LESS = {"only_output_updated_columns": True, "delete_only_output_handle_key_columns": True}
+LESS: dict[str, Any] = {"only_output_updated_columns": True, "delete_only_output_handle_key_columns": True}
 
 
-def said(row: list[Carrier]) -> dict[str, object]:
+def said(row: list[Carrier]) -> dict[str, Any]:
     pairs = zip(TABLE.columns, row, strict=True)
     is_text = ("id", "note")
     return {c.name: value.decode() if c.name in is_text and isinstance(value, bytes) else value for c, value in pairs}
 
 
-def is_part(found: dict[str, object], whole: dict[str, object], *, names: set[str]) -> bool:
+def is_part(found: Mapping[str, object], whole: Mapping[str, object], *, names: set[str]) -> bool:
     """Some of the columns, with their values; at least these."""
     return names <= set(found) and all(whole[name] == value for name, value in found.items())
 
@@ -60,7 +61,7 @@ def is_part(found: dict[str, object], whole: dict[str, object], *, names: set[st
 @pytest.mark.parametrize("chosen", PROTOCOLS, ids=lambda chosen: "-".join(map(str, chosen.values())))
 @pytest.mark.parametrize("kind", Kind)
 def test_nothing_is_lost(chosen: dict[str, Any], kind: Kind, tmp_path: Path) -> None:
-    less = {} if chosen["protocol"] == "simple" else LESS
+    less: dict[str, Any] = {} if chosen["protocol"] == "simple" else LESS
     how = product(("handle-key-only", "claim-check"), ("none", "snappy", "lz4"), ({}, less), (False, True))
     for number, (large, compression, more, raw) in enumerate(how):
         if raw and (large == "handle-key-only" or chosen["protocol"] == "open-protocol"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,3 +92,18 @@ def test_every_transaction_timeout_that_may_be_set_is_taken(seconds: float) -> N
     settings = {"bootstrap.servers": "127.0.0.1:1"}
     for more in ({}, {"socket.timeout.ms": "60000"}):  # as it is configured for all clients
         Producer({**settings, **more}, transactional_id="t", transaction_timeout_s=seconds).drop()
+
+
+def test_a_fatal_error_that_the_library_has_lost_asks_for_a_new_producer() -> None:
+    """As it does when the brokers have aborted a transaction; other errors of callbacks are none of the brokers'."""
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1"})
+
+    def fails(cause: BaseException | None) -> int:
+        raise SystemError("flush returned NULL without setting an exception") from cause
+
+    for cause, kind in ((None, ProducerLost), (KafkaException(KafkaError(KafkaError._FENCED)), ProducerFenced)):
+        with pytest.raises(kind):
+            producer._served(lambda cause=cause: fails(cause))  # type: ignore[misc]
+    with pytest.raises(SystemError):
+        producer._served(lambda: fails(KeyError("x")))
+    producer.drop()

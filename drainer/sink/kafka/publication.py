@@ -111,8 +111,8 @@ class Publication:
         return self._outgoing([of for of in routes if part.class_ in (None, class_of(of.changes))])
 
     def parts(self, works: Callable[[], Iterable[ChangeSegment]]) -> Iterator[Part]:
-        """Of transactions in pieces (batch.work.Pieces), in the order in which their `part_rows` must be sent. Raises
-        what `works` raises."""
+        """Of transactions in pieces (batch.work.Pieces), in the order in which `part_rows` must be sent. Raises what
+        `works` raises."""
         return in_order(works, self._events)
 
     def rows_of_slot(self, segment: ChangeSegment, slot: int, slots: int) -> Iterator[Outgoing]:

@@ -153,6 +153,21 @@ class Broker:
             consumer.close()
         return found
 
+    def open_partitions(self, topic: str) -> list[int]:
+        """Those in which a transaction has no end yet, at which readers of committed messages wait. One whose commit
+        has been acknowledged is among them until the broker has written its marker."""
+        found = []
+        for partition in range(self.topics()[topic]):
+            ends = []
+            for level in ("read_committed", "read_uncommitted"):
+                settings = {"bootstrap.servers": self.address, "group.id": "ends", "isolation.level": level}
+                consumer = Consumer({**settings, "log_level": 0})
+                place = TopicPartition(topic, partition)
+                ends.append(consumer.get_watermark_offsets(place, timeout=30, cached=False)[1])
+                consumer.close()
+            found += [partition] if ends[0] < ends[1] else []
+        return found
+
     def values(self, topic: str, *, committed: bool = True) -> list[list[bytes | None]]:
         """Of each partition the values alone."""
         return [[record.value for record in of] for of in self.read(topic, committed=committed)]

@@ -22,6 +22,7 @@ from drainer.pumps.pull import pull
 from drainer.pumps.stub import StubPump
 from drainer.pumps.watermark import Limits, PumpMark, PumpRange
 from tests.integration.drainer.vanishing_child import BASE
+from tests.support.servers import wait_until
 
 CHILD = Path(__file__).with_name("vanishing_child.py")
 ROOT = Path(__file__).parents[3]
@@ -138,6 +139,12 @@ async def test_pings_do_not_annoy_a_server_that_has_little_to_say() -> None:
         await asyncio.to_thread(stub.stop)
 
 
+def is_stopped(pid: int) -> bool:
+    """A signal is sent before it is acted on, and a thread on another core may answer in between."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ours", "go"])
 def test_a_pull_from_one_that_hangs_ends(kind: str) -> None:
@@ -147,6 +154,7 @@ def test_a_pull_from_one_that_hangs_ends(kind: str) -> None:
         wanted = list(pull(part, cluster_id=1, security=Security()))
         assert len(wanted) == 1
         child.send_signal(signal.SIGSTOP)
+        wait_until(lambda: is_stopped(child.pid), what="every thread of the pump stands still")
         began_s = time.monotonic()
         with pytest.raises(PumpUnavailable, match=r"pump p \("):
             list(pull(part, cluster_id=1, security=Security()))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from binlog.tidb.job import ActionType, Job
-from confluent_kafka import Consumer, TopicPartition
 
 from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
@@ -76,19 +75,12 @@ class World:
         return sorted(key(row) for partition in self.seen(**how) for row in partition.rows)
 
     def open_partitions(self) -> list[int]:
-        """Those in which a transaction is open, at which readers of committed messages wait."""
-        found = []
-        for partition in range(3):
-            ends = []
-            for level in ("read_committed", "read_uncommitted"):
-                consumer = Consumer(
-                    {"bootstrap.servers": self.broker.address, "group.id": "ends", "isolation.level": level}
-                )
-                place = TopicPartition(self.topic, partition)
-                ends.append(consumer.get_watermark_offsets(place, timeout=30, cached=False)[1])
-                consumer.close()
-            found += [partition] if ends[0] < ends[1] else []
-        return found
+        return self.broker.open_partitions(self.topic)
+
+    def settled(self) -> World:
+        """When no transaction is open any more: after its death a broker ends those that were committed by and by."""
+        wait_until(lambda: not self.open_partitions(), what="every transaction has its end")
+        return self
 
     def resolved(self) -> set[int]:
         return {partition.resolved - BEGIN_TS for partition in self.seen()}
@@ -348,6 +340,10 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     destination.apply(segment(0, 10, 1), 1)
 
     def broker_dies() -> None:
+        # One that dies between the acknowledgement of a commit and its marker may never write it (docs: a transaction
+        # that hangs): what is looked at here is what follows a commit that is whole.
+        if point == "kafka.slot_committed":
+            world.settled()
         world.broker.kill()
         world.broker.start()
 
@@ -356,7 +352,7 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     spread(destination, 20, 60, *range(4, 20))
     destination.advance(BEGIN_TS + 70, 1)
     destination.apply(segment(70, 80, 20), 1)
-    assert world.keys() == list(range(1, 21))
+    assert world.settled().keys() == list(range(1, 21))
     assert world.resolved() == {80}
 
 

@@ -1,4 +1,4 @@
-"""Changes to the events that messages are made of: one for each row and transaction, in the order of their messages.
+"""Converts changes into the events that messages are made of: one event for each row in a transaction, in order.
 
 Within a transaction the events of a table with a handle key come deletes first, then updates, then inserts, so that a
 unique value is free before another row takes it. Those of a table without one stay in the order of its statements.

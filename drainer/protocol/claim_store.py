@@ -20,7 +20,7 @@ class ClaimStoreError(BinlogError):
 
 
 class ClaimStore(Protocol):
-    """Objects by name. What is there under a name is whole; who writes it again writes the same."""
+    """A store of objects by name. An object that exists is complete; writing it again writes the same bytes."""
 
     def location(self, name: str) -> str:
         """As messages have it: the store's address, without secrets, and the name."""

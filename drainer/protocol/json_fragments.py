@@ -37,7 +37,7 @@ _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 
 
 def each(text: Callable[[Any], bytes]) -> Fragment:
-    """One call for each value."""
+    """`text` is called for each value."""
 
     def run(array: Any) -> Any:
         return pa.array([None if value is None else text(value) for value in array.to_pylist()], pa.binary())
@@ -46,7 +46,7 @@ def each(text: Callable[[Any], bytes]) -> Fragment:
 
 
 def together(text: Callable[[Any], str]) -> Fragment:
-    """One call for each value, and one that escapes all their texts."""
+    """`text` is called for each value; all results are then escaped by one call."""
 
     def run(array: Any) -> Any:
         if not array.null_count:
@@ -60,7 +60,7 @@ def together(text: Callable[[Any], str]) -> Fragment:
 
 
 def of_different(fragment: Fragment) -> Fragment:
-    """Called with each different value of a batch alone."""
+    """`fragment` is called with each distinct value of a batch once."""
 
     def run(array: Any) -> Any:
         encoded = array.dictionary_encode()

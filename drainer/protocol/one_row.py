@@ -8,13 +8,23 @@ from itertools import repeat
 from typing import cast
 
 from drainer.changes.vector import Words
-from drainer.protocol.encoder import EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import EncodedRow, Message
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
-# Compiled tables are kept by an encoder up to this number, then all are made again.
-TABLES_MAX = 4096
+
+class OneRowMessages:
+    """What encoders of such protocols inherit: a message for each row, and none of what most of them do not have."""
+
+    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
+        return frame_rows(rows)
+
+    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
+        return []
+
+    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
+        return []
 
 
 def frame_rows(rows: Iterable[EncodedRow]) -> Iterator[Message]:
@@ -34,19 +44,6 @@ def refuse(options: ProtocolOptions, given: Iterable[str], why: str) -> None:
     for name in given:
         if getattr(options, name.replace("-", "_")) not in (False, "none", ""):
             raise ProtocolConfigError(f"protocol {options.protocol!r} has no {name}: {why}")
-
-
-class Tables(dict[tuple[int, int, int, str], TableEncoder]):
-    """What an encoder has compiled, by `Table.key`; left behind when the encoder is pickled."""
-
-    def keep(self, table: Table, made: TableEncoder) -> TableEncoder:
-        if len(self) >= TABLES_MAX:
-            self.clear()
-        self[table.key] = made
-        return made
-
-    def __reduce__(self) -> tuple[type[Tables], tuple[()]]:
-        return Tables, ()
 
 
 def physical_ms(commit_ts: int) -> int:

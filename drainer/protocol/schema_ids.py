@@ -33,7 +33,7 @@ class Schemas(Protocol):
 
 
 class KnownSchemas:
-    """Schemas by id, from a mapping."""
+    """Finds schemas in a mapping from id to text."""
 
     def __init__(self, schemas: Mapping[SchemaId, str]) -> None:
         self._schemas = schemas

@@ -144,7 +144,7 @@ class Stream:
 
     def _records(self, name: FileName) -> Iterator[Record]:
         def skipped(damage: RecordDamaged, length: int) -> None:
-            _log.warning("a damaged place is passed over", error=str(damage), bytes=length)
+            _log.warning("damaged bytes are skipped (-skip-damaged)", error=str(damage), bytes=length)
 
         path = self._directory / name.text
         try:
@@ -155,7 +155,8 @@ class Stream:
             raise ReparoError(f"{error}; -skip-damaged goes on behind it") from error
 
     def _behind(self, name: FileName) -> Iterator[Record]:
-        """A file's records behind the position, which must be in it as it was."""
+        """The records of a file that follow the stored position. The last replayed record must still be in the file
+        with the same checksum."""
         position = self._position
         if position is None or name.number != position.file_number:
             yield from self._records(name)

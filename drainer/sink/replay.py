@@ -1,4 +1,4 @@
-"""What reparo asks of a destination: transactions of files, one after another, and where it stands."""
+"""What reparo needs of a destination: apply the transactions of files in order, and store the position."""
 
 from __future__ import annotations
 

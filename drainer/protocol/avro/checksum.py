@@ -8,7 +8,7 @@ from zlib import crc32
 
 
 def row_checksum(parts: list[bytes]) -> int:
-    """`parts`: what each column contributes, in the order of the columns' ids."""
+    """CRC-32 of a row. `parts`: the bytes of each column's value, ordered by column id."""
     return crc32(b"".join(parts))
 
 

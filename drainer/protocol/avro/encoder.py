@@ -5,7 +5,7 @@ Fields of a row's checksum are written empty: TiDB puts checksums into rows of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,8 +18,10 @@ from drainer.protocol.avro.envelope import header_of
 from drainer.protocol.avro.names import key_subject, value_subject
 from drainer.protocol.avro.rows import VECTOR_ROWS_MIN, Few, Many, Pieces, Rows
 from drainer.protocol.avro.schema import TableSchemas, compact_json, table_schemas
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError, SchemaIdMissing
+from drainer.protocol.one_row import OneRowMessages
 from drainer.protocol.option_rules import check_checksums, check_choices
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.row_changes import RowChanges
@@ -27,7 +29,6 @@ from drainer.protocol.schema_ids import RequiredSchema, SchemaIds
 from drainer.protocol.table import Table
 
 _OPS: Final = {Kind.INSERT: b"\x02c", Kind.UPDATE: b"\x02u", Kind.DELETE: b"\x02d"}
-_TABLES_MAX: Final = 4096  # that are kept compiled
 _PHYSICAL_SHIFT: Final = np.uint64(18)
 _NO_CHECKSUM: Final = b"\0\0\0"  # an empty text, false, version 0
 DDL_LEAD: Final = b"\x01"
@@ -35,17 +36,14 @@ RESOLVED_LEAD: Final = b"\x02"
 
 
 @dataclass(frozen=True)
-class AvroEncoder:
+class AvroEncoder(OneRowMessages):
     """`ids`: of schemas that are registered. `topic`: to which the tables that it is asked for go; subjects may have
     its name."""
 
     options: ProtocolOptions
     ids: SchemaIds = field(default_factory=dict)
     topic: str = ""
-    _made: dict[tuple[str, object], AvroTableEncoder] = field(default_factory=dict, repr=False, compare=False)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return AvroEncoder, (self.options, self.ids, self.topic)
+    _tables: CompiledTables[AvroTableEncoder] = field(default_factory=CompiledTables, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -73,17 +71,9 @@ class AvroEncoder:
 
     def table(self, table: Table) -> AvroTableEncoder:
         """Raises EncodeError as `required_schemas`."""
-        key = self.topic, table.key
-        found = self._made.get(key)
-        if found is None:
-            if len(self._made) >= _TABLES_MAX:
-                self._made.clear()
-            found = self._made[key] = AvroTableEncoder(table, self.options, self.ids, self.topic)
-        return found
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        """Every row is a message."""
-        return (Message(row.key, row.value, 1, row.commit_ts) for row in rows)
+        return self._tables.get(
+            (self.topic, table.key), lambda: AvroTableEncoder(table, self.options, self.ids, self.topic)
+        )
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """Only with `avro_enable_watermark`; no deserialiser of Confluent's reads it."""
@@ -103,12 +93,6 @@ class AvroEncoder:
         if not self._watermark:
             return []
         return [Message(None, RESOLVED_LEAD + commit_ts.to_bytes(8, "big"), 0, commit_ts)]
-
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
-
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
 
 
 def required_of(schemas: TableSchemas, options: ProtocolOptions, topic: str) -> list[RequiredSchema]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from drainer.protocol.canal.table_encoder import CanalTable
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.errors import ProtocolConfigError
 from drainer.protocol.json_text import json_string
-from drainer.protocol.one_row import Tables, frame_rows, physical_ms
+from drainer.protocol.one_row import OneRowMessages, physical_ms
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
@@ -20,19 +20,16 @@ WATERMARK: Final = "TIDB_WATERMARK"
 
 
 @dataclass(frozen=True)
-class CanalEncoder:
+class CanalEncoder(OneRowMessages):
     """DDLs go to the first partition of their topic alone, so that a reader of several partitions applies them once."""
 
     options: ProtocolOptions
     name: str = "canal-json"
     ddl_scope: DdlScope = DdlScope.FIRST_PARTITION
-    _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
+    _tables: CompiledTables[CanalTable] = field(default_factory=CompiledTables, repr=False, compare=False)
 
     def table(self, table: Table) -> TableEncoder:
-        return self._tables.get(table.key) or self._tables.keep(table, CanalTable(table, self.options))
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame_rows(rows)
+        return self._tables.get(table.key, lambda: CanalTable(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         head = self._head(ddl.schema, ddl.table, "true", canal_kind(ddl.type_code), ddl.commit_ts, ddl.query)
@@ -44,12 +41,6 @@ class CanalEncoder:
             return []
         head = self._head("", "", "false", WATERMARK, commit_ts, "")
         return [self._message(head, f'"watermarkTs":{commit_ts}', commit_ts)]
-
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
-
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
 
     def _head(self, schema: str, table: str, is_ddl: str, kind: str, commit_ts: int, query: str) -> str:
         at = physical_ms(commit_ts)

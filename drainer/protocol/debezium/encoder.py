@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.debezium import ddl as ddl_documents
 from drainer.protocol.debezium.schema import Document, watermark_schemas
 from drainer.protocol.debezium.source import source_text
 from drainer.protocol.debezium.table_encoder import DebeziumTable
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.json_text import json_document, json_string
-from drainer.protocol.one_row import Tables, frame_rows, physical_ms, refuse
+from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
 
 @dataclass(frozen=True)
-class DebeziumEncoder:
+class DebeziumEncoder(OneRowMessages):
     """`namespace` is what TiCDC's cluster id is there: the source's name, and the first part of schema names."""
 
     options: ProtocolOptions
     name: str = "debezium"
     ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
-    _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
+    _tables: CompiledTables[DebeziumTable] = field(default_factory=CompiledTables, repr=False, compare=False)
 
     def table(self, table: Table) -> TableEncoder:
-        return self._tables.get(table.key) or self._tables.keep(table, DebeziumTable(table, self.options))
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame_rows(rows)
+        return self._tables.get(table.key, lambda: DebeziumTable(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         named = ddl.after or ddl.before
@@ -53,12 +50,6 @@ class DebeziumEncoder:
             f'"ts_ms":{physical_ms(commit_ts)},"transaction":null,"op":"m"}}'
         )
         return [self._message("{}", payload, watermark_schemas(self.options.namespace), commit_ts)]
-
-    def bootstrap(self, table: Table, commit_ts: int) -> list[Message]:
-        return []
-
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
 
     def _message(self, key: str, value: str, schemas: tuple[Document, Document], commit_ts: int) -> Message:
         whole = [self._whole(payload, schema) for payload, schema in zip((key, value), schemas, strict=True)]

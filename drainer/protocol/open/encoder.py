@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError
@@ -14,8 +15,6 @@ from drainer.protocol.open.table_encoder import OpenTableEncoder
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.table import Table
 
-# Versions of tables that stay compiled.
-TABLES_MAX: Final = 1000
 ROW, DDL, RESOLVED, ADMIN = 1, 2, 3, 4
 
 
@@ -27,18 +26,10 @@ class OpenEncoder:
 
     def __init__(self, options: ProtocolOptions) -> None:
         self._options = options
-        self._tables: dict[tuple[int, int, int, str], OpenTableEncoder] = {}
-
-    def __reduce__(self) -> tuple[type[OpenEncoder], tuple[ProtocolOptions]]:
-        return OpenEncoder, (self._options,)
+        self._tables = CompiledTables[OpenTableEncoder]()
 
     def table(self, table: Table) -> OpenTableEncoder:
-        found = self._tables.get(table.key)
-        if found is None:
-            if len(self._tables) >= TABLES_MAX:
-                self._tables.clear()
-            found = self._tables[table.key] = OpenTableEncoder(table, self._options)
-        return found
+        return self._tables.get(table.key, lambda: OpenTableEncoder(table, self._options))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         return frame(rows, self._options.max_message_bytes, self._options.max_batch_size)

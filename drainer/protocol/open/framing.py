@@ -40,7 +40,7 @@ def frame(rows: Iterable[EncodedRow], max_bytes: int, max_rows: int) -> Iterator
 
 
 def single(key: bytes, value: bytes, commit_ts: int) -> Message:
-    """A message of one event that is no row."""
+    """A message of one DDL, resolved or Admin event."""
     return Message(VERSION + _length(len(key)) + key, _length(len(value)) + value, 0, commit_ts)
 
 

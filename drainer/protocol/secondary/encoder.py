@@ -18,6 +18,7 @@ from binlog.tidb.types import Flag
 
 from drainer.batch.work import Kind
 from drainer.changes.decode import Columns
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message
 from drainer.protocol.errors import EncodeError, ProtocolConfigError
 from drainer.protocol.options import ProtocolOptions
@@ -48,6 +49,7 @@ class SecondaryEncoder:
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
+        self._tables = CompiledTables[SecondaryTable]()
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class SecondaryEncoder:
         return DdlScope.FIRST_PARTITION
 
     def table(self, table: Table) -> SecondaryTable:
-        return SecondaryTable(table, self._zone)
+        return self._tables.get(table.key, lambda: SecondaryTable(table, self._zone))
 
     def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
         for (_, commit_ts), group in groupby(rows, key=_transaction):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from binlog.tidb.job import ActionType
 
+from drainer.protocol.compiled_tables import CompiledTables
 from drainer.protocol.compression import compress
 from drainer.protocol.ddl_kind import canal_kind
-from drainer.protocol.encoder import Ddl, DdlScope, EncodedRow, Message, TableEncoder
+from drainer.protocol.encoder import Ddl, DdlScope, Message, TableEncoder
 from drainer.protocol.json_text import json_document
-from drainer.protocol.one_row import Tables, frame_rows, physical_ms, refuse
+from drainer.protocol.one_row import OneRowMessages, physical_ms, refuse
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.simple.avro_documents import write_document
 from drainer.protocol.simple.avro_rows import SimpleAvroTable
@@ -21,21 +21,18 @@ from drainer.protocol.table import Table
 
 
 @dataclass(frozen=True)
-class SimpleEncoder:
+class SimpleEncoder(OneRowMessages):
     """Rows are of use to readers that have their table's schema: from its DDL, or from a bootstrap message, which are
     sent when bootstrap.BootstrapSchedule says so."""
 
     options: ProtocolOptions
     name: str = "simple"
     ddl_scope: DdlScope = DdlScope.ALL_PARTITIONS
-    _tables: Tables = field(default_factory=Tables, repr=False, compare=False)
+    _tables: CompiledTables[TableEncoder] = field(default_factory=CompiledTables, repr=False, compare=False)
 
     def table(self, table: Table) -> TableEncoder:
         made = SimpleTable if self.options.encoding_format == "json" else SimpleAvroTable
-        return self._tables.get(table.key) or self._tables.keep(table, made(table, self.options))
-
-    def frame(self, rows: Iterable[EncodedRow]) -> Iterator[Message]:
-        return frame_rows(rows)
+        return self._tables.get(table.key, lambda: made(table, self.options))
 
     def ddl(self, ddl: Ddl) -> list[Message]:
         """A table that is dropped is described as it was; a DDL of a database has its name instead."""
@@ -72,9 +69,6 @@ class SimpleEncoder:
             "tableSchema": table_schema(table),
         }
         return [self._message(document, commit_ts)]
-
-    def partitions_changed(self, partitions: int, commit_ts: int) -> list[Message]:
-        return []
 
     def _message(self, document: dict[str, object], commit_ts: int) -> Message:
         written = (

@@ -64,7 +64,11 @@ class Housekeeping:
                 try:
                     self._format.complete(self._directory, path, self._stop.is_set)
                 except Exception as error:  # noqa: BLE001  whatever it is, the file stays as it is
-                    _log.error("a complete file cannot be put away, and stays", file=str(path), error=str(error))
+                    _log.error(
+                        "a complete file cannot be compressed or converted; it stays as it is",
+                        file=str(path),
+                        error=str(error),
+                    )
         if self._retention:
             self._remove_old(current_number)
 

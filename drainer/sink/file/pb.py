@@ -1,4 +1,4 @@
-"""Changes as TiDB-Binlog's files have them: a record for each transaction, in commit order, and for each DDL."""
+"""Changes in TiDB-Binlog's file format: one record for each transaction and each DDL, in commit order."""
 
 from __future__ import annotations
 

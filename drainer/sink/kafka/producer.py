@@ -63,7 +63,8 @@ _REFUSED: Final = {
 
 
 class ProducerLost(DestinationError):
-    """This producer is of no use any more; whether its transaction was committed must be looked up."""
+    """This producer has failed and must be replaced. Whether its transaction was committed must be read from the
+    control topic."""
 
 
 class ProducerFenced(ProducerLost):

@@ -66,6 +66,7 @@ class Publication:
         self.dispatcher = Dispatcher(router, counts, options.zone, raw=options.output_raw_change_event)
         self._events = RowEvents(raw=options.output_raw_change_event)
         self._large: dict[str, LargeMessages] = {}
+        self._viewed: tuple[SchemaView, list[TopicTable]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Publication, (self.options, self.router, self.counts, self.topic_bytes, self.ids)
@@ -82,7 +83,12 @@ class Publication:
         return [(self.router.topic(table.schema, table.name), table) for table in tables.values()]
 
     def tables_of(self, view: SchemaView) -> list[TopicTable]:
-        """Of all that rows may have under this view."""
+        """Of all that rows may have under this view. Kept, because batch after batch has the same one."""
+        if self._viewed is None or self._viewed[0] is not view:
+            self._viewed = view, self._tables_of(view)
+        return self._viewed[1]
+
+    def _tables_of(self, view: SchemaView) -> list[TopicTable]:
         decoder = Decoder(view, stored_generated=True)
         found = []
         for table_id, versions in view.tables.items():

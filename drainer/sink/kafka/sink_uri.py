@@ -25,7 +25,7 @@ class SinkUri:
 
 
 def parse_sink_uri(text: str) -> SinkUri:
-    """Raises ConfigError naming the part that is wrong; the URI itself is not in it, since it may hold a password."""
+    """Raises ConfigError naming the part that is wrong. The error does not quote the URI, which may hold a password."""
     parts = urlsplit(text)
     if parts.scheme.lower() not in SCHEMES:
         raise ConfigError(f"sink-uri: the scheme must be one of {', '.join(SCHEMES)}, not {parts.scheme!r}")

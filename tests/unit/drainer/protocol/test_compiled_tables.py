@@ -1,0 +1,34 @@
+"""What encoders keep of tables."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from binlog.tidb.types import FieldType, Tp
+
+from drainer.protocol import compiled_tables
+from drainer.protocol.compiled_tables import CompiledTables
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_encoder
+from tests.support.row_changes import make_table
+
+TABLE = make_table("test", "t", [("id", FieldType(Tp.LONG))], primary=["id"])
+
+
+def test_what_is_kept_is_bounded_and_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_tables, "TABLES_MAX", 2)
+    made: list[int] = []
+    tables = CompiledTables[int]()
+    for key in (1, 1, 2, 1, 3, 3, 1):
+        assert tables.get(key, lambda key=key: made.append(key) or key) == key  # type: ignore[misc]
+    assert made == [1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("protocol", ["open-protocol", "canal-json", "debezium", "simple", "secondary-binlog"])
+def test_a_version_of_a_table_is_compiled_once_and_does_not_travel(protocol: str) -> None:
+    encoder = make_encoder(ProtocolOptions(protocol))
+    assert encoder.table(TABLE) is encoder.table(TABLE)
+    compiled = type(encoder.table(TABLE)).__name__.encode()
+    assert compiled not in pickle.dumps(encoder)
+    assert pickle.loads(pickle.dumps(encoder)).table(TABLE) is not encoder.table(TABLE)

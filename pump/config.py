@@ -126,9 +126,15 @@ class PumpConfig(UpstreamSection):
         "info", description="minimum log level"
     )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
-    metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")
-    metrics_interval: int = Field(15, description="accepted, without effect")
-    enable_debug: bool = Field(False, description="accepted, without effect")
+    metrics_addr: str = Field(
+        "",
+        description="Pushgateway to which metrics are pushed too, host:port or a URL; empty: none",
+    )
+    metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
+    enable_debug: bool = Field(
+        False,
+        description="serve profiles below /debug/pprof/: stacks, CPU, memory; and SIGUSR1 prints all stacks to stderr",
+    )
     transaction_bytes_max: ByteSize = Field(
         1 << 30,
         ge=1 << 20,

@@ -16,6 +16,7 @@ from pump.keys import Complete
 from pump.log import Head
 from pump.manifest import manifest_unbroken
 from pump.record import Pointer
+from pump.storage_metrics import ERROR_INDEX
 
 DELETE_KEYS_MAX = 1024
 FLUSH_TRIES_MAX = 100
@@ -200,8 +201,12 @@ class Index:
 
     def write(self, raw: Any) -> None:
         """IndexFailed if LevelDB refuses: the log holds the records, a restart will index them."""
-        with self._guarded("a batch"):
-            raw.write()
+        try:
+            with self._guarded("a batch"):
+                raw.write()
+        except IndexFailed:
+            ERROR_INDEX.inc()
+            raise
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:

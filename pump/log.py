@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from binlog.errors import BinlogError, DecodeError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
+from pump import storage_metrics
 from pump.errors import DamagedRecord
 from pump.record import (
     FOOTER_BYTES,
@@ -233,6 +235,7 @@ class ValueLog:
         """
         if self._broken is not None:
             raise LogBroken(self._broken)
+        began_s = time.monotonic()
         pointers: list[Pointer] = []
         parts: list[bytes] = []
         file = self.tail
@@ -251,6 +254,8 @@ class ValueLog:
                 at, largest = 0, 0
         if parts:
             self._write(file, parts, largest)
+        storage_metrics.SIZE_BATCH.observe(sum(map(len, payloads)))
+        storage_metrics.TIME_BATCH.observe(time.monotonic() - began_s)
         return pointers
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
@@ -258,6 +263,7 @@ class ValueLog:
         if size <= JOIN_BYTES_MAX or _MID_APPEND:
             parts = [b"".join(parts)]
         crash_point("pump.before_append")
+        began_s = time.monotonic()
         try:
             if _MID_APPEND:
                 half = size // 2
@@ -270,19 +276,25 @@ class ValueLog:
                     view = view[os.write(file.fd, view) :]
             crash_point("pump.after_append")
             if self._sync is not None:
+                written_s = time.monotonic()
                 self._sync(file.fd)
+                storage_metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
+        storage_metrics.TIME_TO_DISK.observe(time.monotonic() - began_s)
         crash_point("pump.after_sync")
         file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
         file.max_ts = max_ts
 
     def _rotate(self, file: LogFile) -> LogFile:
+        began_s = time.monotonic()
         self._finish(file)
         try:
-            return self._create(file.fid + 1)
+            created = self._create(file.fid + 1)
         except OSError as error:
             raise self._break(f"value log cannot begin file {file.fid + 1}: {error}") from error
+        storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
+        return created
 
     def _finish(self, file: LogFile) -> None:
         try:
@@ -300,6 +312,7 @@ class ValueLog:
 
     def _break(self, reason: str) -> LogBroken:
         self._broken = reason
+        storage_metrics.ERROR_WRITE_BATCH.inc()
         _log.error("value log broken", reason=reason)
         self.on_broken()
         return LogBroken(reason)

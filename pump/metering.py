@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-from binlog.errors import BinlogError
+from binlog.errors import BinlogError, LogBroken
 from binlog.runtime.metrics import counter, exponential, gauge, histogram
+
+from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
 RPC_SECONDS = histogram(
     "pump_rpc_duration_seconds",
@@ -59,11 +61,20 @@ def read(method: str, *, count: int, size: int) -> None:
     _read_bytes(method).inc(size)
 
 
-def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None]) -> None:
-    """What became of binlogs: the empty probe counts for nothing."""
+def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None], *, took_s: float) -> None:
+    """What became of binlogs that the storage was given together; the empty probe counts for nothing."""
     taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
+    sizes = list(map(len, taken))
+    SIZE_SINGLE.observe_each(sizes)
+    if taken:
+        TIME_SINGLE.observe(took_s, len(taken))
     _WRITTEN.labels(method).inc(len(taken))
-    _WRITTEN_BYTES.labels(method).inc(sum(map(len, taken)))
+    _WRITTEN_BYTES.labels(method).inc(sum(sizes))
+    if len(taken) == len(payloads):
+        return
+    broken = sum(1 for error in results if isinstance(error, LogBroken))
+    if broken:
+        ERROR_WRITE.inc(broken)
     lost(payload for payload, error in zip(payloads, results, strict=True) if error is not None)
 
 

@@ -24,7 +24,8 @@ from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import TiKV
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from binlog.cluster.upstream import choose_source, pd_addresses
-from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
+from binlog.errors import BinlogError, ConfigError, LogBroken, TimestampUnavailable
+from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
@@ -32,6 +33,7 @@ from binlog.runtime.outage import Outage
 
 from pump.admission import InFlight
 from pump.config import PumpConfig
+from pump.drainer_lag import DrainerLag
 from pump.edge import Edge, MessageLimits, Service
 from pump.election import Election
 from pump.errors import NotifyFailed
@@ -220,13 +222,24 @@ class Pump:
         self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
         self._spawn(self._watch_space(), "free space")
         self._spawn(self._watch_log(), "value log")
+        self._spawn(DrainerLag(self.store, self.registry, config.gc).run(), "drainers' positions")
+        if config.metrics_addr and config.metrics_interval:
+            pushing = metrics.push(config.metrics_addr, self.node.node_id, interval_s=config.metrics_interval)
+            self._spawn(pushing, "metrics")
         if config.gen_binlog_interval:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> None:
         """Serve HTTP at `status-addr` if configured, and HTTP/1 at the gRPC address."""
         pages = StatusPages(
-            self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
+            self.store,
+            self.node,
+            self.registry,
+            self.timestamps,
+            self.collector,
+            self._requested.put_nowait,
+            tikv=self._upstream.tikv if self._upstream is not None else None,
+            debug=self._config.enable_debug,
         )
         server = StatusServer(
             self._config.status_listen,
@@ -311,7 +324,7 @@ class Pump:
             )
             return
         if event is Event.CLOSE:
-            await self._wait_for_drainers(await self.store.write_fake())
+            await self._wait_for_drainers()
             await self.node.move(Event.DRAINED)
             return
         with suppress(TimestampUnavailable):  # a Go pump that opens this directory serves up to this ts
@@ -343,13 +356,25 @@ class Pump:
                         return
                     await asyncio.sleep(READ_POLL_S)
 
-    async def _wait_for_drainers(self, ts: int) -> None:
-        """Wait until every drainer that is not offline has applied everything up to `ts`."""
-        while True:
-            drainers = await drainers_of(self.registry)
-            behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
-            if not behind:
-                return
-            _log.info("waiting for drainers before going offline", drainers=behind)
+    async def _wait_for_drainers(self) -> None:
+        """Wait until every drainer that is not offline has applied everything up to a ts of now. What fails is tried
+        again (P-LC-09): a pump that gave up would hold drainers back as `closing`."""
+        outage = Outage(_log, "cannot tell whether drainers have read everything", "the drainers' positions are known")
+        waiting = Outage(_log, "waiting for drainers before going offline", "every drainer has read everything")
+        ts = 0
+        while not self.node.usurped:  # nor is the record this pump's to change then
+            try:
+                fake_ts = await self.store.write_fake()
+                ts = ts or fake_ts
+                drainers = await drainers_of(self.registry)
+                outage.over()
+                behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
+                if not behind:
+                    waiting.over()
+                    return
+                waiting.failed(drainers=behind)
+            except LogBroken:
+                raise
+            except BinlogError as error:
+                outage.failed(error=error)
             await asyncio.sleep(PASSED_POLL_S)
-            await self.store.write_fake()

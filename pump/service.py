@@ -53,16 +53,19 @@ class Gate:
         """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
         try:
             self.check(cluster_id)
+            began_s = time.monotonic()
             results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
         except BinlogError:
             metering.lost(payloads)
             raise
+        took_s = time.monotonic() - began_s
         if far:
             left = set(far)
             judged = [place for place in range(len(payloads)) if place not in left]
-            metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+            given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
+            metering.written(method, given, judgements, took_s=took_s)
         else:
-            metering.written(method, payloads, results)
+            metering.written(method, payloads, results, took_s=took_s)
         return results
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import TiKV
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
+from binlog.runtime import profiling
 from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, text_response
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
@@ -28,7 +30,8 @@ OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
 class StatusPages:
-    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close"."""
+    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: where there is one; `debug`:
+    whether profiles are served."""
 
     def __init__(
         self,
@@ -38,6 +41,9 @@ class StatusPages:
         timestamps: Timestamps,
         collector: GarbageCollector,
         stop: Callable[[str], None],
+        *,
+        tikv: TiKV | None = None,
+        debug: bool = False,
     ) -> None:
         self._store = store
         self._node = node
@@ -45,6 +51,8 @@ class StatusPages:
         self._timestamps = timestamps
         self._collector = collector
         self._stop = stop
+        self._tikv = tikv
+        self._debug = debug
 
     def routes(self) -> dict[str, Page]:
         return {"/": self.home, "/status": self.status, "/drainers": self.drainers}
@@ -54,6 +62,7 @@ class StatusPages:
             "PUT /state/{node_id}/{action}": self.change_state,
             "GET /debug/binlog/{ts}": self.show_binlog,
             "POST /debug/gc/trigger": self.trigger_gc,
+            **profiling.actions(enabled=self._debug),
         }
 
     async def status(self) -> Response:
@@ -130,18 +139,31 @@ class StatusPages:
         return _result(f"apply action {action} success!", OK)
 
     async def show_binlog(self, request: Request) -> Response:
-        """The binlog record stored under a ts, as text."""
+        """The binlog record stored under a ts, as text, and what TiKV has under its primary key."""
         text = request.path["ts"]
         if not text.isdigit() or int(text) >= 1 << 63:
             return text_response(f"invalid parameter ts: {text}")
-        payload = self._store.read_at(int(text))
+        try:
+            payload = self._store.read_at(int(text))
+        except BinlogError as error:
+            return text_response(str(error))
         if payload is None:
             return text_response(f"no binlog is stored under {text}")
         shown = binlog_pb2.Binlog.FromString(payload)
         parts = [str(shown)]
         if scan(payload).value_end:
-            parts.append(f"\n\n PrewriteValue: \n{_prewrite_value(shown.prewrite_value)}")
+            parts.append(f"\n\n PrewriteValue: {_prewrite_value(shown.prewrite_value)}")
+        if shown.prewrite_key:
+            parts.append(await self._mvcc(shown.prewrite_key))
         return text_response("".join(parts))
+
+    async def _mvcc(self, key: bytes) -> str:
+        if self._tikv is None:
+            return "\n\n GetMvccByEncodedKey failed: this cluster has no TiKV"
+        try:
+            return f"\n\n GetMvccByEncodedKey: \n{await self._tikv.mvcc(key)}"
+        except BinlogError as error:
+            return f"\n\n GetMvccByEncodedKey failed: {error}"
 
     async def trigger_gc(self, _request: Request) -> Response:
         if self._collector.working:
@@ -152,9 +174,9 @@ class StatusPages:
 
 def _prewrite_value(data: bytes) -> str:
     try:
-        return str(binlog_pb2.PrewriteValue.FromString(data))
+        return f"\n{binlog_pb2.PrewriteValue.FromString(data)}"
     except ProtobufError:
-        return " <Unmarshallable>"
+        return "<Unmarshallable>\n"
 
 
 def _document(status: NodeStatus) -> Any:

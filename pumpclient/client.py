@@ -55,7 +55,7 @@ class PumpsClient:
         """Starts nothing; `open` does. `on_undelivered` and `on_expired` are called in the event loop."""
         self.cluster_id = cluster_id
         self._limits = limits or Limits()
-        self._pool = Pool()
+        self._pool = Pool(pause_first_s=self._limits.detect_first_s, pause_max_s=self._limits.detect_s)
         self._writer = Writer(
             cluster_id=cluster_id,
             pool=self._pool,

@@ -1,27 +1,38 @@
 """The set of pumps known to this client, and which are available (C-03 to C-06, C-14). Pure.
 
-A pump is available when the registry says online and it has not failed more than `errors_max` times in a row.
+A pump is available when the registry says online, it has not failed more than `errors_max` times in a row, and it
+was not found slow. One that is suspended is probed after a second, then ever later: it doubles its pause when it is
+suspended again soon after it came back, so that a pump that comes and goes costs writers less and less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from binlog.cluster.node import NodeStatus, State
 
 ERRORS_MAX = 10  # consecutive, as upstream (C-03)
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 30.0  # as upstream probes (C-05)
+STEADY_S = 30.0  # available for so long, a pump's next pause is the first one again
 
 
 @dataclass(slots=True)
 class Member:
-    """One pump. `suspended` is set by errors and cleared by a success, a probe, or a change of state or address."""
+    """One pump. `suspended` is set by errors or slowness and cleared by a success, a probe, or a change of state or
+    address. Of a `slow` one only the probe counts: late acknowledgements do not make it fast."""
 
     node_id: str
     host: str
     state: State
     errors: int = 0
     suspended: bool = False
+    slow: bool = False
+    pause_s: float = 0.0  # between its suspension, or last probe, and the next probe
+    probe_at_s: float = 0.0
+    revived_s: float = float("-inf")
     last_cause: object = None
 
     @property
@@ -36,8 +47,18 @@ class Member:
 class Pool:
     """All registered pumps by id. Lists come in the order of ids, so that `hash` is stable over processes."""
 
-    def __init__(self, *, errors_max: int = ERRORS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        errors_max: int = ERRORS_MAX,
+        pause_first_s: float = PAUSE_FIRST_S,
+        pause_max_s: float = PAUSE_MAX_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._errors_max = errors_max
+        self._pause_first_s = pause_first_s
+        self._pause_max_s = pause_max_s
+        self._clock = clock
         self._members: dict[str, Member] = {}
 
     def __len__(self) -> int:
@@ -57,7 +78,7 @@ class Pool:
             return False
         moved = known.host != status.host
         if moved or known.state is not status.state:
-            known.errors, known.suspended = 0, False
+            known.errors, known.suspended, known.slow = 0, False, False
         known.host, known.state = status.host, status.state
         return moved
 
@@ -78,18 +99,34 @@ class Pool:
     def online(self) -> tuple[str, ...]:
         return tuple(sorted(m.node_id for m in self._members.values() if m.online))
 
-    def suspended(self) -> tuple[str, ...]:
-        """Pumps that are online in the registry but failed, which detection probes (C-05)."""
-        return tuple(sorted(m.node_id for m in self._members.values() if m.online and m.suspended))
+    def due(self) -> tuple[str, ...]:
+        """Suspended pumps that are to be probed now (C-05); all of them where no pump is available."""
+        waits = any(m.available for m in self._members.values())
+        now_s = self._clock()
+        return tuple(
+            sorted(
+                m.node_id
+                for m in self._members.values()
+                if m.online and m.suspended and (m.probe_at_s <= now_s or not waits)
+            )
+        )
 
-    def succeeded(self, node_id: str) -> bool:
+    def next_probe_s(self) -> float:
+        """Seconds until a suspended pump is due; infinite where none is suspended."""
+        due = [m.probe_at_s for m in self._members.values() if m.online and m.suspended]
+        return max(0.0, min(due) - self._clock()) if due else float("inf")
+
+    def succeeded(self, node_id: str, *, probe: bool = False) -> bool:
         """A write or a probe was acknowledged. True when this made the pump available again."""
         member = self._members.get(node_id)
         if member is None:
             return False
-        revived = member.suspended
-        member.errors, member.suspended = 0, False
-        return revived
+        member.errors = 0
+        if not member.suspended or (member.slow and not probe and self._others(member)):
+            return False
+        member.suspended = member.slow = False
+        member.revived_s = self._clock()
+        return True
 
     def failed(self, node_id: str, cause: object = None) -> bool:
         """One more error in a row. True when this made the pump unavailable.
@@ -101,7 +138,34 @@ class Pool:
             return False
         member.last_cause = cause
         member.errors += 1
-        newly = member.errors > self._errors_max and not member.suspended
-        if newly:
-            member.suspended = True
-        return newly
+        return member.errors > self._errors_max and self._suspend(member)
+
+    def found_slow(self, node_id: str) -> bool:
+        """It let a write wait for too long. True when this made the pump unavailable; the last one stays."""
+        member = self._members.get(node_id)
+        if member is None or not self._others(member) or not self._suspend(member):
+            return False
+        member.slow = True
+        return True
+
+    def probe_failed(self, node_id: str) -> None:
+        """It stays suspended, and the next probe comes later."""
+        member = self._members.get(node_id)
+        if member is not None:
+            self._pause(member)
+
+    def _others(self, member: Member) -> bool:
+        return any(m.available for m in self._members.values() if m is not member)
+
+    def _suspend(self, member: Member) -> bool:
+        if member.suspended:
+            return False
+        member.suspended = True
+        if self._clock() - member.revived_s > STEADY_S:
+            member.pause_s = 0.0
+        self._pause(member)
+        return True
+
+    def _pause(self, member: Member) -> None:
+        member.pause_s = min(max(self._pause_first_s, member.pause_s * 2), self._pause_max_s)
+        member.probe_at_s = self._clock() + member.pause_s

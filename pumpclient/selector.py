@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 
@@ -11,7 +11,7 @@ class Selector(Protocol):
 
     name: str
 
-    def select(self, available: Sequence[str], *, start_ts: int, tries: int) -> str | None:
+    def select(self, available: Sequence[str], *, start_ts: int, tries: int, tried: Collection[str] = ()) -> str | None:
         """An id out of `available` (in its stable order), or None when it is empty. `tries` counts from 0."""
         ...
 
@@ -25,7 +25,7 @@ class RangeSelector:
         self._list: tuple[str, ...] = ()
         self._next = 0
 
-    def select(self, available: Sequence[str], *, start_ts: int, tries: int) -> str | None:
+    def select(self, available: Sequence[str], *, start_ts: int, tries: int, tried: Collection[str] = ()) -> str | None:
         current = tuple(available)
         if current != self._list:
             self._list, self._next = current, 0
@@ -41,7 +41,7 @@ class HashSelector:
 
     name = "hash"
 
-    def select(self, available: Sequence[str], *, start_ts: int, tries: int) -> str | None:
+    def select(self, available: Sequence[str], *, start_ts: int, tries: int, tried: Collection[str] = ()) -> str | None:
         if not available:
             return None
         return available[(start_ts + tries) % len(available)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binlog.cluster.node import NodeStatus, State
 
-from pumpclient.pool import ERRORS_MAX, Pool
+from pumpclient.pool import ERRORS_MAX, PAUSE_MAX_S, STEADY_S, Pool
 
 
 def status(node_id: str, state: State = State.ONLINE, host: str = "h:1") -> NodeStatus:
@@ -25,7 +25,7 @@ def test_eleven_errors_in_a_row_make_it_unavailable() -> None:
     pool.put(status("a"))
     assert [pool.failed("a") for _ in range(ERRORS_MAX + 2)] == [False] * ERRORS_MAX + [True, False]
     assert pool.available() == ()
-    assert pool.suspended() == pool.online() == ("a",)
+    assert pool.due() == pool.online() == ("a",)
     assert pool.succeeded("a") is True
     assert pool.available() == ("a",)
 
@@ -90,3 +90,87 @@ def test_strangers_are_ignored() -> None:
     assert pool.failed("x") is False
     assert pool.succeeded("x") is False
     assert pool.remove("x") is False
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def two(clock: Clock) -> Pool:
+    pool = Pool(clock=clock)
+    pool.put(status("a"))
+    pool.put(status("b"))
+    return pool
+
+
+def test_a_slow_pump_is_passed_over_and_the_last_one_never() -> None:
+    pool = two(Clock())
+    assert pool.found_slow("a") is True
+    assert pool.available() == ("b",)
+    assert pool.found_slow("b") is False
+    assert pool.found_slow("a") is False
+    assert pool.available() == ("b",)
+
+
+def test_only_a_probe_ends_slowness_while_there_are_others() -> None:
+    """Acknowledgements that come late, one after another, are what made it slow."""
+    pool = two(Clock())
+    pool.found_slow("a")
+    assert pool.succeeded("a") is False
+    assert pool.available() == ("b",)
+    assert pool.succeeded("a", probe=True) is True
+    assert pool.available() == ("a", "b")
+    pool.found_slow("a")
+    pool.put(status("b", State.PAUSED))
+    assert pool.succeeded("a") is True, "the only one there is"
+
+
+def test_probes_come_ever_later() -> None:
+    clock = Clock()
+    pool = two(clock)
+    pool.found_slow("a")
+    pauses = []
+    for _ in range(8):
+        assert pool.due() == ()
+        pauses.append(pool.next_probe_s())
+        clock.now_s += pauses[-1]
+        assert pool.due() == ("a",)
+        pool.probe_failed("a")
+    assert pauses == [1, 2, 4, 8, 16, PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_MAX_S]
+
+
+def test_a_pump_that_comes_and_goes_comes_back_ever_later() -> None:
+    """Each return costs writers a second of waiting; after a steady while it has its first chance again."""
+    clock = Clock()
+    pool = two(clock)
+    pauses = []
+    for _ in range(4):
+        pool.found_slow("a")
+        pauses.append(pool.next_probe_s())
+        clock.now_s += pauses[-1]
+        pool.succeeded("a", probe=True)
+        clock.now_s += 0.5
+    assert pauses == [1, 2, 4, 8]
+    clock.now_s += STEADY_S
+    pool.found_slow("a")
+    assert pool.next_probe_s() == 1
+
+
+def test_all_are_probed_at_once_where_none_is_available() -> None:
+    clock = Clock()
+    pool = two(clock)
+    pool.found_slow("a")
+    for _ in range(ERRORS_MAX + 1):
+        pool.failed("b")
+    assert pool.available() == ()
+    assert pool.due() == ("a", "b")
+
+
+def test_what_is_not_suspended_is_never_due() -> None:
+    pool = two(Clock())
+    assert pool.next_probe_s() == float("inf")
+    assert pool.due() == ()

@@ -18,9 +18,10 @@ NOT_FOR_US = {"Sends a dynamic table size update", "Sends multiple dynamic table
 
 async def test_h2spec(tmp_path: Path) -> None:
     """Generic, HTTP/2 and HPACK, strict ones included."""
-    binary = os.environ.get("H2SPEC") or shutil.which("h2spec")
+    built = Path.home() / ".cache" / "tidb-binlog" / "h2spec-2.2.1" / "h2spec"
+    binary = os.environ.get("H2SPEC") or shutil.which("h2spec") or (str(built) if built.exists() else None)
     if binary is None:
-        pytest.skip("h2spec is not installed, and H2SPEC does not name it")
+        pytest.skip("h2spec is not installed: scripts/need.sh h2spec builds it where there is Go; H2SPEC may name it")
     import xml.etree.ElementTree as Xml
 
     report = tmp_path / "report.xml"

@@ -66,6 +66,8 @@ def main() -> None:
     except ConfigError as error:
         sys.stderr.write(f"pump: {error}\n")
         sys.exit(1)
+    if config.without_effect:
+        _log.warning("settings of the original that have no effect here", settings=config.without_effect)
     sys.exit(asyncio.run(_run(config)))
 
 

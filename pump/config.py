@@ -31,6 +31,9 @@ STATUS_PORT_OFFSET = 1000
 TRANSACTION_BYTES_CAP = (2 << 30) - (1 << 20)  # gRPC's and protobuf's: no message reaches 2 GiB
 
 
+_WITHOUT_EFFECT = "accepted, without effect"
+
+
 def _positive(value: timedelta) -> timedelta:
     if value <= timedelta(0):
         raise ValueError(f"GC is {value}, must bigger than 0")
@@ -44,14 +47,12 @@ class KvSection(Section):
     block_restart_interval: int = Field(16, description="keys between restart points of a block")
     block_size: int = Field(4096, description="bytes of a LevelDB block")
     write_buffer: int = Field(64 << 20, description="bytes of LevelDB's memory table")
-    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description="accepted, without effect")
-    compaction_table_size: int = Field(64 << 20, description="accepted, without effect")
-    compaction_total_size: int = Field(512 << 20, description="accepted, without effect")
-    compaction_total_size_multiplier: float = Field(8.0, description="accepted, without effect")
-    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description="accepted, without effect")
-    write_l0_slowdown_trigger: int = Field(
-        17, alias="write-L0-slowdown-trigger", description="accepted, without effect"
-    )
+    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description=_WITHOUT_EFFECT)
+    compaction_table_size: int = Field(64 << 20, description=_WITHOUT_EFFECT)
+    compaction_total_size: int = Field(512 << 20, description=_WITHOUT_EFFECT)
+    compaction_total_size_multiplier: float = Field(8.0, description=_WITHOUT_EFFECT)
+    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description=_WITHOUT_EFFECT)
+    write_l0_slowdown_trigger: int = Field(17, alias="write-L0-slowdown-trigger", description=_WITHOUT_EFFECT)
 
     def options(self) -> IndexOptions:
         default = IndexOptions()
@@ -71,7 +72,7 @@ class StorageSection(Section):
     sync_log: bool = Field(True, description="fdatasync the value log before a write is acknowledged")
     kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="accepted, without effect: nothing is queued")
     slow_write_threshold: float = Field(
-        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow"
+        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow; 0 or less: 1"
     )
     stop_write_at_available_space: ByteSize = Field(
         10 << 30, description="refuse writes when the disk has no more than this left, such as 10 GiB; 0: never"
@@ -164,6 +165,22 @@ class PumpConfig(UpstreamSection):
         if self.status_addr not in ("", "auto"):
             split_host_port(self.status_addr)
         return self
+
+    @property
+    def without_effect(self) -> list[str]:
+        """Settings that are accepted for upstream's sake and differ from their default; 0 or less is the default."""
+        found = []
+        for path, section in (("storage", self.storage), ("storage.kv", self.storage.kv)):
+            for name, field in type(section).model_fields.items():
+                value = getattr(section, name)
+                if (field.description or "").startswith(_WITHOUT_EFFECT) and value > 0 and value != field.default:
+                    found.append(f"{path}.{field.alias}")
+        return found
+
+    @property
+    def slow_write_s(self) -> float:
+        """Seconds after which a write is logged as slow."""
+        return self.storage.slow_write_threshold if self.storage.slow_write_threshold > 0 else 1.0
 
     @property
     def advertised(self) -> str:

@@ -42,7 +42,7 @@ async def drainers_of(registry: Registry) -> list[NodeStatus]:
 
 
 class GarbageCollector:
-    """Collects every INTERVAL_S seconds in `run`, or once in `collect`; never two at a time."""
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
 
     def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
         self._store = store

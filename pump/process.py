@@ -1,4 +1,4 @@
-"""The pump process: start order and stop order.
+"""The pump process: start order (P-LC-03) and stop order.
 
 Start: directory lock → etcd → cluster id → recovery → listen (all requests refused) → election, where pumps allocate
 the timestamps → status page → first timestamp → registration → notify drainers → serve → background tasks.
@@ -161,9 +161,7 @@ class Pump:
         config = self._config
         in_flight = InFlight(config.in_flight_bytes_max)
         IN_FLIGHT_BYTES.set_function(lambda: in_flight.bytes)
-        self.pump_service = PumpService(
-            self.store, self.gate, in_flight, slow_write_s=config.storage.slow_write_threshold
-        )
+        self.pump_service = PumpService(self.store, self.gate, in_flight, slow_write_s=config.slow_write_s)
         ext = ExtService(
             self.store, self.gate, in_flight, node_id=self.node.node_id, state=lambda: str(self.node.state)
         )

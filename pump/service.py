@@ -141,7 +141,8 @@ class PumpService:
         return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
-        """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).
+        """Everything after startFrom.offset, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06): fakes as they are
+        (P-FAKE-03), rollbacks never (P-PULL-05).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """

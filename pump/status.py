@@ -127,7 +127,7 @@ class StatusPages:
         return json_response([_document(record.status) for record in listing.nodes] or None)
 
     async def change_state(self, request: Request) -> Response:
-        """Pause or close this pump; the answer is sent before the stop begins."""
+        """Pause or close this pump, only while it is online (P-LC-10); the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         if node_id != self._node.node_id:
             return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)

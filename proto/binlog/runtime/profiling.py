@@ -16,7 +16,7 @@ import time
 import traceback
 import tracemalloc
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +35,9 @@ _PAGES = {
     "allocs": f"what was allocated in ?seconds=10 and is still held, by line, the {SHOWN} largest; slows the process",
     "cmdline": "the command line",
 }
+# Of a coroutine, a generator, an asynchronous generator.
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 _ALIASES = {"goroutine": "stacks", "threadcreate": "stacks"}
 
 
@@ -93,10 +96,19 @@ def stacks() -> str:
     for ident, frame in sys._current_frames().items():
         out.write(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}\n")
     for task in sorted(asyncio.all_tasks(), key=asyncio.Task.get_name):
-        out.write(f"task {task.get_name()}:\n")
-        task.print_stack(file=out)
-        out.write("\n")
+        summary = traceback.StackSummary.extract((frame, frame.f_lineno or 0) for frame in _awaiting(task))
+        out.write(f"task {task.get_name()}:\n{''.join(summary.format())}\n")
     return out.getvalue()
+
+
+def _awaiting(task: asyncio.Task[object]) -> Iterator[FrameType]:
+    """The frames of its coroutine, of the one that this awaits, and so on; compiled ones have none, or no lines."""
+    awaited: object = task.get_coro()
+    while awaited is not None:
+        frame = next((found for name in _FRAMES if (found := getattr(awaited, name, None)) is not None), None)
+        if isinstance(frame, FrameType):
+            yield frame
+        awaited = next((found for name in _AWAITED if (found := getattr(awaited, name, None)) is not None), None)
 
 
 async def cpu_profile(seconds: float) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
+from binlog.cluster.node import parse_labels
 from binlog.runtime.config import (
     ByteSize,
     Flag,
     HostPort,
+    Names,
     Program,
     Retention,
     Section,
@@ -19,7 +21,7 @@ from binlog.runtime.config import (
     load_or_exit,
     split_host_port,
 )
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pump.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
 from pump.allocator import BOUND_AHEAD_MAX_S
@@ -99,6 +101,9 @@ class PumpConfig(UpstreamSection):
         "empty: off",
     )
     data_dir: str = Field("", description="directory of the value log and its index; empty: data.pump")
+    labels: Names = Field(
+        (), description="labels of this pump, such as zone=a, by which writers with the strategy label choose pumps"
+    )
     heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record; 0: 2")
     gc: Annotated[Retention, AfterValidator(_positive)] = Field(
         timedelta(days=7),
@@ -154,6 +159,12 @@ class PumpConfig(UpstreamSection):
     )
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
+
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_labels(value)
+        return value
 
     @model_validator(mode="after")
     def _check_addresses(self) -> PumpConfig:
@@ -212,6 +223,7 @@ FLAGS: Sequence[Flag] = (
     Flag("pd-addr"),
     Flag("tso-source"),
     Flag("data-dir"),
+    Flag("labels"),
     Flag("heartbeat-interval"),
     Flag("gc"),
     Flag("fake-binlog-interval", "gen-binlog-interval"),

@@ -18,6 +18,7 @@ RPC_SECONDS = histogram(
     ["method", "label"],
     buckets=exponential(0.00005, 2, 18),
 )
+WRITES = ("WriteBinlog", "WriteBatch")
 LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
 _WRITTEN = counter("pump_written_binlogs_total", "Binlogs written", ["method"])
 _WRITTEN_BYTES = counter("pump_written_bytes_total", "Bytes of them", ["method"])
@@ -46,6 +47,29 @@ def timed(method: str) -> Iterator[None]:
 def observe(method: str, label: str, seconds: float) -> None:
     """`label`: succ or fail, as upstream has them."""
     _rpc_seconds(method, label).observe(seconds)
+
+
+def write_seconds() -> tuple[float, float]:
+    """Of all calls that wrote binlogs since this process began: their seconds, and their number."""
+    found = {"_sum": 0.0, "_count": 0.0}
+    for family in RPC_SECONDS.collect():
+        for sample in family.samples:
+            ending = sample.name.removeprefix(family.name)
+            if ending in found and sample.labels["label"] == "succ" and sample.labels["method"] in WRITES:
+                found[ending] += sample.value
+    return found["_sum"], found["_count"]
+
+
+def written_bytes() -> int:
+    """Bytes of all binlogs that were written since this process began."""
+    return int(
+        sum(
+            sample.value
+            for family in _WRITTEN_BYTES.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        )
+    )
 
 
 @contextmanager

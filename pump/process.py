@@ -18,7 +18,7 @@ from typing import Any
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.kv import Etcd
-from binlog.cluster.node import Event, State
+from binlog.cluster.node import Event, State, parse_labels
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import TiKV
@@ -43,6 +43,7 @@ from pump.fake import write_fakes
 from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
 from pump.identity import DirectoryLock, node_id
+from pump.measuring import Measuring
 from pump.node import Node
 from pump.notify import is_stale, notify_drainers
 from pump.orphans import Orphans, Upstream
@@ -108,18 +109,22 @@ class Pump:
         self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
         self.store = await self._open_store(directory, timestamps)
-        self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
+        self.node = Node(
+            self.registry, name, resolved_ts=lambda: self.store.resolved_ts, labels=parse_labels(config.labels)
+        )
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
         if source == "pd":
             tikv = TiKV(pd_addresses(config), security)
             self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
+        self.measuring = Measuring(self.store, self.registry, stop_bytes=config.storage.stop_write_at_available_space)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
         await (
             self._serve_status()
         )  # steps that can fail come before the registration, which would outlive a failed start
         now_ts = await self._first_ts()
         await self.store.serve()
+        self.node.score = await self.measuring.take()
         await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
         await self._notify(now_ts)
         self.gate.closed = ""
@@ -213,7 +218,7 @@ class Pump:
             age_s=config.pending_warn,
             upstream=self._upstream,
         )
-        self._spawn(self.node.heartbeat(config.heartbeat_interval or 2), "heartbeat")
+        self._spawn(self.node.heartbeat(config.heartbeat_interval or 2, self.measuring.take), "heartbeat")
         self._spawn(self.node.watch(), "registry watch")
         self._spawn(self.collector.run(), "garbage collection")
         self._spawn(orphans.run(), "old prewrites")
@@ -236,6 +241,7 @@ class Pump:
             self.timestamps,
             self.collector,
             self._requested.put_nowait,
+            measures=lambda: self.measuring.measures,
             tikv=self._upstream.tikv if self._upstream is not None else None,
             debug=self._config.enable_debug,
         )

@@ -23,6 +23,7 @@ from pump.gc import GarbageCollector
 from pump.node import Node
 from pump.page import page
 from pump.resolver import Timestamps
+from pump.score import Measures
 from pump.store import Store
 
 PENDING_SHOWN = 20
@@ -42,6 +43,7 @@ class StatusPages:
         collector: GarbageCollector,
         stop: Callable[[str], None],
         *,
+        measures: Callable[[], Measures],
         tikv: TiKV | None = None,
         debug: bool = False,
     ) -> None:
@@ -51,6 +53,7 @@ class StatusPages:
         self._timestamps = timestamps
         self._collector = collector
         self._stop = stop
+        self._measures = measures
         self._tikv = tikv
         self._debug = debug
 
@@ -91,7 +94,7 @@ class StatusPages:
         return html_response(text)
 
     def _own(self) -> dict[str, Any]:
-        store, now_s = self._store, time.monotonic()
+        store, now_s, measures = self._store, time.monotonic(), self._measures()
         return {
             "nodeId": self._node.node_id,
             "state": str(self._node.state),
@@ -99,6 +102,10 @@ class StatusPages:
             "version": release(),
             "resolvedTS": store.resolved_ts,
             "purgedTS": store.purged_ts,
+            "score": measures.score,
+            "writeSeconds": round(measures.write_s, 6),
+            "diskRoom": round(measures.room, 4),
+            "backlogBytes": measures.backlog_bytes,
             "logBytes": store.log.size,
             "logBroken": store.log.broken,
             "damage": [str(error) for error in store.damage[:PENDING_SHOWN]],

@@ -146,7 +146,7 @@ class Prewriting:
         """
         online = self._pool.online()
         if not online and not self._count:
-            raise NoPump(f"prewrite {self._start_ts}: no available pump to write binlog ({len(self._pool)} registered)")
+            raise NoPump(f"prewrite {self._start_ts}: no available pump to write binlog ({self._pool.told()})")
         self._tries.falls_back()
         for pump in online:
             self._tries.renew(pump, self._begun_s)

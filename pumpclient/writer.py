@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
 from pumpclient.errors import CommitUndelivered, TransactionRolledBack
 from pumpclient.payload import DdlFields, commit_payload, rollback_payload
-from pumpclient.pool import Pool
+from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import Selector
 from pumpclient.tracker import OpenTransaction, Tracker
@@ -71,6 +71,7 @@ class Counts:
     tries_failed: int = 0
     fallbacks: int = 0
     slow: int = 0
+    outside: int = 0
     undelivered: int = 0
     expired: int = 0
 
@@ -87,6 +88,7 @@ class Writer:
         limits: Limits,
         security: Security | None = None,
         use_extension: bool = True,
+        labels: Mapping[str, str] = NO_LABELS,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
         tracker: Tracker | None = None,
@@ -97,6 +99,10 @@ class Writer:
         self._limits = limits
         self._security = security
         self._use_extension = use_extension
+        self._labels = labels
+        self._outside = Outage(
+            log, "no pump of this writer's labels took a prewrite", "pumps of this writer's labels take prewrites"
+        )
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired
         self.tracker = tracker or Tracker()
@@ -130,7 +136,17 @@ class Writer:
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
         self.counts.prewrites += 1
+        if self.selector.name == "label":
+            self._note_labels(pump)
         return pump
+
+    def _note_labels(self, pump: str) -> None:
+        if self._pool.labelled(pump, self._labels):
+            self._outside.over()
+            return
+        self.counts.outside += 1
+        metrics.OUTSIDE.inc()
+        self._outside.failed(labels=dict(self._labels), pump=pump)
 
     # --- commit and rollback --------------------------------------------------------------------------------
 

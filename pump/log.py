@@ -61,7 +61,8 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class LogFile:
-    """One file. `size` is where its records end; `closed` means that a footer follows them.
+    """One file. `size` is where its records end; `closed` means that nothing is written to it any more, `finished`
+    that a footer follows them.
 
     Kept open by whoever reads from it, so that removing a file does not pull it from under a pull.
     """
@@ -72,6 +73,7 @@ class LogFile:
     size: int
     closed: bool
     max_ts: int = 0
+    finished: bool = False
 
     def read(self, offset: int, size: int) -> bytes:
         return os.pread(self.fd, size, offset)
@@ -140,11 +142,11 @@ class ValueLog:
         file = LogFile(fid, path, fd, size, False)
         max_ts = decode_footer(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))
         if max_ts is not None:
-            file.size, file.closed, file.max_ts = size - FOOTER_BYTES, True, max_ts
+            file.size, file.closed, file.max_ts, file.finished = size - FOOTER_BYTES, True, max_ts, True
         return file
 
     def _create(self, fid: int) -> LogFile:
-        file = self._files[fid] = self._open_file(fid, self._directory / f"{fid:06d}{SUFFIX}")
+        file = self._files[fid] = self._open_file(fid, self.path(fid))
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
@@ -164,7 +166,7 @@ class ValueLog:
             end, found_ts, damage = self._records_end(file, begin, file.size, floor)
             if end == file.size:
                 return damage
-            file.closed = False  # those four bytes were the end of a payload, or the file is torn
+            file.closed = file.finished = False  # those four bytes were the end of a payload, or the file is torn
         end, found_ts, damage = self._records_end(file, begin, whole, floor)
         if end < whole:
             _log.warning(
@@ -303,7 +305,7 @@ class ValueLog:
             os.fdatasync(file.fd)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
-        file.closed = True
+        file.closed = file.finished = True
 
     def give_up(self, reason: str) -> None:
         """Refuse every later write: something after the log failed, so that its end no longer has one meaning."""
@@ -329,8 +331,11 @@ class ValueLog:
         """DamagedRecord if there is no such file: an index that names it has lost its log."""
         found = self._files.get(fid)
         if found is None:
-            raise DamagedRecord(str(self._directory / f"{fid:06d}{SUFFIX}"), 0, "the file is missing")
+            raise DamagedRecord(str(self.path(fid)), 0, "the file is missing")
         return found
+
+    def path(self, fid: int) -> Path:
+        return self._directory / f"{fid:06d}{SUFFIX}"
 
     def read(self, pointer: Pointer, length: int | None = None) -> bytes:
         """The payload of a record; `length` is what the index says, where it says so. DamagedRecord otherwise."""

@@ -6,6 +6,7 @@ is served twice, out of order, with other bytes, or without having been sent.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Served(NamedTuple):
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction: what was sent of it (`commit_ts` -1: no outcome yet, 0: a rollback) and what was acknowledged."""
+    """What was sent of a transaction (`commit_ts` -1: no outcome yet, 0: a rollback) and what was acknowledged."""
 
     start_ts: int
     row: bytes
@@ -105,7 +106,7 @@ class Journal:
 
 
 def _of_order(served: Sequence[Served]) -> Iterable[str]:
-    for before, after in zip(served, served[1:], strict=False):
+    for before, after in itertools.pairwise(served):
         if after.commit_ts <= before.commit_ts:
             yield f"out of order: commit_ts {after.commit_ts} comes after {before.commit_ts}"
 

@@ -1,7 +1,7 @@
 """Writers and readers that go on through the deaths of a pump.
 
-A `Load` writes transactions to one pump, one by one and in batches, until the pump is gone; `finish` says again what was
-not answered. A `Stream` reads the pump as a drainer does: from where it was, past every death.
+A `Load` writes transactions to one pump, one by one and in batches, until the pump is gone; `finish` says again what
+was not answered. A `Stream` reads the pump as a drainer does: from where it was, past every death.
 """
 
 from __future__ import annotations

@@ -45,7 +45,10 @@ def test_what_may_be() -> None:
         (lambda served, pending: pending.add(99), "99 is pending and was never sent"),
         (lambda served, pending: served.append(Served.of(merged(98, 99))), "98 → 99 is served and was never sent"),
         (lambda served, pending: served.append(Served.of(merged(13, 99))), "13 → 99 is served and was never sent"),
-        (lambda served, pending: served.__setitem__(0, Served.of(merged(10, 20))), "10 → 20 is served with other bytes"),
+        (
+            lambda served, pending: served.__setitem__(0, Served.of(merged(10, 20))),
+            "served with other bytes",
+        ),
     ],
 )
 def test_what_may_not_be(change: Callable[[list[Served], set[int]], object], fault: str) -> None:

@@ -75,6 +75,7 @@ class Session(asyncio.Protocol):
         self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s)
         self._calls: dict[int, Call] = {}
         self._timed: dict[int, Call] = {}  # those with a deadline
+        self._no_grpc: dict[int, Route] = {}  # requests of plain HTTP that have not ended
         self._senders: set[Call] = set()  # those that wait for their reader
         self._first = b""  # bytes of a connection of which it is not known yet what it speaks
         self._greeted = False
@@ -152,7 +153,7 @@ class Session(asyncio.Protocol):
         if found is None:
             found = head.note = route(head, self._settings.methods)
         if found.method is None or self._refusal is not None:
-            self._turn_away(stream_id, found)
+            self._turn_away(stream_id, found, end=event.end)
             return
         method = found.method
         kind = SingleCall if method.bidi is None else BidiCall
@@ -168,17 +169,21 @@ class Session(asyncio.Protocol):
         if event.end:
             call.on_data(b"", end=True)
 
-    def _turn_away(self, stream_id: int, found: Route) -> None:
+    def _turn_away(self, stream_id: int, found: Route, *, end: bool) -> None:
+        """A call is refused at once. Plain HTTP is answered when it has ended, as its clients expect."""
         connection = self._connection
-        if found.http_status != 200:
-            connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
-            connection.send_data(stream_id, found.text.encode())
-            connection.send_end(stream_id)
-        else:
+        if found.http_status == 200:
             error = found.error
             if error is None or self._refusal is not None:
                 error = RpcError(Status.UNAUTHENTICATED, self._refusal or "")
             connection.send_head(stream_id, status.refusal(error.status, error.text), end=True)
+        elif end:
+            connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
+            connection.send_data(stream_id, found.text.encode())
+            connection.send_end(stream_id)
+        else:
+            self._no_grpc[stream_id] = found
+            return
         connection.finished(stream_id)
 
     def _on_data(self, stream_id: int, data: bytes, end: bool) -> None:
@@ -186,13 +191,17 @@ class Session(asyncio.Protocol):
         if call is not None:
             call.received_s = self._now_s
             call.on_data(data, end=end)
-        else:
-            self._connection.credit(stream_id, len(data))
+            return
+        self._connection.credit(stream_id, len(data))
+        if end and (found := self._no_grpc.pop(stream_id, None)) is not None:
+            self._turn_away(stream_id, found, end=True)
 
     def _on_reset(self, event: Reset) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.cancel()
+        elif self._no_grpc.pop(event.stream_id, None) is not None:
+            self._connection.finished(event.stream_id)
 
     def _on_failed(self, event: Failed) -> None:
         settings = self._settings

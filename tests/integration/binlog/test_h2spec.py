@@ -27,7 +27,7 @@ async def test_h2spec(tmp_path: Path) -> None:
     report = tmp_path / "report.xml"
     async with running() as server:
         process = await asyncio.create_subprocess_exec(
-            binary, "-S", "-h", "127.0.0.1", "-p", str(server.port), "-o", "10", "-j", str(report),
+            binary, "-S", "-h", "127.0.0.1", "-p", str(server.port), "-o", "30", "-j", str(report),
             stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         await asyncio.wait_for(process.wait(), 280)

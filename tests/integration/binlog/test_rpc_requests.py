@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from binlog.http2.limits import Limits
 
 from tests.integration.binlog.rpc_server import GRPC, WAIT_S, path, raw, running, until
-from tests.unit.http2.peer import GREETING, data, frame, headers, parse
+from tests.unit.http2.peer import GREETING, data, frame, headers, parse, rst
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,20 @@ async def test_what_is_no_grpc(fields: tuple[tuple[str, str], ...], status: byte
         await asyncio.wait_for(reader.readuntil(b"this address serves gRPC"), WAIT_S)
         writer.write(headers(3, ((":method", "GET"), *GRPC[1:]), end=True))
         assert b"405" in await asyncio.wait_for(reader.readuntil(b"is asked with POST"), WAIT_S)
+
+
+async def test_plain_http_is_answered_when_it_has_ended() -> None:
+    """Until then it has its place among the streams, which a reset gives back."""
+    async with running(limits=Limits(streams_max=2)) as server, raw(server.port) as (reader, writer):
+        get = ((":method", "GET"), *GRPC[1:])
+        writer.write(GREETING + headers(1, get) + data(1, b"x") + headers(3, get) + frame(6, bytes(8)))
+        found = list(parse(await asyncio.wait_for(reader.readuntil(b"\6\1\0\0\0\0" + bytes(8)), WAIT_S)))
+        assert {each.kind for each in found} <= {4, 6, 8}, "nothing but settings, windows and the ping"
+        writer.write(rst(3) + data(1, b"y", end=True))
+        assert b"405" in await asyncio.wait_for(reader.readuntil(b"is asked with POST"), WAIT_S)
+        for stream_id in (5, 7):
+            writer.write(headers(stream_id, get, end=True))
+            assert b"405" in await asyncio.wait_for(reader.readuntil(b"is asked with POST"), WAIT_S)
 
 
 MISTAKES = {

@@ -24,6 +24,7 @@ from pumpclient.errors import (
 )
 from pumpclient.sdk.errors import (
     BadDeclaration,
+    Busy,
     DdlLockLost,
     DdlUndecided,
     RowRejected,
@@ -35,6 +36,7 @@ from pumpclient.sdk.errors import (
     TransactionEnded,
     ValueRejected,
 )
+from pumpclient.sdk.report import Outcome, TransactionReport
 from pumpclient.sdk.service import Service
 from pumpclient.sdk.sync import SyncService, SyncTransaction
 from pumpclient.sdk.table import NOW, Column, Index, Table
@@ -80,6 +82,7 @@ __all__ = [
     "Bit",
     "Blob",
     "Bool",
+    "Busy",
     "Char",
     "ClientClosed",
     "ClusterMismatch",
@@ -107,6 +110,7 @@ __all__ = [
     "NOW",
     "NoPump",
     "NumericType",
+    "Outcome",
     "PayloadTooLarge",
     "PrewriteFailed",
     "PumpClientError",
@@ -134,6 +138,7 @@ __all__ = [
     "TooManyTransactions",
     "Transaction",
     "TransactionEnded",
+    "TransactionReport",
     "TransactionRolledBack",
     "UnknownTransaction",
     "ValueRejected",

@@ -1,7 +1,7 @@
 """One of three pumps is slow, full, refusing, unreachable, or comes and goes: writers hardly notice, and every
 transaction has one outcome.
 
-What a TiDB waits for is the prewrite (TD-02: it sends the commit beside its answer), so prewrites are timed. A commit
+What a TiDB waits for is the prewrite: it sends the commit beside its answer. So prewrites are timed. A commit
 can go nowhere but to the pump that has the prewrite; it waits for that pump, here until the fault ends.
 """
 

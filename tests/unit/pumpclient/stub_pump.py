@@ -150,6 +150,11 @@ class StubPump:
             self.pending.pop(start_ts, None)
             self.tombstones.add(start_ts)
 
+    def store_rollback(self, start_ts: int) -> None:
+        """As if its writer's lease had ended."""
+        self.pending.pop(start_ts, None)
+        self.tombstones.add(start_ts)
+
     def of(self, tp: BinlogType) -> list[Envelope]:
         return [envelope for envelope in self.received if envelope.tp == tp and envelope.start_ts]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import os
 import signal
 import sys
 
@@ -17,6 +18,7 @@ from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GC_THRESHOLD = 100_000
+RESTART = -1  # no exit code: the same program begins again in this process
 
 _log = log.get_logger("pump")
 
@@ -48,8 +50,9 @@ async def _run(config: PumpConfig) -> int:
         return 2
     requested = asyncio.ensure_future(pump.requested())
     await asyncio.wait((requested, stopping), return_when=asyncio.FIRST_COMPLETED)
-    await pump.stop(requested.result() if requested.done() else "pause")
-    return 0
+    action = requested.result() if requested.done() else "pause"
+    await pump.stop("pause" if action == "restart" else action)
+    return RESTART if action == "restart" else 0
 
 
 def main() -> None:
@@ -68,7 +71,10 @@ def main() -> None:
         sys.exit(1)
     if config.without_effect:
         _log.warning("settings of the original that have no effect here", settings=config.without_effect)
-    sys.exit(asyncio.run(_run(config)))
+    code = asyncio.run(_run(config))
+    if code == RESTART:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    sys.exit(code)
 
 
 if __name__ == "__main__":

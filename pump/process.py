@@ -48,6 +48,7 @@ from pump.node import Node
 from pump.notify import is_stale, notify_drainers
 from pump.orphans import Orphans, Upstream
 from pump.service import Gate, PumpService
+from pump.space import lacks_room
 from pump.status import StatusPages
 from pump.store import Store
 from pump.store_options import StoreOptions
@@ -157,6 +158,8 @@ class Pump:
             await store.open()
         except OSError as error:
             place = error.filename or directory
+            if lacks_room(str(error)):
+                raise BinlogError(f"data-dir {directory}: no room to start: {place}: {error.strerror}") from error
             raise ConfigError(f"data-dir {directory} cannot be used: {place}: {error.strerror or error}") from error
         self._stack.push_async_callback(store.close)
         self._stack.callback(withdraw)
@@ -281,18 +284,25 @@ class Pump:
 
     async def _watch_log(self) -> None:
         """When the value log breaks, leave `online`, so that writers choose another pump: writes are refused until a
-        restart. Drainers continue to read here and wait for pending prewrites."""
+        restart. Drainers continue to read here and wait for pending prewrites. A disk that was full, and has room
+        again, is a reason to restart at once."""
         reason = await self.store.broken()
-        _log.error("writes are refused until the pump is restarted; if this recurs, check the disk", reason=reason)
+        full = lacks_room(reason)
+        until = "the disk has room again" if full else "the pump is restarted; if this recurs, check the disk"
+        _log.error(f"writes are refused until {until}", reason=reason)
         if self.node.state is not State.ONLINE or self.node.usurped:
             return
         try:
             await self.node.move(Event.PAUSE)
         except BinlogError as error:
             _log.warning("cannot register that this pump is pausing; the heartbeat will retry", error=error)
+        if full:
+            await self.store.space.wait_for_room(SPACE_INTERVAL_S)
+            _log.warning("the disk has room again: restarting", available=self.store.space.available_bytes)
+            self._requested.put_nowait("restart")
 
     async def requested(self) -> str:
-        """Wait until a stop is requested over HTTP; returns "pause" or "close"."""
+        """Wait until a stop is requested over HTTP, or by the pump itself; returns "pause", "close" or "restart"."""
         return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -31,11 +31,12 @@ from pump.record import Pointer
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
 from pump.serving import Serving
-from pump.space import Space
+from pump.space import Space, lacks_room
 from pump.store_options import StoreOptions
 from pump.writer import Submission, Writer, Written
 
 ALARM_INTERVAL_S = 1.0
+REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
 
 _log = get_logger("pump.store")
 
@@ -169,7 +170,7 @@ class Store(Serving):
         if self._sealed:
             raise Stopping(self._sealed)
         if self.log.broken is not None:
-            refuse_prewrites = f"{self.log.broken}; restart the pump"
+            refuse_prewrites = f"{self.log.broken}; {REFUSED_UNTIL[lacks_room(self.log.broken)]}"
         results: list[BinlogError | None] = [None] * len(payloads)
         places: list[int] = []
         envelopes: list[Envelope] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +30,7 @@ class Life:
     module: str = "tests.crash.small_pump"
     args: tuple[str, ...] = ()
     before: Sequence[str] = ()
+    urls: str = ""  # where not this etcd
     port: int = field(default_factory=free_port)
     number: int = 0
 
@@ -42,15 +43,17 @@ class Life:
     def data(self) -> Path:
         return self.directory / self.name
 
-    def start(self, *args: str, **env: str) -> Server:
-        """The next life; does not wait until it serves."""
+    def start(self, *, under: Callable[[Sequence[str]], Sequence[str]] = lambda argv: argv) -> Server:
+        """The next life; does not wait until it serves. `under` makes of its command the one that is run."""
         self.number += 1
-        own = ["-addr", f"127.0.0.1:{self.port}", "-pd-urls", self.etcd.endpoint, "-tso-source", "own"]
+        own = ["-addr", f"127.0.0.1:{self.port}", "-pd-urls", self.urls or self.etcd.endpoint]
         own += ["-data-dir", str(self.data), "-node-id", self.name, "-status-addr", "", "-drain-wait", "1"]
         own += ["-fake-binlog-interval", "0"]
         output = self.directory / f"{self.name}.{self.number}.log"
-        first, *words = *self.before, self.module, *own, *self.args, *args
-        self.server = python_module(first, *words, output=output, **env)
+        own += [] if "-tso-source" in self.args else ["-tso-source", "own"]
+        first, *words = *self.before, self.module, *own, *self.args
+        self.server = python_module(first, *words, output=output)
+        self.server.argv = under(self.server.argv)
         return self.server.start()
 
     async def serving(self) -> None:

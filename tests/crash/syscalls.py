@@ -88,7 +88,7 @@ class Interception:
 
     def _judge(self, pid: int, descriptor: int) -> int:
         try:
-            path = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            path = str(Path(f"/proc/{pid}/fd/{descriptor}").readlink())
         except OSError:
             return 0
         error = self.rule(path)

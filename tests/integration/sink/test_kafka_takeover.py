@@ -302,6 +302,26 @@ def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(
     assert world.keys() == sorted([*KEYS, *range(20, 30)])
 
 
+def test_a_producer_that_another_process_overtook_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would send its whole slot before it learnt that it is fenced off, and the slot would be sent again."""
+    passed: list[str] = []
+    monkeypatch.setattr(slot_writer, "crash_point", passed.append)
+    destination = world.opened()
+    spread(destination, 0, 30, *KEYS)
+    spread(destination, 30, 60, *range(20, 30))
+    slots = destination.slotting.count
+    assert passed.count("kafka.slot_initialised") == slots, "who alone writes a slot keeps its producer"
+    kept = dict(slot_writer._kept)
+    slot_writer._kept.clear()
+    spread(destination, 60, 90, *range(30, 40))  # in another process
+    forget_producers()
+    slot_writer._kept.update(kept)
+    passed.clear()
+    spread(destination, 90, 120, *range(40, 50))
+    assert (passed.count("kafka.slot_sent"), passed.count("kafka.slot_initialised")) == (slots, slots)
+    assert world.keys() == sorted([*KEYS, *range(20, 50)])
+
+
 def test_a_slot_that_is_tried_again_counts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same process, by another one, and by two at a time, each of which fences off the other."""
     destination = world.opened()

@@ -45,6 +45,11 @@ def exponential(start: float, factor: float, count: int) -> list[float]:
     return [start * factor**i for i in range(count)]
 
 
+def total_of(metric: Counter) -> float:
+    """Over all its labels."""
+    return sum(sample.value for family in metric.collect() for sample in family.samples)
+
+
 def render() -> bytes:
     """The text exposition of everything, with the process's own metrics."""
     text = prometheus_client.generate_latest(REGISTRY).decode()

@@ -42,6 +42,9 @@ _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's olde
 _FAILING = metrics.gauge(
     "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
 )
+_WAITING = metrics.gauge(
+    "drainer_waiting_seconds", "how long a batch has waited for what is not there yet, such as a DDL job"
+)
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
 )
@@ -81,6 +84,7 @@ class Status:
         self._synced_after_s = synced_after_s
         self._rows_seen = 0
         self._rows_at = time.monotonic()
+        self._waiting_since_s: float | None = None
 
     def routes(self) -> Mapping[str, Page]:
         return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
@@ -103,6 +107,11 @@ class Status:
         self._sample()
         failure = FAILURES.now
         _FAILING.set(time.time() - failure.since_s if failure else 0)
+        if not self._pipeline.progress.waiting_for:
+            self._waiting_since_s = None
+        elif self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+        _WAITING.set(time.monotonic() - self._waiting_since_s if self._waiting_since_s else 0)
         _HELD.labels("").set(self._held_s(_NO_PUMP))
         for view in self._pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)

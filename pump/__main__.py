@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import signal
 import sys
@@ -58,11 +59,15 @@ def main() -> None:
     # again and again (a fifth of the time of a write).
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    if config.enable_debug:  # also of a process whose event loop stands still
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         log.setup(config.log_level, config.log_file)
     except ConfigError as error:
         sys.stderr.write(f"pump: {error}\n")
         sys.exit(1)
+    if config.without_effect:
+        _log.warning("settings of the original that have no effect here", settings=config.without_effect)
     sys.exit(asyncio.run(_run(config)))
 
 

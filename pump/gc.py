@@ -14,6 +14,7 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
+from pump import storage_metrics
 from pump.errors import DrainerUnreadable
 from pump.keys import COMPLETE, OUTCOME, TS
 from pump.purge import removed_until_ts
@@ -41,7 +42,7 @@ async def drainers_of(registry: Registry) -> list[NodeStatus]:
 
 
 class GarbageCollector:
-    """Collects every INTERVAL_S seconds in `run`, or once in `collect`; never two at a time."""
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
 
     def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
         self._store = store
@@ -93,5 +94,6 @@ class GarbageCollector:
             store.index.delete_file(file.fid)
             _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
         for prefix in (TS, COMPLETE, OUTCOME):
-            while store.index.delete_until(prefix, until_ts):
-                pass
+            while deleted := store.index.delete_until(prefix, until_ts):
+                storage_metrics.DELETED_KEYS.inc(deleted)
+        storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))

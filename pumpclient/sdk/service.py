@@ -31,7 +31,8 @@ from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
-from pumpclient.options import ConnectOptions, PdUrls, check_strategy, upstream_of
+from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strategy, upstream_of
+from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
@@ -104,6 +105,7 @@ class Service:
         """
         check_strategy(strategy)
         section, security = upstream_of(pd_urls, options), options.get("security")
+        check_labels(strategy, options.get("labels", NO_LABELS), only=options.get("labels_only", False))
         async with contextlib.AsyncExitStack() as made:
             etcd = connect_etcd(section.pd_urls, security)
             made.push_async_callback(etcd.close)

@@ -12,6 +12,8 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 
+from tests.integration.drainer.stubs import running_stubs
+from tests.integration.drainer.test_daemon import configuration, record
 from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
 from tests.support.servers import Etcd, free_port
@@ -78,3 +80,15 @@ def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path
             await store.close()
 
     assert asyncio.run(read()) is state
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause-drainer", State.PAUSED), ("offline-drainer", State.OFFLINE)])
+def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd) -> None:
+    """Likewise; status-addr is another address, which it does not know."""
+    with running_stubs(etcd) as stubs:
+        stubs.add("a")
+        drainer = stubs.drainer(configuration(stubs, free_port())).start()
+        drainer.wait_for_output("drainer is running", deadline_s=120)
+        binlogctl(etcd, "-cmd", command, "-node-id", "d1")
+        assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+        assert record(stubs).status.state is state

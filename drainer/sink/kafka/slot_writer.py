@@ -29,16 +29,19 @@ from drainer.sink.retry import Patience
 
 _KEPT_MAX: Final = 32
 _ABORT_S: Final = 10.0
+_MARK_OFFSETS: Final = 2  # of a transaction in its slot's partition
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`marked`: the range that this producer has committed last, or whose mark it has read."""
+    """`marked`: the range that this producer has committed last, or whose mark it has read; `end`: where the slot's
+    partition of the control topic ends behind its mark, if nobody else writes there, -1: not known."""
 
     producer: Producer
     marked: Intent | None
+    end: int = -1
 
 
 _Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
@@ -63,6 +66,9 @@ class KafkaSlotWriter:
         patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
         while True:
             kept = self._taken(slot)
+            if kept is not None and self._is_overtaken(kept, slot):
+                kept.producer.drop()
+                kept = None
             try:
                 if kept is None:
                     kept = self._opened(slot, patience)
@@ -82,8 +88,17 @@ class KafkaSlotWriter:
                 raise
             else:
                 patience.over()
-                self._keep(slot, replace(kept, marked=self.intent))
+                self._keep(slot, replace(kept, marked=self.intent, end=self._end_behind(slot)))
                 return receipt
+
+    def _is_overtaken(self, kept: _Kept, slot: int) -> bool:
+        """Whether another process has written the slot's last mark, and so has fenced this producer off: it would learn
+        that only when it has sent the whole slot. What is not seen here is found out then."""
+        return bool(self.ends) and kept.end >= 0 and kept.marked != self.intent and kept.end != self.ends[1 + slot]
+
+    def _end_behind(self, slot: int) -> int:
+        """A mark, and the marker that ends its transaction."""
+        return self.ends[1 + slot] + _MARK_OFFSETS if self.ends and self.config.exactly_once else -1
 
     def _abort(self, producer: Producer) -> None:
         """What is open would hold readers of committed messages until its time is up."""

@@ -21,7 +21,7 @@ from grpc import StatusCode, aio
 from pump.admission import InFlight
 from pump.edge import Edge
 from pump.ext import IN_FLIGHT_MAX, ExtService
-from tests.integration.binlog.test_rpc import MIB, WAIT_S, path, raw, running, until
+from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
 
 PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"

@@ -19,7 +19,8 @@ from drainer.service.status import error_fields
 from drainer.sink import retry
 from drainer.sink.errors import DestinationRefused
 from tests.integration.sink.test_kafka_takeover import KEYS, Once, World, at, segment, spread
-from tests.support.kafka import Broker, Cluster, running_cluster, running_kafka
+from tests.support.kafka import Broker, running_kafka
+from tests.support.kafka_cluster import Cluster, running_cluster
 from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError, LogBroken
-from binlog.runtime.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.metrics import counter, exponential, gauge, histogram, total_of
 
 from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
@@ -105,3 +105,8 @@ def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogErro
 def lost(payloads: Iterable[bytes]) -> None:
     """Refused as they came, or for the state that the pump is in."""
     LOSS.inc(sum(1 for payload in payloads if payload))
+
+
+def totals() -> dict[str, float]:
+    """Binlogs written and read since the start."""
+    return {"written": total_of(_WRITTEN), "read": total_of(_READ)}

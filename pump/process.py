@@ -261,6 +261,7 @@ class Pump:
         else:
             await server.prepare()
         self.edge.serve_http1(server.protocol)
+        self._spawn(pages.sample(), "samples for charts")
         self._stack.callback(self.edge.serve_http1, None)
         _log.info("status server is listening", addr=self.status_addr or self.addr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -15,13 +16,24 @@ from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
 from binlog.runtime import profiling
-from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, text_response
+from binlog.runtime.history import History
+from binlog.runtime.http import (
+    Action,
+    Page,
+    Request,
+    Response,
+    html_response,
+    json_response,
+    ready_response,
+    text_response,
+)
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metering
 from pump.gc import GarbageCollector
 from pump.node import Node
-from pump.page import page
+from pump.page import behind, charts, page
 from pump.resolver import Timestamps
 from pump.score import Measures
 from pump.store import Store
@@ -53,12 +65,13 @@ class StatusPages:
         self._timestamps = timestamps
         self._collector = collector
         self._stop = stop
+        self._history = History()
         self._measures = measures
         self._tikv = tikv
         self._debug = debug
 
     def routes(self) -> dict[str, Page]:
-        return {"/": self.home, "/status": self.status, "/drainers": self.drainers}
+        return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
 
     def actions(self) -> dict[str, Action]:
         return {
@@ -78,6 +91,29 @@ class StatusPages:
         document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
         return json_response({**document, "pump": self._own()}, newline=True)
 
+    async def ready(self) -> Response:
+        """For probes: 200 if this pump takes prewrites."""
+        return ready_response(self.refuses())
+
+    def refuses(self) -> str:
+        """Why this pump takes no prewrites; empty if it does."""
+        if self._node.usurped:
+            return f"another process overwrote this pump's record ({self._node.usurped})"
+        if self._node.state is not State.ONLINE:
+            return f"this pump is {self._node.state}"
+        if self._store.log.broken:
+            return f"the value log is broken: {self._store.log.broken}"
+        return "no available space: writes are refused" if self._store.space.full else ""
+
+    async def sample(self) -> None:
+        """Take the samples of the charts, until cancelled."""
+        while True:
+            gauges = {"disk_bytes": float(self._store.space.available_bytes)}
+            if self._store.resolved_ts:
+                gauges["behind_s"] = behind(self._store.resolved_ts, int(time.time() * 1000))
+            self._history.add(time.monotonic(), gauges, metering.totals())
+            await asyncio.sleep(self._history.interval_s)
+
     async def home(self) -> Response:
         """The HTML page; served also while etcd is unavailable."""
         drainers: list[NodeStatus] = []
@@ -90,6 +126,7 @@ class StatusPages:
             available_bytes=space.available_bytes,
             full=space.full,
             drainers=drainers,
+            charts=charts(self._history, time.monotonic()),
         )
         return html_response(text)
 

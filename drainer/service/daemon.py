@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -252,6 +253,7 @@ async def _drain(
         pumps=pumps,
         synced_after_s=config.synced_check_time * 60.0,
         stop=asked.ask,
+        available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
     )
     node = DrainerNode(
         upstream.registry,

@@ -54,6 +54,11 @@ def exponential(start: float, factor: float, count: int) -> list[float]:
     return [start * factor**i for i in range(count)]
 
 
+def total_of(metric: Counter) -> float:
+    """Over all its labels."""
+    return sum(sample.value for family in metric.collect() for sample in family.samples)
+
+
 class Buckets:
     """A histogram of one series for hot places: a tenth of the library's price. One thread observes."""
 

@@ -73,6 +73,7 @@ from pumpclient.sdk.types import (
     VarChar,
     Year,
 )
+from pumpclient.writer import Limits
 
 __all__ = [
     "BadDeclaration",
@@ -102,6 +103,7 @@ __all__ = [
     "Index",
     "Int",
     "JSON",
+    "Limits",
     "LongBlob",
     "LongText",
     "MediumBlob",

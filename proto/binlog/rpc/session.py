@@ -15,7 +15,7 @@ from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
+from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
 from binlog.rpc.messages import PREFIX
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
@@ -37,7 +37,7 @@ _log = get_logger("rpc")
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. A peer is asked whether it lives after so long without a byte, and has so long to answer; it has so long
-    for its first frames, and for the next bytes of a message that it has begun."""
+    for its first frames, and for the next bytes of a message that it has begun (see call.STALL_SHARE)."""
 
     ping_after_s: float = 60.0
     ping_timeout_s: float = 20.0
@@ -189,7 +189,7 @@ class Session(asyncio.Protocol):
     def _on_data(self, stream_id: int, data: bytes, end: bool) -> None:
         call = self._calls.get(stream_id)
         if call is not None:
-            call.received_s = self._now_s
+            call.progressed(len(data), self._now_s)
             call.on_data(data, end=end)
             return
         self._connection.credit(stream_id, len(data))
@@ -227,9 +227,6 @@ class Session(asyncio.Protocol):
 
     def credit(self, stream_id: int, size: int) -> None:
         self._connection.credit(stream_id, size)
-        call = self._calls.get(stream_id)
-        if call is not None:
-            call.received_s = time.monotonic()  # the peer may have had no window until now
         self._flush_soon()
 
     def send_answer(self, stream_id: int, message: bytes) -> None:
@@ -312,7 +309,8 @@ class Session(asyncio.Protocol):
             self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
             if call.is_stalled and now_s - call.received_s > timing.stall_s and not self._read_paused:
-                text = f"no byte of the message came for {timing.stall_s:g} s"
+                what = "no byte" if not call.came else f"less than a {STALL_SHARE}th"
+                text = f"{what} of the message came for {timing.stall_s:g} s"
                 self._end(call, RpcError(Status.UNAVAILABLE, text))
         if self._pinged_s is not None:
             if now_s - self._pinged_s > timing.ping_timeout_s:

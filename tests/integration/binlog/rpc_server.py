@@ -85,6 +85,12 @@ class Handlers:
         await self.go_on.wait()
         yield b""
 
+    async def slow(self, requests: AsyncIterator[Received]) -> AsyncIterator[bytes]:
+        """As `each`, when it may go on."""
+        await self.go_on.wait()
+        async for answer in self.each(requests):
+            yield answer
+
     def methods(self) -> dict[bytes, Method]:
         def translate(error: Exception) -> RpcError | None:
             return RpcError(Status.ABORTED, str(error)) if isinstance(error, BinlogError) else None
@@ -100,6 +106,7 @@ class Handlers:
             b"/t/Many": method(streaming=self.many),
             b"/t/Each": method(bidi=self.each),
             b"/t/None": method(bidi=self.none),
+            b"/t/Slow": method(bidi=self.slow),
         }
 
 

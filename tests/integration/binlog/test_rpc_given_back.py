@@ -153,9 +153,10 @@ async def test_a_stream_whose_window_was_closed_has_time_again() -> None:
 
 
 async def drip(writer: asyncio.StreamWriter) -> None:
-    while True:
-        writer.write(data(1, b"x"))
-        await asyncio.sleep(0.2)
+    """The message goes on, but does not end: it has 4 MiB, of which a 60th is wanted in each span of time."""
+    for _ in range(4 * MIB // 16384 - 1):
+        writer.write(data(1, bytes(16384)))
+        await asyncio.sleep(0.1)
 
 
 async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> None:

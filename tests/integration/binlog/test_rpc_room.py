@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
+import tracemalloc
 
 import grpc
+from binlog.rpc.bidi import QUEUE_MAX
 from grpc import StatusCode, aio
 
 from pump.admission import InFlight
 from tests.integration.binlog.rpc_server import GRPC, MIB, WAIT_S, path, raw, refused, running, until
-from tests.unit.http2.peer import GREETING, data, headers, settings
+from tests.unit.http2.peer import GREETING, data, frame, headers, parse, settings
 
 
 async def test_a_slow_reader_holds_its_handler_back() -> None:
@@ -131,3 +134,71 @@ async def test_messages_that_nobody_takes_are_not_read_on() -> None:
         assert seen < 4 * MIB
         writing.cancel()
         call.cancel()
+
+
+async def test_messages_that_wait_are_no_larger_than_their_bytes() -> None:
+    """Empty ones, as many as the windows take: each is five bytes, and would be some hundred as an object."""
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING)
+        streams = range(1, 17, 2)
+        await asyncio.wait_for(reader.read(1), WAIT_S)
+        tracemalloc.start()
+        try:
+            for stream_id in streams:
+                writer.write(headers(stream_id, path("Slow")))
+            for _ in range(MIB // 16380):
+                for stream_id in streams:
+                    writer.write(data(stream_id, bytes(16380)))
+                await writer.drain()
+            writer.write(frame(6, b"all came"))
+            found = b""
+            while not found.endswith(b"\0\0\x08\6\1\0\0\0\0all came"):
+                found += await asyncio.wait_for(reader.read(MIB), WAIT_S)
+            assert tracemalloc.get_traced_memory()[0] < 30 * MIB
+        finally:
+            tracemalloc.stop()
+        (session,) = server.server._sessions
+        assert {len(call._queue) for call in session._calls.values()} == {QUEUE_MAX}  # type: ignore[attr-defined]
+
+
+async def test_messages_that_waited_come_whole_and_in_order() -> None:
+    """Small and large ones, cut anywhere, behind more of them than are kept as messages; the end is behind them."""
+    chance = random.Random(5)
+    sizes = [*[0] * 500, 1, 300_000, *[20] * 200, 130_000, *range(100), 70_000, 0]
+    bodies = [chance.randbytes(size) for size in sizes]
+    whole = b"".join(struct.pack(">BI", 0, len(body)) + body for body in bodies)
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(1, path("Slow")))
+        at = 0
+        while at < len(whole):
+            size = chance.choice([1, 7, 400, 16384])
+            writer.write(data(1, whole[at : at + size], end=at + size >= len(whole)))
+            at += size
+        writer.write(frame(6, b"all came"))
+        await asyncio.wait_for(reader.readuntil(b"all came"), WAIT_S)
+        server.handlers.go_on.set()
+        found = list(parse(await asyncio.wait_for(reader.readuntil(b"grpc-status\x010"), WAIT_S)))
+        answers = b"".join(each.payload for each in found if each.kind == 0)
+        assert answers == b"".join(struct.pack(">BI", 0, len(body[-20:])) + body[-20:] for body in bodies)
+        await until(lambda: server.room.bytes == 0)
+
+
+async def test_a_mistake_behind_messages_that_waited() -> None:
+    async with running() as server, raw(server.port) as (reader, writer):
+        sent = b"\0\0\0\0\0" * 500 + b"\7\0\0\0\1a"
+        writer.write(GREETING + headers(1, path("Slow")) + data(1, sent) + frame(6, b"all came"))
+        await asyncio.wait_for(reader.readuntil(b"all came"), WAIT_S)
+        server.handlers.go_on.set()
+        await asyncio.wait_for(reader.readuntil(b"unknown flags 7"), WAIT_S)
+        await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
+        await until(lambda: server.room.bytes == 0)
+
+
+async def test_a_stream_that_ends_within_a_message_that_waited() -> None:
+    async with running() as server, raw(server.port) as (reader, writer):
+        sent = b"\0\0\0\0\0" * 500 + b"\0\0\0\0\5ab"
+        writer.write(GREETING + headers(1, path("Slow")) + data(1, sent, end=True) + frame(6, b"all came"))
+        await asyncio.wait_for(reader.readuntil(b"all came"), WAIT_S)
+        server.handlers.go_on.set()
+        await asyncio.wait_for(reader.readuntil(b"ended within a message"), WAIT_S)
+        await until(lambda: server.room.bytes == 0)

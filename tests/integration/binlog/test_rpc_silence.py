@@ -48,6 +48,22 @@ async def test_a_message_that_does_not_go_on_is_given_up() -> None:
         await until(lambda: server.room.bytes == 0)
 
 
+@pytest.mark.parametrize("name", ["Echo", "Each"])
+async def test_a_message_that_hardly_goes_on_is_given_up(name: str) -> None:
+    """A byte now and then would hold the room of a large message for ever."""
+    timing = Timing(stall_s=0.6)
+    async with running(timing=timing) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(3, path(name)) + data(3, struct.pack(">BI", 0, 30 * MIB) + bytes(1000)))
+        answer = asyncio.create_task(reader.readuntil(b"came for 0.6 s"))
+        await until(lambda: server.room.bytes == 30 * MIB)
+        async with asyncio.timeout(WAIT_S):
+            while not answer.done():
+                writer.write(data(3, b"x"))
+                await asyncio.sleep(0.05)
+        assert b"less than a 60th of the message came for 0.6 s" in await answer
+        await until(lambda: server.room.bytes == 0)
+
+
 async def test_a_stream_that_is_merely_silent_is_kept() -> None:
     async with running(timing=Timing(stall_s=0.2)) as server:
         call = server.stream("Each")

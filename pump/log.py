@@ -256,8 +256,7 @@ class ValueLog:
                 at, largest = 0, 0
         if parts:
             self._write(file, parts, largest)
-        storage_metrics.SIZE_BATCH.observe(sum(map(len, payloads)))
-        storage_metrics.TIME_BATCH.observe(time.monotonic() - began_s)
+        storage_metrics.appended(payloads, time.monotonic() - began_s)
         return pointers
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:

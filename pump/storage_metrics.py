@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from binlog.runtime.metrics import counter, exponential, gauge, hot_histogram
 
 # Those of `single` belong to the event loop, the others to the writer's thread.
@@ -33,3 +35,9 @@ DRAINER_FAR_BEHIND = counter(
     "Times a drainer was found so far behind that garbage collection soon waits for it, or does",
     ["id"],
 )
+
+
+def appended(payloads: Sequence[bytes], took_s: float) -> None:
+    """Binlogs were appended together."""
+    SIZE_BATCH.observe(sum(map(len, payloads)))
+    TIME_BATCH.observe(took_s)

@@ -102,7 +102,7 @@ def seconds_tick(value: float) -> str:
     for size, unit in ((3600.0, "h"), (60.0, "min")):
         if value >= 2 * size:
             return f"{value / size:.2g} {unit}"
-    return f"{value:g} s" if value < 1 else f"{value:.0f} s"
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
 
 
 def count_tick(value: float) -> str:

@@ -62,7 +62,7 @@ body{margin:0;background:var(--back);color:var(--ink);font:15px/1.45 system-ui,-
 main{max-width:1080px;margin:0 auto;padding:28px 20px 40px}
 h1{font-size:22px;margin:0}h2{font-size:15px;margin:28px 0 8px}
 .sub{color:var(--dim);margin:2px 0 18px;overflow-wrap:anywhere}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr));gap:12px}
 .fact,table,.alarm{background:var(--box);border:1px solid var(--line);border-radius:8px}
 .fact{padding:12px 14px;min-width:0}.name,.note{color:var(--dim);font-size:12.5px}
 .value{font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:break-word}
@@ -78,6 +78,7 @@ figure{margin:0;padding:10px 12px 6px;min-width:0;background:var(--box);border:1
 figcaption{color:var(--dim);font-size:12.5px}svg{display:block;width:100%;height:auto}
 .grid{stroke:var(--line)}.tick{fill:var(--dim);font-size:11px}
 .line{fill:none;stroke:var(--mark);stroke-width:1.6;stroke-linejoin:round}.area{fill:var(--mark);opacity:.14}
+@media(max-width:560px){.tick{font-size:15px}.facts{grid-template-columns:1fr 1fr;gap:8px}.value{font-size:17px}}
 footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
 """
 

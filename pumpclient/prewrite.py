@@ -66,6 +66,7 @@ class Prewriting:
         self._retry_s = retry_s
         self._begun_s = time.monotonic()
         self._open: dict[asyncio.Task[Answer], str] = {}
+        self._waiter: asyncio.Future[None] | None = None
         self._tried: set[str] = set()
         self._count = 0
         self._last = "no available pump to write binlog"
@@ -98,19 +99,20 @@ class Prewriting:
     def _choose(self) -> str | None:
         """The next pump to try; None where there is none. Beside an open try only one that was not tried before."""
         available = self._pool.available()
-        barred = self._tried if self._open else set()
         for more in range(len(available)):
             pump = self._tries.selector.select(
                 available, start_ts=self._start_ts, tries=self._count + more, tried=self._tried
             )
-            if pump is None or pump not in barred:
+            if pump is None or not self._open or pump not in self._tried:
                 return pump
         return None
 
     def _start(self, pump: str) -> None:
         self._count += 1
         self._tried.add(pump)
-        self._open[asyncio.create_task(self._tries.attempt(pump, self._payload))] = pump
+        task = asyncio.create_task(self._tries.attempt(pump, self._payload))
+        task.add_done_callback(self._wake)
+        self._open[task] = pump
 
     async def _answered(self, newest: str | None) -> str | None:
         """Wait until a try has ended, or `newest` has let this prewrite wait for too long. The pump that acknowledged,
@@ -118,18 +120,36 @@ class Prewriting:
         wait_s = self._tries.patience_s(newest) if newest is not None else RECHECK_S
         while True:
             due_s = time.monotonic() + wait_s
-            done, _ = await asyncio.wait(self._open, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            done = await self._ended(wait_s)
             if done or time.monotonic() < due_s + STALL_S:
                 break
         if not done and newest is not None:
             self._tries.found_slow(newest)
-        for task in sorted(done, key=lambda task: not task.result().acked):
+        for task in sorted(done, key=lambda task: not task.result().acked) if len(done) > 1 else done:
             pump, answer = self._open.pop(task), task.result()
             if answer.acked:
                 self._tries.tracker.acked(self._start_ts, pump)
                 return pump
             self._refused(pump, answer)
         return None
+
+    async def _ended(self, wait_s: float) -> list[asyncio.Task[Answer]]:
+        """Tries that have ended, waiting for the first of them so long: asyncio.wait for half of its cost."""
+        done = [task for task in self._open if task.done()]
+        if done:
+            return done
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(wait_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+        return [task for task in self._open if task.done()]
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _refused(self, pump: str, answer: Answer) -> None:
         if answer.outcome is Outcome.TOO_LARGE:

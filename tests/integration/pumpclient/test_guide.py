@@ -196,7 +196,7 @@ class Web:
 def web(cluster: Cluster, tmp_path: Path) -> Iterator[Web]:
     made = Web(cluster, tmp_path)
     made.server.start()
-    made.server.wait_for_output("Application startup complete")
+    made.server.wait_for_output("Application startup complete", deadline_s=180)
     yield made
     made.server.kill()
 

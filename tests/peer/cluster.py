@@ -159,7 +159,9 @@ class Peer:
         self.servers.append(drainer)
         return drainer
 
-    def go_drainer(self, destination: MariaDB, *, name: str = "original", worker_count: int = 4) -> Server:
+    def go_drainer(
+        self, destination: MariaDB, *, name: str = "original", worker_count: int = 4, compressor: str = ""
+    ) -> Server:
         file = self.directory / f"{name}.toml"
         file.write_text(
             f'[syncer]\nignore-schemas = "{GO_IGNORED}"\ndb-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\n'
@@ -172,6 +174,7 @@ class Peer:
             str(self.binaries / "drainer"),
             *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{free_port()}"),
             *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", "-initial-commit-ts=0"),
+            f"-compressor={compressor}",
         )
 
     def binlogctl(self, *arguments: str) -> str:

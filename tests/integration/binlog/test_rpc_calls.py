@@ -33,6 +33,35 @@ async def test_calls_of_every_kind(compression: Any) -> None:
         await until(lambda: server.room.bytes == 0)
 
 
+async def test_much_both_ways_at_once_on_one_connection() -> None:
+    """Each direction is many times its windows, and neither waits for the other; small calls pass between."""
+    async with running() as server:
+        call = server.stream("Each")
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def upload() -> None:
+            for number in range(24):
+                await call.write(bytes(4 * MIB) + b"%020d" % number)
+                assert await call.read() == b"%020d" % number
+                begun.set()
+
+        async def download() -> None:
+            stream: Any = server.channel.unary_stream("/t/Many")(b"96 1048576")
+            assert [len(message) async for message in stream] == [MIB] * 96
+
+        async def small() -> None:
+            await begun.wait()
+            while not ended.is_set():
+                assert await server.unary("Echo")(b"x", timeout=WAIT_S) == b"x"
+
+        others = asyncio.create_task(small())
+        await asyncio.wait_for(asyncio.gather(upload(), download()), WAIT_S)
+        ended.set()
+        await others
+        call.cancel()
+        await until(lambda: server.room.bytes == 0)
+
+
 async def test_many_at_once_on_one_connection() -> None:
     async with running() as server:
         messages = [os.urandom(1 + 37 * number) for number in range(500)]

@@ -43,7 +43,7 @@ test-unit: sync  ## the tests that need no server: seconds
 
 test-integration: sync  ## the tests with real servers alone
 	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
-	$(RUN) pytest $(WORKERS) tests/integration tests/golden $(PYTEST_ARGS)
+	$(RUN) pytest $(WORKERS) tests/integration tests/crash tests/golden $(PYTEST_ARGS)
 
 lint: sync  ## ruff, mypy --strict, import contracts
 	$(RUN) ruff check .

@@ -172,6 +172,10 @@ class Index:
         value = self._get(keys.ENDED)
         return (0, Pointer(0, 0)) if value is None else (keys.decode_number(value), Pointer.decode(value[8:]))
 
+    def node(self) -> str:
+        """The id of the pump that wrote here last; "" where that is not known."""
+        return (self._get(keys.NODE) or b"").decode(errors="replace")
+
     def needs(self) -> dict[int, int]:
         """fid → largest commit_ts that needs a prewrite in it from a later file."""
         return {
@@ -277,6 +281,10 @@ class Index:
         """The whole log, up to `place`, was read again, and binlogs up to `until_ts` may have been removed by then."""
         with self._guarded("what had ended"):
             self._db.put(keys.ENDED, keys.encode_number(until_ts) + place.encode())
+
+    def save_node(self, node_id: str) -> None:
+        with self._guarded("the node id"):
+            self._db.put(keys.NODE, node_id.encode())
 
     def save_purged(self, purged_ts: int) -> None:
         """Synced: what is removed afterwards must never be served as if it were whole."""

@@ -42,7 +42,7 @@ from pump.ext import ExtService
 from pump.fake import write_fakes
 from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
-from pump.identity import DirectoryLock, node_id
+from pump.identity import DirectoryLock, check_same_node, node_id
 from pump.measuring import Measuring
 from pump.node import Node
 from pump.notify import is_stale, notify_drainers
@@ -110,6 +110,7 @@ class Pump:
         self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
         self.store = await self._open_store(directory, timestamps)
+        check_same_node(self.store.index.node(), name, config.node_id, directory)
         self.node = Node(
             self.registry, name, resolved_ts=lambda: self.store.resolved_ts, labels=parse_labels(config.labels)
         )
@@ -128,6 +129,7 @@ class Pump:
         self.node.score = await self.measuring.take()
         await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
         await self._notify(now_ts)
+        self.store.index.save_node(name)
         self.gate.closed = ""
         self._begin(etcd)
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)

@@ -3,16 +3,27 @@ file is damaged and where. CRASH_BYTES=all tries every byte of the index too, an
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
+from binlog.cluster.tso import compose
+from binlog.cluster.upstream import BOUND_KEY
+from binlog.errors import ConfigError
+from binlog.stub.etcd import MemoryEtcd
 
+from pump.election import Election
+from pump.identity import check_same_node, node_id
+from pump.index import Index
 from tests.crash.damaged import Judged, judged, small_store
 from tests.crash.journal import Journal, check
+from tests.integration.pump.rpc import until
 
 ALL = os.environ.get("CRASH_BYTES") == "all"
 PATTERNS = (0x01, 0x80, 0xFF) if ALL else (0,)  # 0: another bit at each byte
@@ -114,3 +125,56 @@ async def test_a_file_of_the_log_that_is_gone(tmp_path: Path) -> None:
         judge(journal, found, source, "without its first file")
         assert any(str(path) in error and "is missing" in error for error in found.named), found.named
         assert {ts for ts, sent in journal.sent.items() if sent.commit_ts < 0} <= found.pending
+
+
+NODE = "pump-1.example:8250"
+
+
+@pytest.mark.parametrize("damage", [cuts, flips])
+def test_the_node_id(tmp_path: Path, damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]]) -> None:
+    """A pump with another name would leave its own record behind, for which drainers wait."""
+    index, path = Index(tmp_path / "kv"), tmp_path / ".node"
+    index.save_node(NODE)
+    named = 0
+    for what, data in damage(NODE.encode() + b"\n", 1):
+        path.write_bytes(data)
+        try:
+            name = node_id(tmp_path, "", "127.0.0.1:8250")
+            check_same_node(index.node(), name, "", tmp_path)
+            assert name == NODE, what
+        except ConfigError as error:
+            assert str(path) in str(error) or "node id" in str(error), what
+            named += 1
+    assert named >= len(NODE) - 1
+    check_same_node(index.node(), "pump-2", "pump-2", tmp_path)
+    check_same_node("", "pump-2", "", tmp_path)
+    index.close()
+
+
+@pytest.mark.parametrize("damage", [cuts, flips])
+async def test_the_bound_of_timestamps(damage: Callable[[bytes, int], Iterator[tuple[str, bytes]]]) -> None:
+    """Whatever became of the allocator's record in etcd, the next one is above what was given out, or says which key
+    is wrong."""
+    now_ms = 1_795_366_599_239
+    given_ts = compose(now_ms)
+    refused = 0
+    for what, data in damage(b"%d" % (now_ms + 3000), 1):
+        etcd = MemoryEtcd()
+        await etcd.put(BOUND_KEY, data)
+        election = Election(etcd, log_ts_until=lambda _: given_ts, clock_ms=lambda: now_ms + 1)
+        with structlog.testing.capture_logs() as lines:
+            running = asyncio.create_task(election.run("127.0.0.1:1"))
+            try:
+
+                async def decided(election: Election = election, lines: list[Any] = lines) -> bool:
+                    return election.leads or any(BOUND_KEY in str(line.get("error")) for line in lines)
+
+                await until(decided)
+                if election.leads:
+                    assert await election.timestamps(1) > given_ts, what
+                else:
+                    refused += 1
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+    assert refused >= 1

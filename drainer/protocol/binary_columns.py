@@ -48,7 +48,7 @@ def latin1_text(column: Any) -> Any:
     data = data_of(column)
     text = json_string(data.tobytes().decode("iso-8859-1"))[1:-1].encode()
     places = _places(column)
-    sizes = np.add.reduceat(np.append(_LATIN1_BYTES[data], 0), places[:-1], dtype=np.int64)
+    sizes = np.add.reduceat(np.append(_LATIN1_BYTES[data], np.uint8(0)), places[:-1], dtype=np.int64)
     sizes[np.diff(places) == 0] = 0
     return _made(column, np.concatenate([[0], np.cumsum(sizes)]), text)
 

@@ -26,7 +26,7 @@ HELD_MAX: Final = 50_000
 SEGMENT_ROWS: Final = 12_000
 TOPIC_BYTES: Final = 1_048_588  # max.message.bytes of a topic that says nothing of it
 _SEGMENTS: Final = 8  # that bench.files makes
-_DEADLINE_S: Final = 120.0
+_DEADLINE_S: Final = 600.0
 
 
 def ceiling_per_s(address: str, topic: str, partitions: int, messages: Sequence[Message], producers: int) -> float:

@@ -50,7 +50,8 @@ class BatchRefused(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once, at most
-    SLOTS_MAX, and never more than the sink has (Segments.slots_max). `digest`: of the filters, which choose rows."""
+    SLOTS_MAX, and never more than the sink has (Segments.slots_max); `digest`: of the filters, which choose the
+    rows."""
 
     slots: int
     chunk_rows: int

@@ -21,14 +21,9 @@ def test_parameters_that_nobody_knows_are_named() -> None:
 def test_a_drainers_own_address_is_taken_as_it_is() -> None:
     """What concerns its producer has no effect."""
     more = "partition-num=6&replication-factor=3&max-message-bytes=1048576&kafka-version=2.4.0&required-acks=-1&slots=3"
-<<<<<<< HEAD
-    more += "&enable-tidb-extension=true&kafka-client-id=me&sasl-user=a&sasl-password=b"
-    address = kafka_address(f"{URI}&{more}", "test", {})
-=======
     address = kafka_address(
         f"{URI}&{more}&enable-tidb-extension=true&kafka-client-id=me&sasl-user=a&sasl-password=b", "test", {}
     )
->>>>>>> h-kproto
     assert address.options.enable_tidb_extension
     assert address.client["client.id"] == "me"
     assert address.client["sasl.username"] == "a"

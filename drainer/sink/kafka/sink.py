@@ -43,6 +43,7 @@ from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.partition_changes import take_up
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
@@ -347,35 +348,8 @@ class KafkaSink:
         self._moved_s = self._monotonic()
 
     def _take_up_partitions(self, *, now: bool = False) -> None:
-        """Where a topic has another number of partitions: resolved and Admin events to all of them, and from then on
-        the new number. Raises DestinationRefused where that is not wanted. Only while no range is open."""
         driver, topics = self._opened()
-        changes = topics.look(now=now)
-        if not changes:
-            return
-        notes, encoder = topics.take_up(changes), topics.publication.encoder
-
-        def body(transaction: Transaction) -> None:
-            self._catch_up(transaction)
-            transaction.store.document.notes = notes
-            for change in changes:
-                told = encoder.partitions_changed(change.found, self._commit_ts)
-                for partition in range(change.found):
-                    # Before the position, also without transactions: who dies in between tells it again, not never.
-                    transaction.send(change.topic, partition, [*encoder.resolved(self._commit_ts), *told])
-
-        driver.transact("another number of partitions", body, lambda stored: driver.document.notes == notes)
-        topics.taken_up(notes)
-        for change in changes:
-            _log.warning(
-                "a topic was deleted and made again, and is used from here on"
-                if change.id_
-                else "a topic has another number of partitions from here on",
-                topic=change.topic,
-                before=change.recorded,
-                partitions=change.found,
-                commit_ts=self._commit_ts,
-            )
+        take_up(driver, topics, self._commit_ts, self._catch_up, now=now)
 
     def _take_up_behind_range(self) -> None:
         """The range is committed, so what fails here must not look as if it had: it is tried again later."""

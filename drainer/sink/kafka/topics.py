@@ -16,7 +16,9 @@ from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
-_LOOK_AGAIN_S: Final = 0.2
+# A marker follows its commit within milliseconds, but for brokers that were just started.
+_LOOK_AGAIN_S_FIRST: Final = 0.002
+_LOOK_AGAIN_S_MAX: Final = 0.2
 _NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
 # Compacted soon: a position is written every second, and all of it is read at every start.
@@ -132,13 +134,15 @@ class Topics:
         because a transaction has no end there. The ends are those of a moment at which there was no such partition."""
         end_s = time.monotonic() + grace_s
         still: dict[Place, int] | None = None
+        pause_s = _LOOK_AGAIN_S_FIRST
         while True:
             committed = self.ends(places, committed=True)  # first: what ends meanwhile is not counted as open
             written = self.ends(places, committed=False)
             found = {place: at for place, at in committed.items() if at < written.get(place, at)}
             still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
-            if not found or not still or time.monotonic() > end_s or self._stop.wait(_LOOK_AGAIN_S):
+            if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
                 return written, still
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S_MAX)
 
     def _setting(self, topic: str, name: str) -> str:
         return self._setting_of(ConfigResource(ResourceType.TOPIC, topic), name)

@@ -341,8 +341,8 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     destination.apply(segment(0, 10, 1), 1)
 
     def broker_dies() -> None:
-        # One that dies between the acknowledgement of a commit and its marker may never write it (docs: a transaction
-        # that hangs): what is looked at here is what follows a commit that is whole.
+        # One that dies between the acknowledgement of a commit and its marker may never write it, which
+        # test_kafka_faults.py looks at: here is what follows a commit that is whole.
         if point == "kafka.slot_committed":
             world.settled()
         world.broker.kill()

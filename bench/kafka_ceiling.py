@@ -14,8 +14,8 @@ from bench.rowcodec import SBTEST, binlogs, sbtest_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
 from drainer.protocol.schema_ids import merged
-from drainer.sink.kafka.driver import new_producer
 from drainer.sink.kafka.producer import library_batch_bytes
+from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.retry import Patience

@@ -124,6 +124,13 @@ class Broker:
         wait_until(lambda: self.topics().get(made) == partitions, what=f"topic {made} is shown")
         return made
 
+    def make_again(self, topic: str, partitions: int) -> None:
+        """Delete it, and make another one of its name."""
+        self.delete(topic)
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
+        wait_until(lambda: self.topics().get(topic) == partitions, what=f"topic {topic} is shown again")
+
     def grow(self, topic: str, partitions: int) -> None:
         given = [NewPartitions(topic, partitions)]
         self.order(self.admin.create_partitions, given, done=KafkaError.INVALID_PARTITIONS)

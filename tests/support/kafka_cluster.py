@@ -55,6 +55,15 @@ class Cluster(Broker):
         wait_until(lambda: self.leaders(made) == [leader] * partitions, what=f"topic {made} is shown")
         return made
 
+    def alone(self, partitions: int = 1, **config: str) -> str:
+        """A new topic that the second broker alone has."""
+        made = f"a-{uuid.uuid4().hex[:10]}"
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        new = NewTopic(made, num_partitions=partitions, replica_assignment=[[2]] * partitions, config=settings)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
+        wait_until(lambda: self.leaders(made) == [2] * partitions, what=f"topic {made} is shown")
+        return made
+
     def leaders(self, topic: str) -> list[int]:
         """Of each partition the broker; -1: it has none. Nothing of a topic that is not shown yet."""
         found = self.metadata().topics

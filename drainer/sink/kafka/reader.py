@@ -58,6 +58,16 @@ class Reader:
         end = self.settled_end(partition, patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
+    def before_open(self, partition: int, patience: Patience) -> list[Record]:
+        """All that is committed before the first transaction that is open there, which is not waited for."""
+        end = self._end(partition, committed=True, patience=patience)
+        return self._read(partition, 0, end, committed=True, patience=patience)
+
+    def is_settled(self, partition: int, patience: Patience) -> bool:
+        """Whether no transaction is open there."""
+        end = self.end(partition, patience)
+        return self._end(partition, committed=True, patience=patience) >= end
+
     def settled_end(self, partition: int, patience: Patience) -> int:
         """The end of a partition, once no transaction is open there; behind the marker that ended the last one."""
         while True:

@@ -147,7 +147,7 @@ def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, p
     left = record(stubs).status
     assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
     again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
-    assert again.returncode == 1 and b"does not answer" in again.stdout + again.stderr
+    assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
 
 
 def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs) -> None:

@@ -16,7 +16,6 @@ import pytest
 from aiohttp import web
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
-from binlog.cluster.tikv import TiKV
 from binlog.envelope import scan
 from binlog.errors import EtcdError
 from binlog.pb import tikv_pb2
@@ -26,7 +25,6 @@ from grpc import aio
 
 from pump import process
 from pump.gc import drainers_of
-from pump.status import StatusPages
 from tests.integration.pump.rpc import Client, config, connected, running, until
 from tests.integration.pump.services.conftest import CLUSTER
 from tests.support.servers import free_port
@@ -123,36 +121,22 @@ async def test_profiles_are_served_where_they_are_wanted(
 
 
 async def test_a_binlog_is_shown_with_what_tikv_has(
-    tmp_path: Path, etcd: MemoryEtcd, pd: StubPD, http: aiohttp.ClientSession
+    tmp_path: Path, etcd: MemoryEtcd, http: aiohttp.ClientSession
 ) -> None:
     """GET /debug/binlog/{ts}: answers are texts with status 200, errors too, as the original's."""
     tikv = await StubTiKV.start()
     tikv.writes = [(tikv_pb2.Op.Value("PUT"), 10, 20)]
     try:
-        async with running(tmp_path, etcd, pd) as pump, connected(pump.addr, CLUSTER) as client:
-            base = f"http://{pump.addr}/debug/binlog"
-            start_ts, commit_ts = pd.allocate(1)[0], pd.allocate(1)[0]
-            await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts, key=b"")]])
-            _, text = await text_of(http, f"{base}/{start_ts}")
-            assert "GetMvccByEncodedKey failed: TiKV" in text or "GetMvccByEncodedKey failed: PD" in text
-            pages = StatusPages(
-                pump.store,
-                pump.node,
-                pump.registry,
-                pump.timestamps,
-                pump.collector,
-                lambda _: None,
-                tikv=TiKV([tikv.addr]),
-            )
-            show = pages.actions()["GET /debug/binlog/{ts}"]
+        async with running(tmp_path, etcd, tikv) as pump, connected(pump.addr, 1) as client:
 
             async def shown(ts: object) -> str:
-                answer = await show(SimpleNamespace(path={"ts": str(ts)}))  # type: ignore[arg-type]
-                assert answer.status == 200
-                return answer.body.decode()
+                status, text = await text_of(http, f"http://{pump.addr}/debug/binlog/{ts}")
+                assert status == 200
+                return text
 
-            text = await shown(start_ts)
-            binlog, value, mvcc = text.split("\n\n ")
+            start_ts, commit_ts = await pump.timestamps.get(), await pump.timestamps.get()
+            await client.write_batches([[prewrite(start_ts), commit(start_ts, commit_ts, key=b"")]])
+            binlog, value, mvcc = (await shown(start_ts)).split("\n\n ")
             assert f"start_ts: {start_ts}" in binlog
             assert value.startswith("PrewriteValue: \nschema_version: 5")
             assert mvcc.startswith("GetMvccByEncodedKey: \n")
@@ -161,6 +145,8 @@ async def test_a_binlog_is_shown_with_what_tikv_has(
             assert "GetMvccByEncodedKey" not in await shown(commit_ts)  # it has no key
             assert await shown("abc") == "invalid parameter ts: abc"
             assert await shown(5) == "no binlog is stored under 5"
+            tikv.leader = False
+            assert "\n\n GetMvccByEncodedKey failed: PD at " in await shown(start_ts)
             path = pump.store.log.file(0).path
             with path.open("r+b") as file:
                 file.seek(20)

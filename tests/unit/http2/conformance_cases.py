@@ -336,6 +336,7 @@ MESSAGES = [
     malformed("8.3", "after a regular field", POST + HTTP + literal("x", "y") + ROOT),
     in_trailers("8.3", "a pseudo field", POST),
     malformed("8.3.1", "an empty path", POST + HTTP + b"\x04\x00"),
+    malformed("8.3.1", "NUL in a path", POST + HTTP + b"\x04\x02/\x00"),
     malformed("8.3.1", "no method", HTTP + ROOT),
     malformed("8.3.1", "no scheme", POST + ROOT),
     malformed("8.3.1", "no path", POST + HTTP),

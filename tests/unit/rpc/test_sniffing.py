@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from zipfile import ZipFile
+
 import pytest
 from binlog.http2.frames import PREFACE
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.http2.peer import GREETING, REQUEST, data, headers, parse
+from tests.unit.http2.test_fuzz import play as play_core
 from tests.unit.rpc.sniffing import play
 
 ECHO = (*REQUEST[:2], (":path", "/t/Echo"), ("content-type", "application/grpc"), ("te", "trailers"))
@@ -39,3 +43,23 @@ async def test_what_is_no_preface_is_handed_over_whole(at: list[int], more: byte
 async def test_half_a_preface_is_neither(size: int) -> None:
     handed_over, said, _ = await play([PREFACE[:size]])
     assert (handed_over, said) == (None, b"")
+
+
+async def test_what_a_search_by_coverage_has_found() -> None:
+    """Six minutes of atheris over `Connection.receive` and a whole connection, begun with every case of
+    `conformance_cases`: what it kept, because each reached a place that none before had reached. The first byte says
+    whether a greeting stands before the others, and in what pieces they come."""
+    with ZipFile(Path(__file__).parents[1] / "http2" / "corpus" / "fuzzed.zip") as corpus:
+        found = [corpus.read(name) for name in corpus.namelist()]
+    assert len(found) > 100
+    for each in found:
+        how, body = each[0], each[1:]
+        body = GREETING + body if how & 1 else body
+        size = ((how >> 2) * 3 + 1) * 8
+        pieces = [body] if how & 2 else [body[at : at + size] for at in range(0, len(body), size)]
+        play_core(pieces)
+        handed_over, said, _ = await play(pieces)
+        if handed_over is None:
+            list(parse(said))
+        else:
+            assert body.startswith(handed_over) and said == b""

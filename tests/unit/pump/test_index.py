@@ -1,11 +1,18 @@
-"""The index beside a writer: a flush is one although others write at the same moment."""
+"""The index: a flush is one although others write at the same moment, and damage is no answer."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from pump.index import Index
+import pytest
+
+from pump.index import Index, IndexFailed, IndexOptions
+from pump.keys import Complete
+from pump.record import Pointer
+
+SMALL = IndexOptions(block_cache_bytes=0, write_buffer_bytes=64 << 10)
 
 
 def test_a_flush_while_others_write(tmp_path: Path) -> None:
@@ -37,3 +44,61 @@ def test_a_flush_while_others_write(tmp_path: Path) -> None:
             writer.join()
         index.close()
     assert not failures
+
+
+def damaged_table(directory: Path) -> None:
+    """5,000 outcomes and completes in one table, of which one bit in the middle is turned."""
+    index = Index(directory, SMALL)
+    batch, raw = index.batch()
+    for ts in range(1, 5001):
+        batch.outcome(ts, ts + 1)
+        batch.pointer(ts, Pointer(0, ts))
+        batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
+    index.write(raw)
+    index.flush(1)
+    index.close()
+    table = max(directory.glob("*.ldb"), key=lambda path: path.stat().st_size)
+    data = bytearray(table.read_bytes())
+    for place in range(1, 16):  # in blocks of every kind of key
+        data[len(data) * place // 16] ^= 1
+    table.write_bytes(data)
+
+
+@pytest.mark.parametrize("ask", [Index.outcome, Index.pointer, Index.complete])
+def test_a_damaged_block_is_no_answer(tmp_path: Path, ask: Callable[[Index, int], object]) -> None:
+    damaged_table(tmp_path)
+    index = Index(tmp_path, SMALL)
+    refused = 0
+    for ts in range(1, 5001, 7):
+        try:
+            assert ask(index, ts) is not None
+        except IndexFailed as error:
+            assert str(tmp_path) in str(error) and "checksum mismatch" in str(error)
+            refused += 1
+    assert refused
+    index.close()
+
+
+def test_damaged_blocks_are_not_merged_into_new_tables(tmp_path: Path) -> None:
+    """Their checksums would be right."""
+    damaged_table(tmp_path)
+    index = Index(tmp_path, SMALL)
+    refused = 0
+    try:
+        for number in range(2, 4):  # newer tables over the same keys: moving the old one is not enough
+            batch, raw = index.batch()
+            for ts in (1, 2500, 5000):
+                batch.outcome(ts, ts + 1)
+                batch.complete(ts, Complete(ts, 0, 0, 30, 0, 0, 0, 0, b"head"))
+            index.write(raw)
+            index.flush(number)
+        index._db.compact_range()
+    except IndexFailed:
+        refused += 1
+    for ts in range(1, 5001, 7):
+        try:
+            assert index.outcome(ts) is not None, "a loss without a word"
+        except IndexFailed:
+            refused += 1
+    assert refused
+    index.close()

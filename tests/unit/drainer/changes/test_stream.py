@@ -115,7 +115,9 @@ def test_slots_hold_every_change_once_and_in_order(
     found = {}
     for slot, mine in blobs.items():
         dice.shuffle(mine)
-        found[slot] = listed(merge(StreamDecoder(view), mine, 0, 1))
+        merged = merge(StreamDecoder(view), mine, 0, 1)
+        assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
+        found[slot] = listed(merged)
     of = {slot: [one for one in wanted if (one[2] + one[3]) % slots == slot] for slot in range(slots)}  # type: ignore[operator]
     assert found == {slot: some for slot, some in of.items() if some}
 
@@ -212,13 +214,15 @@ def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
     blobs: list[bytes] = []
     for share in (payloads[:12], payloads[8:]):  # some transactions are in both parts
         builder = StreamDecoder(view).builder()
-        builder.add_all(share)
+        builder.add_all(share[::-1])
         blobs += builder.cut(1, by_parity).values()
     parts = [unpack_blob(blob) for blob in blobs]
     assert all(part.raw is not None and part.groups for part in parts)
     for limit in (1 << 20, 40):
         monkeypatch.setattr(stream, "SHARE_BYTES_MAX", limit)
-        assert listed(merge(StreamDecoder(view), blobs, 0, 1)) == expected(view, payloads)
+        merged = merge(StreamDecoder(view), blobs, 0, 1)
+        assert listed(merged) == expected(view, payloads)
+        assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
 
 
 def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:

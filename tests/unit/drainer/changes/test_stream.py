@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
-from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
 from tests.unit.drainer.changes.test_segment import histories
 
@@ -243,6 +244,19 @@ def test_a_blob_of_another_schema_is_refused() -> None:
         merge(StreamDecoder(view_of(wider)), [blob], 0, 1)
     with pytest.raises(TableUnknown):
         merge(StreamDecoder(view_of(SECOND)), [blob], 0, 1)
+
+
+def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
+    texts = table([("id", INT), ("text", TEXT)], handle="id", table_id=102, name="texts")
+    builder = StreamDecoder(view_of(texts)).builder()
+    for n in range(2):
+        step: Step = ("insert", {}, {1: n, 2: b"12345678"})
+        builder.add_all([transaction([(texts, step)], commit_ts=BEGIN_TS + n)])
+    (blob,) = builder.cut(1, by_both_images).values()
+    offsets = struct.pack("<iii", 0, 8, 16)
+    assert blob.count(offsets) == 1
+    with pytest.raises(BlobError, match="is damaged"):
+        merge(StreamDecoder(view_of(texts)), [blob.replace(offsets, struct.pack("<iii", 0, 8, 1 << 20))], 0, 1)
 
 
 @settings(deadline=None, max_examples=200)

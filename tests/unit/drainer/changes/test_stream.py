@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -26,7 +27,7 @@ from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
 from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
-from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction, view_of
+from tests.support.row_case import BEGIN_TS, INT, TEXT, Step, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
 from tests.unit.drainer.changes.test_segment import histories
 
@@ -115,7 +116,9 @@ def test_slots_hold_every_change_once_and_in_order(
     found = {}
     for slot, mine in blobs.items():
         dice.shuffle(mine)
-        found[slot] = listed(merge(StreamDecoder(view), mine, 0, 1))
+        merged = merge(StreamDecoder(view), mine, 0, 1)
+        assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
+        found[slot] = listed(merged)
     of = {slot: [one for one in wanted if (one[2] + one[3]) % slots == slot] for slot in range(slots)}  # type: ignore[operator]
     assert found == {slot: some for slot, some in of.items() if some}
 
@@ -212,13 +215,15 @@ def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None
     blobs: list[bytes] = []
     for share in (payloads[:12], payloads[8:]):  # some transactions are in both parts
         builder = StreamDecoder(view).builder()
-        builder.add_all(share)
+        builder.add_all(share[::-1])
         blobs += builder.cut(1, by_parity).values()
     parts = [unpack_blob(blob) for blob in blobs]
     assert all(part.raw is not None and part.groups for part in parts)
     for limit in (1 << 20, 40):
         monkeypatch.setattr(stream, "SHARE_BYTES_MAX", limit)
-        assert listed(merge(StreamDecoder(view), blobs, 0, 1)) == expected(view, payloads)
+        merged = merge(StreamDecoder(view), blobs, 0, 1)
+        assert listed(merged) == expected(view, payloads)
+        assert all(bool((np.diff(one.order) > 0).all()) for one in merged.changes)
 
 
 def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +244,19 @@ def test_a_blob_of_another_schema_is_refused() -> None:
         merge(StreamDecoder(view_of(wider)), [blob], 0, 1)
     with pytest.raises(TableUnknown):
         merge(StreamDecoder(view_of(SECOND)), [blob], 0, 1)
+
+
+def test_texts_that_end_beyond_their_bytes_are_refused() -> None:
+    texts = table([("id", INT), ("text", TEXT)], handle="id", table_id=102, name="texts")
+    builder = StreamDecoder(view_of(texts)).builder()
+    for n in range(2):
+        step: Step = ("insert", {}, {1: n, 2: b"12345678"})
+        builder.add_all([transaction([(texts, step)], commit_ts=BEGIN_TS + n)])
+    (blob,) = builder.cut(1, by_both_images).values()
+    offsets = struct.pack("<iii", 0, 8, 16)
+    assert blob.count(offsets) == 1
+    with pytest.raises(BlobError, match="is damaged"):
+        merge(StreamDecoder(view_of(texts)), [blob.replace(offsets, struct.pack("<iii", 0, 8, 1 << 20))], 0, 1)
 
 
 @settings(deadline=None, max_examples=200)

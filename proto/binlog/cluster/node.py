@@ -20,7 +20,7 @@ OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL})
 
 
 def parse_labels(items: Iterable[str]) -> dict[str, str]:
-    """Labels as an operator gives them, each `name=value`. ValueError for anything else and names in OWN_LABELS."""
+    """Labels as an operator gives them, each `name=value`. ValueError for anything else and for OWN_LABELS."""
     labels: dict[str, str] = {}
     for item in items:
         name, found, value = (part.strip() for part in item.partition("="))

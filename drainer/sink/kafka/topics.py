@@ -43,7 +43,8 @@ class Topics:
         self._retry_for_s = retry_for_s
         self._stop = stop
         self._reason = ""
-        self._admin = AdminClient({**client, "log_level": 0, "error_cb": self._note_error})
+        self._client = {**client, "log_level": 0, "error_cb": self._note_error}
+        self._admin = AdminClient(self._client)
 
     def _note_error(self, error: KafkaError) -> None:
         self._reason = f"{error.name()}: {error.str()}"
@@ -189,6 +190,13 @@ class Topics:
     def _patience(self, what: str) -> Patience:
         return Patience(f"kafka {self._address}: {what}", self._retry_for_s, self._stop)
 
+    def _renew(self) -> None:
+        """A client that met a broker's death may ask the former leader for ever."""
+        last = [self._admin]
+        self._admin = AdminClient(self._client)
+        # Its end may wait for a broker that is away.
+        threading.Thread(target=last.clear, name="kafka-close", daemon=True).start()
+
     def _patiently(self, what: str, ask: Callable[[], T]) -> T:
         patience = self._patience(what)
         while True:
@@ -199,8 +207,10 @@ class Topics:
                 refused = meaning(reason, what)
                 if isinstance(refused, DestinationRefused):
                     raise refused from error
+                self._renew()
                 patience.failed(DestinationDown(f"{reason.str()} {self._reason}".strip()))
             except TimeoutError:
+                self._renew()
                 patience.failed(DestinationDown(f"no answer {self._reason}".strip()))
             else:
                 patience.over()

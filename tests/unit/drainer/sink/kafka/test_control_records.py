@@ -20,7 +20,9 @@ from drainer.sink.kafka.control_records import (
     MARK_KEY,
     changed,
     check_claims,
+    claim_key,
     claim_value,
+    claims,
     document_of,
     is_marked,
     mark_value,
@@ -159,6 +161,27 @@ def test_a_claim_behind_ours_fences_us_off() -> None:
     log.append(CLAIM_KEY, claim_value(Identity(7, "main", "m")))
     with pytest.raises(Fenced, match="'m' has taken over"):
         check_claims(log.records, mine, "x")
+
+
+def test_claims_of_several_changefeeds_do_not_hide_one_another() -> None:
+    """Also when the topic is compacted; one that is taken back is none."""
+    log = Log()
+    ours, theirs = Identity(7, "main", "n"), Identity(7, "other", "m")
+    mine = log.append(claim_key((7, "main")), claim_value(ours))
+    other = log.append(claim_key((7, "other")), claim_value(theirs))
+    log.compact(log.end)
+    check_claims(log.records, mine, "x", (7, "main"))
+    with pytest.raises(Fenced, match="'m' has taken over"):
+        check_claims(log.records, mine, "x")
+    assert {(claim.epoch, claim.owner) for claim in claims(log.records, "x")} == {
+        (mine, (7, "main")),
+        (other, (7, "other")),
+    }
+    log.append(claim_key((7, "other")), None)
+    assert [claim.owner for claim in claims(log.records, "x")] == [(7, "main")]
+    log.append(claim_key((7, "main")), claim_value(replace(ours, node_id="later")))
+    with pytest.raises(Fenced, match="'later' has taken over"):
+        check_claims(log.records, mine, "x", (7, "main"))
 
 
 def test_a_new_epoch_deletes_what_the_former_one_wrote() -> None:

@@ -16,7 +16,7 @@ from drainer.sink.kafka.security import KafkaSecuritySection
 from drainer.sink.kafka.sink_uri import parse_sink_uri
 
 # Settings of a file that are no texts.
-_NOT_IN_URI: Final = frozenset({"sink-uri", "addresses", "topic", "client", "security", "dispatchers"})
+_NOT_IN_URI: Final = frozenset({"sink-uri", "addresses", "topic", "client", "security", "dispatchers", "registry"})
 
 
 @dataclass(frozen=True, slots=True)

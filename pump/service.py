@@ -53,16 +53,19 @@ class Gate:
         """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
         try:
             self.check(cluster_id)
+            began_s = time.monotonic()
             results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
         except BinlogError:
             metering.lost(payloads)
             raise
+        took_s = time.monotonic() - began_s
         if far:
             left = set(far)
             judged = [place for place in range(len(payloads)) if place not in left]
-            metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+            given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
+            metering.written(method, given, judgements, took_s=took_s)
         else:
-            metering.written(method, payloads, results)
+            metering.written(method, payloads, results, took_s=took_s)
         return results
 
 
@@ -138,7 +141,8 @@ class PumpService:
         return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
-        """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).
+        """Everything after startFrom.offset, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06): fakes as they are
+        (P-FAKE-03), rollbacks never (P-PULL-05).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from binlog.cluster import tso
@@ -31,11 +31,12 @@ from pump.record import Pointer
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
 from pump.serving import Serving
-from pump.space import Space
+from pump.space import Space, lacks_room
 from pump.store_options import StoreOptions
 from pump.writer import Submission, Writer, Written
 
 ALARM_INTERVAL_S = 1.0
+REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
 
 _log = get_logger("pump.store")
 
@@ -67,7 +68,12 @@ class Store(Serving):
     async def open(self) -> None:
         """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7)."""
         self.space.refresh()
-        recovered = await asyncio.to_thread(self._recover)
+        with ExitStack() as undo:
+            self._restore(await asyncio.to_thread(self._recover, undo))
+            undo.pop_all()
+
+    def _restore(self, recovered: Recovered) -> None:
+        """Go on from what the disk has."""
         loop = asyncio.get_running_loop()
         self.log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
@@ -107,8 +113,9 @@ class Store(Serving):
         self.resolver.nudge(self.largest_ts_until(self._horizon.limit_ts))
         self._resolver_task = asyncio.create_task(self.resolver.run(), name="resolver")
 
-    def _recover(self) -> Recovered:
+    def _recover(self, undo: ExitStack) -> Recovered:
         self.index = Index(self._directory / "kv", self._options.index)
+        undo.callback(self.index.close)
         self.log = ValueLog(
             self._directory / "value",
             file_bytes_max=self._options.file_bytes_max,
@@ -163,7 +170,7 @@ class Store(Serving):
         if self._sealed:
             raise Stopping(self._sealed)
         if self.log.broken is not None:
-            refuse_prewrites = f"{self.log.broken}; restart the pump"
+            refuse_prewrites = f"{self.log.broken}; {REFUSED_UNTIL[lacks_room(self.log.broken)]}"
         results: list[BinlogError | None] = [None] * len(payloads)
         places: list[int] = []
         envelopes: list[Envelope] = []

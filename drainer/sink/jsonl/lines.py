@@ -36,6 +36,7 @@ class ByTable:
 
     count: int
     version: int = SLOTTING_VERSION
+    is_fixed: bool = True
 
     def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
         shape = changes.shape

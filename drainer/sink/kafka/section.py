@@ -91,7 +91,11 @@ class KafkaSection(KafkaConnectionSection):
         "transactional ids, too. Empty: tidb-binlog-<changefeed>-<cluster id>",
     )
     slots: Number = Field(
-        16, ge=1, le=200, description="writers of a spread batch; fixed when the control topic is created"
+        16,
+        ge=1,
+        le=200,
+        description="the most writers that a spread batch has, which are twice the tasks that run at once; fixed when "
+        "the control topic is created",
     )
     transaction_timeout: Duration = Field(
         timedelta(minutes=5),

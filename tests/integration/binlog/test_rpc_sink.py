@@ -14,7 +14,7 @@ from binlog.errors import BinlogError
 from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
-from tests.integration.binlog.test_rpc import WAIT_S, Running, path, raw, refused, running, until
+from tests.integration.binlog.rpc_server import WAIT_S, Running, path, raw, refused, running, until
 from tests.unit.http2.peer import GREETING, data, headers
 
 

@@ -7,6 +7,7 @@ import pickle
 import ssl
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from binlog.errors import ConfigError
@@ -15,6 +16,7 @@ from drainer.protocol.schema_ids import RequiredSchema, fingerprint
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.registry_http import RegistryAccess, RegistryAnswer, access_of
 from drainer.sink.kafka.schema_registry import SchemaRefused, SchemaRegistry, glue_registry
+from drainer.sink.kafka.section import KafkaSection
 from tests.support.certificates import Authority
 from tests.support.http_registry import Registry, serving
 from tests.support.servers import free_port
@@ -141,6 +143,37 @@ def test_users_and_tokens() -> None:
         client(served).check()
         served.authorization = "Bearer secret"
         client(served, token="secret").check()
+
+
+def test_settings_of_tls_and_token(tmp_path: Path) -> None:
+    """As `[syncer.to.registry]` has them."""
+    authority = Authority(tmp_path)
+    server, ours = authority.issue("server"), authority.issue("client")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.ca))
+    context.load_cert_chain(server.cert, server.key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    settings = {
+        "ssl-ca-location": str(authority.ca),
+        "ssl-certificate-location": str(ours.cert),
+        "ssl-key-location": str(ours.key),
+        "bearer-auth-token": "s3cret",
+    }
+    with serving(Registry(authorization="Bearer s3cret"), tls=context) as served:
+        given = {"protocol": "avro", "addresses": ["k:1"], "topic": "t", "schema-registry": served.url}
+
+        def access(registry: dict[str, Any]) -> RegistryAccess:
+            section = KafkaSection.model_validate({**given, "registry": registry}, by_alias=True, by_name=False)
+            section.check()
+            found = section.kafka().registry
+            assert found is not None and "s3cret" not in repr(section) + repr(found)
+            return found
+
+        SchemaRegistry(access(settings)).check()
+        SchemaRegistry(access({**settings, "ssl-ca-location": "", "insecure-skip-verify": True})).check()
+        with pytest.raises(RegistryAnswer, match="HTTP 401"):
+            SchemaRegistry(access({**settings, "bearer-auth-token": "other"})).check()
+        with pytest.raises(DestinationRefused, match="certificate verify failed"):
+            SchemaRegistry(access({**settings, "ssl-ca-location": ""})).check()
 
 
 def test_a_redirect_is_not_followed() -> None:

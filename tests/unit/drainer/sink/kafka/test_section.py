@@ -12,6 +12,8 @@ from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink import make
 from drainer.sink.settings import SyncerSettings
 
+AVRO = {"protocol": "avro", "schema_registry": "https://r"}
+
 
 def section(**settings: Any) -> KafkaSection:
     given = {name.replace("_", "-"): value for name, value in settings.items()}
@@ -50,6 +52,10 @@ def test_what_travels_shows_no_password_and_can_be_pickled() -> None:
         ({"protocol": "no-such"}, "is not known"),
         ({"protocol": "avro"}, "schema-registry: avro needs one"),
         ({"protocol": "avro", "schema_registry": "ftp://x"}, "no http"),
+        ({**AVRO, "registry": {"ssl-ca-location": "/nowhere"}}, "TLS files .*/nowhere"),
+        ({**AVRO, "registry": {"ssl-key-location": "/k"}}, "ssl-key-location needs ssl-certificate-location"),
+        ({**AVRO, "schema_registry": "http://r", "registry": {"ssl-ca-location": "/c"}}, "does not begin with https"),
+        ({**AVRO, "schema_registry": "https://u:p@r", "registry": {"bearer-auth-token": "t"}}, "one of them"),
         ({"large_message_handle_option": "claim-check"}, "claim-check-storage-uri"),
         ({"time_zone": "Moon/Sea"}, "time-zone"),
         ({"dispatchers": [{"matcher": ["a.b"], "partition": "columns"}]}, "none are given"),

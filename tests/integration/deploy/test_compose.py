@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.browser import DESK, PHONE, look, running_chromium
 from tests.support.compose import Processes, images
+from tests.support.metric_names import all_asked_for
 from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
 
 pytestmark = pytest.mark.integration
@@ -41,7 +44,7 @@ def ready(processes: Processes, service: str, port: int) -> bool:
         return bool(answer.status == 200)
 
 
-def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes) -> None:
+def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes, tmp_path: Path) -> None:
     require_java()
     etcd = etcd_binary()
     if etcd is None:
@@ -56,11 +59,39 @@ def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes) -> N
     shop = processes.start("shop", [sys.executable])
     assert shop.wait(deadline_s=240) == 0, shop.tail()
     assert "every table is equal" in shop.text()
+    look_at_the_pages(processes, tmp_path)
+    metrics_that_are_asked_for_exist(processes)
     assert processes.servers["drainer"].stop(deadline_s=120) == 0
     for name in ("pump-1", "pump-2"):
         assert processes.servers[name].stop(deadline_s=60) == 0, "a pump that stops pauses, which takes seconds"
     with pytest.raises(urllib.error.URLError):
         ready(processes, "pump-1", 9250)
+
+
+def look_at_the_pages(processes: Processes, directory: Path) -> None:
+    """Of the running programs, on a phone and on a desk, light and dark."""
+    with running_chromium() as browser:
+        for name, port in (("pump-1", 9250), ("drainer", 9249)):
+            url = f"http://127.0.0.1:{processes.port(name, port)}/"
+            looks = {}
+            for size in (PHONE, DESK):
+                for dark in (False, True):
+                    picture = directory / f"{name}-{size[0]}-{'dark' if dark else 'light'}.png"
+                    found = looks[size, dark] = look(browser, url, picture, size=size, dark=dark)
+                    assert found.width <= size[0], f"{picture}: it must be moved sideways"
+                    assert (found.broken, found.cut, found.problems) == ([], [], []), picture
+                    assert found.charts == 4 and found.lines >= 3, f"{picture}: charts of the first minute"
+            assert looks[DESK, False].background != looks[DESK, True].background
+
+
+def metrics_that_are_asked_for_exist(processes: Processes) -> None:
+    """By the alarms and the dashboard, in what the running programs export."""
+    exported = set()
+    for name, port in (("pump-1", 9250), ("drainer", 9249)):
+        with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(name, port)}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        exported |= {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
+    assert all_asked_for() - exported == set()
 
 
 def test_prometheus_is_told_of_every_program() -> None:

@@ -1,0 +1,90 @@
+"""Status pages in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.support.servers import missing
+
+PHONE, DESK = (390, 844), (1280, 900)
+# Cells that hold a name, a state or an address are one line each: one rectangle for their text.
+BROKEN_CELLS = """() => [...document.querySelectorAll('td:not(.prose), th')].filter(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  return new Set([...range.getClientRects()].map(box => box.top)).size > 1;
+}).map(cell => cell.textContent)"""
+# Words of facts and alarms stay whole: a word that is cut has rectangles in two lines.
+CUT_WORDS = """() => {
+  const cut = [];
+  for (const place of document.querySelectorAll('.value, .name, h1')) {
+    for (const node of place.childNodes) {
+      if (node.nodeType !== Node.TEXT_NODE) continue;
+      for (const word of node.data.matchAll(/\\S+/g)) {
+        const range = document.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) cut.push(word[0]);
+      }
+    }
+  }
+  return cut;
+}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A page as it was shown. `width`: how far its content reaches; `background`: colour of its body."""
+
+    width: int
+    broken: list[str]
+    cut: list[str]
+    charts: int
+    lines: int
+    background: str
+    problems: list[str]
+
+
+@contextlib.contextmanager
+def running_chromium() -> Iterator[Browser]:
+    program = shutil.which("chromium")
+    if program is None:
+        missing("chromium is not installed: scripts/need.sh chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def look(browser: Browser, url: str, screenshot: Path, *, size: tuple[int, int], dark: bool) -> Look:
+    """Open the page, and keep a picture of all of it."""
+    width, height = size
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", java_script_enabled=True
+    )
+    problems: list[str] = []
+    page = context.new_page()
+    page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith(url) else problems.append(f"asks {asked.url}"))
+    page.goto(url, wait_until="load", timeout=60_000)
+    found = Look(
+        width=page.evaluate("() => document.documentElement.scrollWidth"),
+        broken=page.evaluate(BROKEN_CELLS),
+        cut=page.evaluate(CUT_WORDS),
+        charts=page.evaluate("() => document.querySelectorAll('figure svg').length"),
+        lines=page.evaluate("() => document.querySelectorAll('figure svg polyline').length"),
+        background=page.evaluate("() => getComputedStyle(document.body).backgroundColor"),
+        problems=problems,
+    )
+    page.screenshot(path=str(screenshot), full_page=True)
+    context.close()
+    return found

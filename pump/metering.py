@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError
-from binlog.runtime.metrics import counter, exponential, gauge, histogram
+from binlog.runtime.metrics import counter, exponential, gauge, histogram, observe_many
 
 RPC_SECONDS = histogram(
     "pump_rpc_duration_seconds",
@@ -41,9 +41,10 @@ def timed(method: str) -> Iterator[None]:
         observe(method, label, time.monotonic() - began_s)
 
 
-def observe(method: str, label: str, seconds: float) -> None:
-    """`label`: succ or fail, as upstream has them."""
-    _rpc_seconds(method, label).observe(seconds)
+def observe(method: str, label: str, seconds: float, count: int = 1) -> None:
+    """So many calls of so many seconds each. `label`: succ or fail, as upstream has them."""
+    if count:
+        observe_many(_rpc_seconds(method, label), seconds, count)
 
 
 @contextmanager

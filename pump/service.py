@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.pb import pump_pb2
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Answer
+from binlog.rpc.method import Asker
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from google.protobuf.message import DecodeError as ProtobufError
@@ -19,11 +19,11 @@ from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service
 from pump.errors import Stopping
-from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
+from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write, usual_payloads
 from pump.parts import Part
 from pump.pull import pull_bytes
 from pump.store import Store
-from pump.turn import TurnWriter
+from pump.turn import Callers, TurnWriter
 
 PULL_BYTES_MAX = 1 << 20
 
@@ -66,6 +66,25 @@ class Gate:
         return results
 
 
+class _Waiter:
+    """Asker of one call that waits in a task."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self, _numbers: Sequence[int], message: bytes) -> int:
+        if self.answered.done():
+            return 0
+        self.answered.set_result(message)
+        return 1
+
+    def refuse(self, _number: int, error: BaseException) -> bool:
+        if self.answered.done():
+            return False
+        self.answered.set_exception(error)
+        return True
+
+
 class PumpService:
     """Handlers of `binlog.Pump`."""
 
@@ -76,7 +95,7 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
-        self._turn = TurnWriter(self._write)
+        self._turn = TurnWriter(self._write, self._tell)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
@@ -84,7 +103,7 @@ class PumpService:
         return Service(
             "binlog.Pump",
             unary={"WriteBinlog": self.write_binlog},
-            sinks={"WriteBinlog": self.take_binlog},
+            sinks={"WriteBinlog": self.take_binlogs},
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
@@ -94,45 +113,46 @@ class PumpService:
     async def write_binlog(self, data: Buffer) -> bytes:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). Who is cancelled does not wait any
         more; his binlog is written."""
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter()
+        self.take_binlogs(waiter, (0,), (data,))
+        return await waiter.answered
 
-        def answered(result: bytes | BaseException) -> bool:
-            if answer.done():
-                return False
-            if isinstance(result, bytes):
-                answer.set_result(result)
-            else:
-                answer.set_exception(result)
-            return True
-
-        self.take_binlog(data, answered)
-        return await answer
-
-    def take_binlog(self, data: Buffer, answer: Answer) -> None:
-        """As `write_binlog`, for a caller that is told instead of waiting."""
+    def take_binlogs(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
+        """As `write_binlog`, of several that arrived together, for callers that are told instead of waiting."""
         began_s = time.monotonic()
-        try:
-            cluster_id, payload = parse_write(data)
-            if cluster_id != self._gate.cluster_id:
-                metering.lost([payload])
-                self._gate.check(cluster_id)
-        except BinlogError:
-            metering.observe("WriteBinlog", "fail", time.monotonic() - began_s)
-            raise
-        size = len(payload)
+        payloads = usual_payloads(self._gate.cluster_id, requests)
+        if payloads is not None:
+            self._turn.take(Callers(asker, numbers, began_s), payloads)
+            return
+        for number, data in zip(numbers, requests, strict=True):
+            callers = Callers(asker, (number,), began_s)
+            try:
+                cluster_id, payload = parse_write(data)
+                if cluster_id != self._gate.cluster_id:
+                    metering.lost([payload])
+                    self._gate.check(cluster_id)
+            except BinlogError as error:
+                metering.observe("WriteBinlog", "fail", time.monotonic() - began_s)
+                asker.refuse(number, error)
+            else:
+                self._turn.take(callers, (payload,))
 
-        def answered(error: BaseException | None) -> None:
-            took_s = time.monotonic() - began_s
-            waited = answer(b"" if error is None else error)
-            metering.observe("WriteBinlog", "succ" if waited and error is None else "fail", took_s)
-            if error is None:
-                self._refusing.over()
-                if took_s >= self._slow_write_s:
-                    _log.warning("slow write", seconds=round(took_s, 3), bytes=size)
-            elif isinstance(error, BinlogError):
-                self._refusing.failed(error=error, bytes=size)
-
-        self._turn.take(payload, answered)
+    def _tell(self, callers: Callers, error: BaseException | None) -> None:
+        asker, numbers, began_s = callers
+        took_s = time.monotonic() - began_s
+        if error is None:
+            waited = asker.answer(numbers, b"")
+            metering.observe("WriteBinlog", "succ", took_s, waited)
+            metering.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
+            self._refusing.over()
+            if took_s >= self._slow_write_s:
+                _log.warning("slow write", seconds=round(took_s, 3), binlogs=len(numbers))
+            return
+        for number in numbers:
+            asker.refuse(number, error)
+        metering.observe("WriteBinlog", "fail", took_s, len(numbers))
+        if isinstance(error, BinlogError):
+            self._refusing.failed(error=error)
 
     async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
         return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Failed, Request, Reset
+from binlog.http2.events import Data, Event, Failed, Request, Reset, Whole
 from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
@@ -20,6 +20,7 @@ from binlog.rpc.messages import PREFIX
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
+from binlog.rpc.sunk import SunkCalls
 from binlog.runtime.log import get_logger
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class Session(asyncio.Protocol):
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._now_s = time.monotonic()
-        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s)
+        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, brief=True)
         self._calls: dict[int, Call] = {}
+        self._sunk = SunkCalls(self, self._connection, settings.room)
         self._timed: dict[int, Call] = {}  # those with a deadline
         self._senders: set[Call] = set()  # those that wait for their reader
         self._first = b""  # bytes of a connection of which it is not known yet what it speaks
@@ -110,17 +112,25 @@ class Session(asyncio.Protocol):
                 return
             self._greeted, self._first = True, b""
         self._flushing = True  # at the end of this
-        for event in self._connection.receive(data, self._now_s):
-            kind = type(event)
-            if kind is Data:
-                self._on_data(*cast(Data, event))
-            elif kind is Request:
-                self._on_request(cast(Request, event))
-            elif kind is Reset:
-                self._on_reset(cast(Reset, event))
-            elif kind is Failed:
-                self._on_failed(cast(Failed, event))
+        events = self._connection.receive(data, self._now_s)
+        wholes = [event for event in events if type(event) is tuple]
+        if wholes:
+            self._on_wholes(cast("list[Whole]", wholes))
+        if len(wholes) < len(events):
+            for event in events:
+                self._on_event(event)
         self._flush()
+
+    def _on_event(self, event: Event) -> None:
+        kind = type(event)
+        if kind is Data:
+            self._on_data(*cast(Data, event))
+        elif kind is Request:
+            self._on_request(cast(Request, event))
+        elif kind is Reset:
+            self._on_reset(cast(Reset, event))
+        elif kind is Failed:
+            self._on_failed(cast(Failed, event))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -145,6 +155,18 @@ class Session(asyncio.Protocol):
         protocol.data_received(data)
 
     # Events
+
+    def _on_wholes(self, requests: list[Whole]) -> None:
+        """Before the other events that came with them: nothing but a reset can follow on their streams."""
+        for request in requests:
+            if request[1].note is None:
+                request[1].note = route(request[1], self._settings.methods)
+        for stream_id, head, varying, data in (
+            requests if self._refusal is not None else self._sunk.take(requests, self._now_s)
+        ):
+            self._connection.generally(stream_id, len(data))
+            self._on_request(Request(stream_id, head, varying, False))
+            self._on_data(stream_id, data, True)
 
     def _on_request(self, event: Request) -> None:
         stream_id, head = event.stream_id, event.head
@@ -248,6 +270,18 @@ class Session(asyncio.Protocol):
     def waiting_bytes(self, stream_id: int) -> int:
         return self._connection.waiting_bytes(stream_id)
 
+    @property
+    def is_there(self) -> bool:
+        return self.transport is not None
+
+    def flush_answers(self) -> None:
+        if not self._flushing:
+            self._flush()
+
+    def sunk_ended(self) -> None:
+        if self.is_idle:
+            self._changed(self)
+
     def tell_sent(self, call: Call) -> None:
         self._senders.add(call)
         self._flush_soon()
@@ -260,7 +294,7 @@ class Session(asyncio.Protocol):
         self._timed.pop(call.stream_id, None)
         self._senders.discard(call)
         self._connection.finished(call.stream_id)
-        if not self._calls:
+        if self.is_idle:
             self._changed(self)
 
     # Sending
@@ -299,6 +333,8 @@ class Session(asyncio.Protocol):
         timing = self._settings.timing
         if self.transport is None or self._is_closing(now_s):
             return
+        self._open_fresh()
+        self._sunk.tick(now_s)
         for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
             self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
@@ -343,15 +379,22 @@ class Session(asyncio.Protocol):
 
     def drain(self) -> None:
         """Take no more calls."""
+        self._open_fresh()
         self._connection.drain()
         self._flush()
 
+    def _open_fresh(self) -> None:
+        """Calls of which only the head has come are calls as well."""
+        for request in self._connection.open_fresh():
+            self._on_request(request)
+
     @property
     def is_idle(self) -> bool:
-        return not self._calls
+        return not self._calls and not self._sunk
 
     def stop(self, text: str) -> None:
         """End what is under way, and close."""
+        self._sunk.stop(text)
         for call in list(self._calls.values()):
             call.fail(RpcError(Status.UNAVAILABLE, text))
         self._flush()

@@ -10,7 +10,8 @@ import shutil
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from binlog.errors import BinlogError
 from binlog.http2.frames import PREFACE
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Answer, Method, Received
+from binlog.rpc.method import Asker, Method, Received
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings, Timing
 from binlog.rpc.status import RpcError, Status
@@ -32,6 +33,13 @@ from tests.unit.http2.peer import GREETING, REQUEST, data, frame, headers, parse
 MIB = 1 << 20
 WAIT_S = 60.0
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+Answer = Callable[[bytes | BaseException], bool]
+
+
+def _answer(asker: Asker, number: int, found: bytes | BaseException) -> bool:
+    return asker.answer((number,), found) == 1 if isinstance(found, bytes) else asker.refuse(number, found)
 
 
 class Handlers:
@@ -60,11 +68,12 @@ class Handlers:
             self.ended.set()
         return bytes(request[:10])
 
-    def later(self, request: Buffer, answer: Answer) -> None:
+    def later(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
         """A sink: what it has taken is answered by the test."""
-        if request == b"refused":
-            raise BinlogError("refused at once")
-        self.taken.append((bytes(request), answer))
+        for number, request in zip(numbers, requests, strict=True):
+            if request == b"refused":
+                raise BinlogError("refused at once")
+            self.taken.append((bytes(request), partial(_answer, asker, number)))
         self.begun.set()
 
     async def many(self, request: Buffer) -> AsyncIterator[bytes]:

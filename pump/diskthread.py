@@ -24,7 +24,8 @@ class DiskThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._job: Callable[[], None] | None = None
         self._done: Callable[[], object] | None = None
-        self._go = threading.Semaphore(0)
+        self._go = threading.Lock()
+        self._go.acquire()
         self._ended = threading.Lock()
         self._ended.acquire()
         self._telling = threading.Lock()  # over the next two

@@ -57,14 +57,6 @@ class Found(NamedTuple):
     reason: str
 
 
-class Placed(NamedTuple):
-    """Records that are not written yet: where each will begin, their bytes, and the largest ts of their file then."""
-
-    pointers: list[Pointer]
-    parts: list[bytes]
-    max_ts: int
-
-
 @dataclass(slots=True)
 class LogFile:
     """One file. `size` is where its records end; `closed` means that a footer follows them.
@@ -234,27 +226,16 @@ class ValueLog:
         """Why nothing can be written any more, or None."""
         return self._broken
 
-    def place(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> Placed | None:
-        """Where records would lie, for `write`; None where a file would have to be finished behind them. `max_ts`: the
-        larger ts of each."""
-        file = self.tail
-        at, fid = file.size, file.fid
-        pointers: list[Pointer] = []
-        parts: list[bytes] = []
-        for payload in payloads:
-            pointers.append(Pointer(fid, at))
-            parts.append(encode_header(payload))
-            parts.append(payload)
-            at += HEADER_BYTES + len(payload)
-        if at > self._file_bytes_max:
-            return None
-        return Placed(pointers, parts, max(file.max_ts, *max_ts))
+    def fits(self, size: int, count: int) -> bool:
+        """Whether so many records with so many bytes of payloads go behind each other in the tail, which stays it."""
+        return self.tail.size + size + HEADER_BYTES * count <= self._file_bytes_max
 
-    def write(self, placed: Placed) -> None:
-        """Write and sync what was placed; nothing was written since. LogBroken as from `append`."""
+    def write(self, parts: list[bytes], max_ts: int) -> None:
+        """Write and sync whole records, headers included, behind the tail; `max_ts`: the largest ts of its file then.
+        LogBroken as from `append`."""
         if self._broken is not None:
             raise LogBroken(self._broken)
-        self._write(self.tail, placed.parts, placed.max_ts)
+        self._write(self.tail, parts, max_ts)
 
     def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
         """Write and sync records; their places, parallel to `payloads`. `max_ts`: the larger ts of each.

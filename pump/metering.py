@@ -26,6 +26,8 @@ _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 # `labels` makes strings of them and takes a lock, for each call.
 _rpc_seconds = cache(RPC_SECONDS.labels)
+_written = cache(_WRITTEN.labels)
+_written_bytes = cache(_WRITTEN_BYTES.labels)
 _read = cache(_READ.labels)
 _read_bytes = cache(_READ_BYTES.labels)
 
@@ -62,10 +64,12 @@ def read(method: str, *, count: int, size: int) -> None:
 
 def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None]) -> None:
     """What became of binlogs: the empty probe counts for nothing."""
-    taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
-    _WRITTEN.labels(method).inc(len(taken))
-    _WRITTEN_BYTES.labels(method).inc(sum(map(len, taken)))
-    lost(payload for payload, error in zip(payloads, results, strict=True) if error is not None)
+    if any(results):
+        lost(payload for payload, error in zip(payloads, results, strict=True) if error is not None)
+        payloads = [payload for payload, error in zip(payloads, results, strict=True) if error is None]
+    sizes = list(map(len, payloads))
+    _written(method).inc(len(sizes) - sizes.count(0))
+    _written_bytes(method).inc(sum(sizes))
 
 
 def lost(payloads: Iterable[bytes]) -> None:

@@ -24,6 +24,7 @@ from pump.parts import Part
 from pump.pull import pull_bytes
 from pump.store import Store
 from pump.turn import Callers, TurnWriter
+from pump.writing import Done
 
 PULL_BYTES_MAX = 1 << 20
 
@@ -48,22 +49,35 @@ class Gate:
             raise Stopping(self.closed)
 
     async def write(
-        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes], far: list[int] | None = None
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
     ) -> list[BinlogError | None]:
-        """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
+        """`check`, then write; one result for each payload, counted under `method`."""
         try:
             self.check(cluster_id)
-            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
             metering.lost(payloads)
             raise
-        if far:
-            left = set(far)
-            judged = [place for place in range(len(payloads)) if place not in left]
-            metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
-        else:
-            metering.written(method, payloads, results)
+        metering.written(method, payloads, results)
         return results
+
+    def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
+        """As `write`, of binlogs for this cluster; see Store.submit."""
+
+        def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
+            if left:
+                judged = [place for place in range(len(payloads)) if place not in set(left)]
+                metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+            else:
+                metering.written(method, payloads, results)
+            done(results, left)
+
+        try:
+            self.check(self.cluster_id)
+            store.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
+        except BinlogError:
+            metering.lost(payloads)
+            raise
 
 
 class _Waiter:
@@ -95,7 +109,7 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
-        self._turn = TurnWriter(self._write, self._tell)
+        self._turn = TurnWriter(self._submit, self._write, self._tell)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
@@ -154,8 +168,11 @@ class PumpService:
         if isinstance(error, BinlogError):
             self._refusing.failed(error=error)
 
-    async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
-        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
+    async def _write(self, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads)
+
+    def _submit(self, payloads: Sequence[bytes], done: Done) -> None:
+        self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).

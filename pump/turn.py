@@ -14,6 +14,8 @@ from binlog.errors import BinlogError
 from binlog.rpc.method import Asker
 from binlog.runtime.log import get_logger
 
+from pump.writing import Done
+
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
 GROUPED_BYTES_MAX = 64 << 10  # a larger payload goes alone
 
@@ -36,15 +38,17 @@ class _Arrived(NamedTuple):
 
 
 class TurnWriter:
-    """Belongs to the event loop. `write` takes payloads, and a list for the places of those that it did not look at
-    because they must wait for somebody; they are written alone. `tell` is called once for each caller, later, on the
-    loop: with None once the binlog is durable, else with why not."""
+    """Belongs to the event loop. `submit` takes small payloads, and whom to tell what became of them and which places
+    it did not look at because they must wait for somebody; those, and large ones, are given to `write` alone. `tell` is
+    called once for each caller, later, on the loop: with None once the binlog is durable, else with why not."""
 
     def __init__(
         self,
-        write: Callable[[Sequence[bytes], list[int] | None], Awaitable[Answers]],
+        submit: Callable[[Sequence[bytes], Done], None],
+        write: Callable[[Sequence[bytes]], Awaitable[Answers]],
         tell: Callable[[Callers, BaseException | None], object],
     ) -> None:
+        self._submit = submit
         self._write = write
         self._tell = tell
         self._waiting: list[_Arrived] = []
@@ -53,7 +57,7 @@ class TurnWriter:
     def take(self, callers: Callers, payloads: Sequence[bytes]) -> None:
         """Write one binlog for each number."""
         if len(payloads) == 1 and len(payloads[0]) > GROUPED_BYTES_MAX:
-            self._start([_Arrived(callers, payloads)])
+            self._start(callers, payloads[0])
             return
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._begin)
@@ -62,43 +66,52 @@ class TurnWriter:
     def _begin(self) -> None:
         waiting, self._waiting = self._waiting, []
         for group in _groups(waiting):
-            self._start(group)
+            self._group(group)
 
-    def _start(self, group: Sequence[_Arrived]) -> None:
-        task = asyncio.create_task(self._group(group))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _group(self, group: Sequence[_Arrived]) -> None:
+    def _group(self, group: Sequence[_Arrived]) -> None:
         payloads = [payload for arrived in group for payload in arrived.payloads]
-        alone: list[int] | None = None if len(payloads) == 1 else []
-        answers: Sequence[BaseException | None]
-        try:
-            answers = await self._write(payloads, alone)
-        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
-            answers, alone = [error] * len(payloads), None
-        except BaseException as error:
-            self._answer_all(group, [error] * len(payloads), None)
-            raise
-        self._answer_all(group, answers, alone)
 
-    def _answer_all(
-        self, group: Sequence[_Arrived], answers: Sequence[BaseException | None], alone: Sequence[int] | None
+        def done(answers: Answers, left: Sequence[int]) -> None:
+            if left or any(answers):
+                self._answer_each(group, answers, left)
+            else:
+                for arrived in group:
+                    self._answer(arrived.callers, None)
+
+        try:
+            self._submit(payloads, done)
+        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+            self._answer_each(group, [error] * len(payloads), ())
+
+    def _answer_each(
+        self, group: Sequence[_Arrived], answers: Sequence[BaseException | None], left: Sequence[int]
     ) -> None:
-        if not alone and not any(answers):
-            for arrived in group:
-                self._answer(arrived.callers, None)
-            return
-        left = set(alone or ())
+        alone = set(left)
         place = 0
         for (asker, numbers, began_s), payloads in group:
             for number, payload in zip(numbers, payloads, strict=True):
                 callers = Callers(asker, (number,), began_s)
-                if place in left:
-                    self._start([_Arrived(callers, (payload,))])
+                if place in alone:
+                    self._start(callers, payload)
                 else:
                     self._answer(callers, answers[place])
                 place += 1
+
+    def _start(self, callers: Callers, payload: bytes) -> None:
+        task = asyncio.create_task(self._alone(callers, payload))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _alone(self, callers: Callers, payload: bytes) -> None:
+        answer: BaseException | None
+        try:
+            (answer,) = await self._write((payload,))
+        except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+            answer = error
+        except BaseException as error:
+            self._answer(callers, error)
+            raise
+        self._answer(callers, answer)
 
     def _answer(self, callers: Callers, error: BaseException | None) -> None:
         try:

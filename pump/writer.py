@@ -13,9 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from binlog.envelope import Envelope
+from binlog.envelope import Envelope, scan
 from binlog.errors import BinlogError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
@@ -23,10 +23,11 @@ from binlog.runtime.log import get_logger
 from pump.diskthread import DiskThread
 from pump.errors import Stopping
 from pump.index import Index
-from pump.log import Head, Placed, ValueLog
-from pump.match import Fate, Matcher, Verdict
+from pump.log import Head, ValueLog
+from pump.match import Fate, Matcher, Place, Verdict, Written, enter
 from pump.progress import Progress, Reached
 from pump.record import HEADER_BYTES, Pointer
+from pump.usual import Usual, enter_usual
 
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
@@ -37,33 +38,31 @@ SHORT_MAX = 64  # binlogs whose write is worth to be waited for
 _log = get_logger("pump.writer")
 
 
-class Written(NamedTuple):
-    """What became of one submission: verdicts parallel to its binlogs, and the commits that became visible."""
-
-    verdicts: list[Verdict]
-    visible: list[int]
-
-
 @dataclass(slots=True, eq=False)
 class Submission:
-    """Binlogs of one request, already checked. `report` is called on the event loop, once."""
+    """Binlogs of one request, or of several that are usual, already checked. `report` is called on the event loop,
+    once."""
 
-    envelopes: Sequence[Envelope]
     payloads: Sequence[bytes]
     size: int
     report: Callable[[Written], None]
+    envelopes: Sequence[Envelope] = ()  # empty where they are usual
+    usual: Usual | None = None
+
+    def scanned(self) -> Sequence[Envelope]:
+        """The envelopes in any case."""
+        return self.envelopes if self.usual is None else [scan(payload) for payload in self.payloads]
 
 
 class _Batch:
     """What became of a batch, and on the way there what is written for it."""
 
-    __slots__ = ("error", "head", "largest", "payloads", "reports", "submissions")
+    __slots__ = ("error", "head", "parts", "reports", "submissions")
 
     def __init__(self, submissions: list[Submission]) -> None:
         self.submissions = submissions
         self.reports: list[tuple[Submission, Written]] = []
-        self.payloads: list[bytes] = []
-        self.largest: list[int] = []
+        self.parts: list[bytes] = []  # headers and payloads
         self.error: BinlogError | None = None
         self.head: Head | None = None  # once all of it is in the index
 
@@ -85,7 +84,7 @@ class Writer:
         self._queue: deque[Submission] = deque()
         self._queued_bytes = 0
         self._batch: _Batch | None = None  # the one under way
-        self._scheduled = False
+        self._scheduled = self._is_beginning = False
         self._stopping = False
         self._idle = asyncio.Event()
         self._room = asyncio.Event()
@@ -105,15 +104,19 @@ class Writer:
         while not self._room.is_set():
             await self._room.wait()
 
-    def submit(self, submission: Submission) -> None:
-        """Queue it; Stopping after `stop`."""
+    def submit(self, submission: Submission, *, now: bool = False) -> None:
+        """Queue it; Stopping after `stop`. `now`: nothing else that belongs to its batch comes in this turn of the
+        loop, so that it may even be reported before this returns."""
         if self._stopping:
             raise Stopping("the pump is closing and writes nothing more")
         self._queue.append(submission)
         self._queued_bytes += submission.size
         if self._queued_bytes > QUEUE_BYTES_MAX:
             self._room.clear()
-        self._schedule()
+        if now:
+            self._begin()
+        else:
+            self._schedule()
 
     async def stop(self) -> None:
         """Write what is queued, save progress, end the threads."""
@@ -133,11 +136,20 @@ class Writer:
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
+        if self._loop is None or self._is_beginning:  # of a report of this batch
+            return
         self._scheduled = False
+        self._is_beginning = True
+        try:
+            self._begin_next()
+        finally:
+            self._is_beginning = False
+
+    def _begin_next(self) -> None:
         while self._batch is None and self._queue:
             batch = self._batch = _Batch(self._take())
             job = self._job(batch)
-            if job is not None and not self._disk.run(job, self._end_later, short=len(batch.payloads) <= SHORT_MAX):
+            if job is not None and not self._disk.run(job, self._end_later, short=len(batch.parts) <= 2 * SHORT_MAX):
                 return
             del job
             self._end(batch)
@@ -166,49 +178,34 @@ class Writer:
                 (s, Written([Verdict(Fate.SKIPPED, False, broken)] * len(s.payloads), [])) for s in batch.submissions
             ]
             return None
-        if sum(submission.size for submission in batch.submissions) > LOOP_BYTES_MAX:
+        size = sum(submission.size for submission in batch.submissions)
+        count = sum(len(submission.payloads) for submission in batch.submissions)
+        if size > LOOP_BYTES_MAX or not self._log.fits(size, count):
             return lambda: self._guarded(batch, lambda: self._write(batch))
         try:
-            self._judge(batch)
-            if not batch.payloads:
-                self._matcher.end_batch()
-                return None
-            placed = self._log.place(batch.payloads, batch.largest)
-            if placed is None:
-                return lambda: self._guarded(batch, lambda: self._append(batch))
-            head, raw = self._record(batch, placed.pointers, placed.max_ts)
+            head, raw = self._enter(batch)
         except Exception as error:  # noqa: BLE001  as in _guarded
             self._mistake(batch, error)
             return None
-        return lambda: self._guarded(batch, lambda: self._commit(batch, placed, head, raw))
+        if not batch.parts:
+            self._matcher.end_batch()
+            return None
+        return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
 
-    def _judge(self, batch: _Batch) -> None:
-        judge = self._matcher.judge
-        for submission in batch.submissions:
-            verdicts: list[Verdict] = []
-            for envelope, payload in zip(submission.envelopes, submission.payloads, strict=True):
-                verdict = judge(envelope, payload)
-                verdicts.append(verdict)
-                if verdict.write:
-                    batch.payloads.append(payload)
-                    batch.largest.append(max(envelope.start_ts, envelope.commit_ts))
-            batch.reports.append((submission, Written(verdicts, [])))
-
-    def _record(self, batch: _Batch, pointers: Sequence[Pointer], max_ts: int) -> tuple[Head, Any]:
-        """The index batch of what was appended, or will be, at these places; the last is in a file of `max_ts`."""
+    def _enter(self, batch: _Batch) -> tuple[Head, Any]:
+        """Judge a batch that goes behind the tail as a whole: its records, its index batch, and the head then."""
         writes, raw = self._index.batch()
-        record = self._matcher.record
-        places = iter(pointers)
-        for submission, written in batch.reports:
-            for envelope, payload, verdict in zip(
-                submission.envelopes, submission.payloads, written.verdicts, strict=True
-            ):
-                if verdict.write:
-                    commit_ts = record(writes, envelope, payload, next(places))
-                    if commit_ts:
-                        written.visible.append(commit_ts)
-        last = pointers[-1]
-        head = Head(last, last.offset + HEADER_BYTES + len(batch.payloads[-1]), max_ts)
+        tail, parts = self._log.tail, batch.parts
+        place = Place(tail.fid, tail.size, tail.max_ts)
+        for submission in batch.submissions:
+            usual, payloads = submission.usual, submission.payloads
+            if usual is not None:
+                written = enter_usual(usual, payloads, self._matcher, writes, parts, place)
+            else:
+                written = enter(submission.envelopes, payloads, self._matcher, writes, parts, place)
+            batch.reports.append((submission, written))
+        last = place.at - HEADER_BYTES - len(parts[-1]) if parts else place.at
+        head = Head(Pointer(place.fid, last), place.at, place.max_ts)
         writes.head(head)
         return head, raw
 
@@ -230,22 +227,38 @@ class Writer:
         self._log.give_up(str(broken))
 
     def _write(self, batch: _Batch) -> None:
-        """All of a batch."""
-        self._judge(batch)
-        if batch.payloads:
-            self._append(batch)
-        else:
+        """All of a batch that is large, or with which a file ends."""
+        payloads: list[bytes] = []
+        largest: list[int] = []
+        judged: list[tuple[Envelope, bytes, Written]] = []
+        for submission in batch.submissions:
+            verdicts: list[Verdict] = []
+            written = Written(verdicts, [])
+            batch.reports.append((submission, written))
+            for envelope, payload in zip(submission.scanned(), submission.payloads, strict=True):
+                verdict = self._matcher.judge(envelope, payload)
+                verdicts.append(verdict)
+                if verdict.write:
+                    judged.append((envelope, payload, written))
+                    payloads.append(payload)
+                    largest.append(max(envelope.start_ts, envelope.commit_ts))
+        if not payloads:
             self._matcher.end_batch()
-
-    def _append(self, batch: _Batch) -> None:
-        """What was judged."""
-        pointers = self._log.append(batch.payloads, batch.largest)
-        head, raw = self._record(batch, pointers, self._log.file(pointers[-1].fid).max_ts)
+            return
+        pointers = self._log.append(payloads, largest)
+        writes, raw = self._index.batch()
+        for (envelope, payload, written), pointer in zip(judged, pointers, strict=True):
+            commit_ts = self._matcher.record(writes, envelope, payload, pointer)
+            if commit_ts:
+                written.visible.append(commit_ts)
+        last = pointers[-1]
+        head = Head(last, last.offset + HEADER_BYTES + len(payloads[-1]), self._log.file(last.fid).max_ts)
+        writes.head(head)
         self._put(batch, head, raw)
 
-    def _commit(self, batch: _Batch, placed: Placed, head: Head, raw: Any) -> None:
-        """What was judged and placed."""
-        self._log.write(placed)
+    def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
+        """What was judged and has its place."""
+        self._log.write(batch.parts, head.max_ts)
         self._put(batch, head, raw)
 
     def _put(self, batch: _Batch, head: Head, raw: Any) -> None:
@@ -265,7 +278,7 @@ class Writer:
             self._written_bytes += sum(submission.size for submission in batch.submissions)
         if batch.error is not None:
             error = batch.error
-            reports = [(s, _failed(written, error)) for s, written in reports]
+            reports = [(s, _failed(s, written, error)) for s, written in reports]
         for submission, written in reports:
             try:
                 submission.report(written)
@@ -289,14 +302,16 @@ class Writer:
         self._saved_s = clock_s
 
 
-def _failed(written: Written, error: BinlogError) -> Written:
+def _failed(submission: Submission, written: Written, error: BinlogError) -> Written:
     """Nothing of a failed batch is answered with more than the error (correctness rule 23).
 
     What should have been written may be there or not. A repetition, or a refusal, may have been judged by a binlog of
     this same batch: it is worth no more than that one. `write` stays, for the pending set: what was not written by
     this request needs no entry of its own.
     """
-    return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    if written.verdicts:
+        return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    return _all_unknown(submission, error)
 
 
 def _all_unknown(submission: Submission, error: BinlogError) -> Written:

@@ -70,7 +70,7 @@ class ControlFrames(BriefRequests):
         if flags & frames.ACK:
             self._events.append(Acknowledged(buffer[begin:end]))
         else:
-            self._outgoing.write(frames.ping(buffer[begin:end], ack=True))
+            self._outgoing.write(frames.ping(buffer[begin:end], ack=True), urgent=False)
 
     def _on_goaway(self, _flags: int, stream_id: int, _buffer: bytes, begin: int, end: int) -> None:
         """The peer opens no more streams; it says so for servers that push."""

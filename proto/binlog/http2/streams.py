@@ -50,6 +50,11 @@ class Streams:
         """Whether `take_output` would give data."""
         return not self._dead and self._outgoing.has_ready
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether more is to be sent than answers to pings, which may go out with the next answer to a call."""
+        return self._outgoing.is_urgent or self.has_data_ready
+
     def send_head(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
         """The response's first header block."""
         stream = self._sending(stream_id)

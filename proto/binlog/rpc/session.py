@@ -119,7 +119,10 @@ class Session(asyncio.Protocol):
         if len(wholes) < len(events):
             for event in events:
                 self._on_event(event)
-        self._flush()
+        if self._connection.is_urgent or not self._sunk:
+            self._flush()
+        else:  # a client that measures its round trips sends a ping with every call
+            self._flushing = False
 
     def _on_event(self, event: Event) -> None:
         kind = type(event)
@@ -158,9 +161,8 @@ class Session(asyncio.Protocol):
 
     def _on_wholes(self, requests: list[Whole]) -> None:
         """Before the other events that came with them: nothing but a reset can follow on their streams."""
-        for request in requests:
-            if request[1].note is None:
-                request[1].note = route(request[1], self._settings.methods)
+        for _, head, _, _ in requests:
+            head.note = head.note or route(head, self._settings.methods)
         for stream_id, head, varying, data in (
             requests if self._refusal is not None else self._sunk.take(requests, self._now_s)
         ):
@@ -270,10 +272,6 @@ class Session(asyncio.Protocol):
     def waiting_bytes(self, stream_id: int) -> int:
         return self._connection.waiting_bytes(stream_id)
 
-    @property
-    def is_there(self) -> bool:
-        return self.transport is not None
-
     def flush_answers(self) -> None:
         if not self._flushing:
             self._flush()
@@ -350,7 +348,7 @@ class Session(asyncio.Protocol):
         elif now_s - self._received_s > timing.ping_after_s:
             self._pinged_s = now_s
             self._connection.ping(b"alive?\0\0")
-            self._flush()
+        self._flush()
 
     def _end(self, call: Call, error: RpcError) -> None:
         """End a call that took too long. Its status would stand behind answers that the peer may never let out, and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Protocol
@@ -26,8 +27,8 @@ _timeouts: dict[bytes | None, float] = {None: _NEVER_S}  # of all connections; s
 class Link(Protocol):
     """What it asks of its connection's owner."""
 
-    @property
-    def is_there(self) -> bool: ...
+    transport: asyncio.Transport | None
+
     def flush_answers(self) -> None: ...
     def sunk_ended(self) -> None: ...
 
@@ -109,7 +110,7 @@ class SunkCalls:
             if entry is not None:
                 size += entry[0]
                 found.append(number)
-        if self._link.is_there:
+        if self._link.transport is not None:
             data = PREFIX.pack(0, len(message)) + message
             count = self._connection.answer(found, status.RESPONSE, data, _OK)
             self._link.flush_answers()
@@ -136,7 +137,7 @@ class SunkCalls:
 
     def _end(self, number: int, error: RpcError) -> bool:
         """Send the status of an error. Whether somebody waited for it."""
-        if not self._link.is_there or not self._connection.is_waiting(number):
+        if self._link.transport is None or not self._connection.is_waiting(number):
             return False
         self._connection.send_head(number, status.refusal(error.status, error.text), end=True)
         self._link.flush_answers()

@@ -12,8 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 0.001
-_FORGETTING = 0.95  # how much of the slowest recent job is left after the next
+PATIENCE_S = 0.002
+_FORGETTING = 0.8  # how much of the slowest recent job is left after the next
 
 
 class DiskThread:

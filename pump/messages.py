@@ -167,11 +167,7 @@ def pulled_part(part: Part) -> Pulled:
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
     """A PullBinlogResp."""
-    found = pump_pb2.Entity(
-        pos=pump_pb2.Pos(), payload=payload, meta=pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts)
-    )
-    encoded: bytes = pump_pb2.PullBinlogResp(entity=found).SerializeToString()
-    return encoded
+    return large_entity(start_ts, commit_ts, (payload,))
 
 
 def large_entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:

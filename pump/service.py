@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.pb import pump_pb2
@@ -21,12 +21,13 @@ from pump.edge import Service
 from pump.errors import Stopping
 from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write, usual_payloads
 from pump.parts import Part
-from pump.pull import pull_bytes
+from pump.pull import Chunk, pull_bytes
 from pump.store import Store
 from pump.turn import Callers, TurnWriter
 from pump.writing import Done
 
 PULL_BYTES_MAX = 1 << 20
+TOGETHER_BYTES = 32 << 10
 
 _log = get_logger("pump.service")
 
@@ -78,6 +79,22 @@ class Gate:
         except BinlogError:
             metering.lost(payloads)
             raise
+
+
+def _together(chunk: Chunk) -> Iterator[list[bytes]]:
+    """PullBinlogResps, so many at once that each of them costs little and none waits for long."""
+    messages: list[bytes] = []
+    size = 0
+    for served in chunk:
+        messages.append(entity(served.start_ts, served.commit_ts, served.payload))
+        size += len(served.payload)
+        if size >= TOGETHER_BYTES:
+            metering.read("PullBinlogs", count=len(messages), size=size)
+            yield messages
+            messages, size = [], 0
+    if messages:
+        metering.read("PullBinlogs", count=len(messages), size=size)
+        yield messages
 
 
 class _Waiter:
@@ -174,7 +191,7 @@ class PumpService:
     def _submit(self, payloads: Sequence[bytes], done: Done) -> None:
         self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
-    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
+    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
@@ -194,7 +211,7 @@ class PumpService:
         finally:
             self.pullers -= 1
 
-    async def _entities(self, last_ts: int) -> AsyncIterator[bytes]:
+    async def _entities(self, last_ts: int) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Until the pump closes. A large binlog is one message here; it is put together from its parts."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
@@ -204,9 +221,8 @@ class PumpService:
                     last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
                 ):
                     if not isinstance(chunk, Part):
-                        for served in chunk:
-                            metering.read("PullBinlogs", count=1, size=len(served.payload))
-                            yield entity(served.start_ts, served.commit_ts, served.payload)
+                        for messages in _together(chunk):
+                            yield messages
                         continue
                     if not large:
                         await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))

@@ -75,7 +75,7 @@ class Asker(Protocol):
 
 Unary = Callable[[Buffer], Awaitable[bytes]]
 Sink = Callable[["Asker", Sequence[int], Sequence[Buffer]], None]
-Streaming = Callable[[Buffer], AsyncIterator[bytes]]
+Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
 REQUEST_BYTES_MAX = 4 << 20
@@ -91,7 +91,7 @@ def _too_long(size: int, _head: bytes, limit: int) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of `unary`, `streaming`, `bidi` is its handler.
+    """One of `unary`, `streaming`, `bidi` is its handler. A streaming one may give several small messages at once.
 
     `sink` may stand beside `unary` for a method of very many small calls, which then need no task: it gets the requests
     that arrived together, a number for each, and whom to tell what became of them, each once, on the loop. It may raise

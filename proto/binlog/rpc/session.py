@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +16,7 @@ from binlog.http2.limits import Limits
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
-from binlog.rpc.messages import PREFIX
+from binlog.rpc.messages import PREFIX, framed
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 WRITE_BYTES_MAX = 256 << 10  # data that is given to the transport ahead of the network
 READ_PAUSE_BYTES = 1 << 20  # of answers and control frames that a peer does not read: then we read nothing of it either
 WARN_EVERY_S = 1.0
-JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
 
 _OK = status.trailers(Status.OK)
 _log = get_logger("rpc")
@@ -256,13 +255,9 @@ class Session(asyncio.Protocol):
         self._connection.send_head(stream_id, block, end=end)
         self._flush_soon()
 
-    def send_message(self, stream_id: int, message: bytes) -> None:
-        prefix = PREFIX.pack(0, len(message))
-        if len(message) <= JOIN_BYTES_MAX:
-            self._connection.send_data(stream_id, prefix + message)
-        else:
-            self._connection.send_data(stream_id, prefix)
-            self._connection.send_data(stream_id, message)
+    def send_message(self, stream_id: int, message: bytes | Sequence[bytes]) -> None:
+        for piece in framed(message):
+            self._connection.send_data(stream_id, piece)
         self._flush_soon()
 
     def send_end(self, stream_id: int, trailers: bytes) -> None:

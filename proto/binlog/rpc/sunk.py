@@ -71,7 +71,7 @@ class SunkCalls:
         messages: list[bytes] = []
         entries: list[tuple[int, float, Method, bytes]] = []
         unpack = PREFIX.unpack_from
-        total = 0
+        total, before = 0, len(left)
         for request in requests:
             number, head, timeout, data = request
             seconds = _timeouts.get(timeout) or _seconds(timeout)
@@ -86,11 +86,12 @@ class SunkCalls:
             messages.append(data[PREFIX_BYTES:])
             entries.append((size if counted else 0, now_s + seconds, method, head.path))
             total += size
-        if counted:
-            if not self._room.fits(total):
-                left += requests  # one by one: some may fit
-                return
-            self._room.take(total)
+        if not numbers:
+            return
+        if counted and not self._take_room(entries[0][0], total):
+            del left[before:]
+            left += requests  # one by one: some may fit
+            return
         self._taken.update(zip(numbers, entries, strict=True))
         try:
             method.sink(self, numbers, messages)
@@ -99,6 +100,19 @@ class SunkCalls:
                 self.refuse(number, error)
             if not isinstance(error, Exception):
                 raise
+
+    def _take_room(self, first: int, total: int) -> bool:
+        """For all, or nothing. A request that is alone always fits; several are not one."""
+        room = self._room
+        if not room.fits(first):
+            return False
+        room.take(first)
+        if total > first:
+            if not room.fits(total - first):
+                room.give(first)
+                return False
+            room.take(total - first)
+        return True
 
     # Asker
 

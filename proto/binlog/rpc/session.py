@@ -343,7 +343,8 @@ class Session(asyncio.Protocol):
         elif now_s - self._received_s > timing.ping_after_s:
             self._pinged_s = now_s
             self._connection.ping(b"alive?\0\0")
-        self._flush()
+        if self._greeted:
+            self._flush()
 
     def _end(self, call: Call, error: RpcError) -> None:
         """End a call that took too long. Its status would stand behind answers that the peer may never let out, and

@@ -131,6 +131,7 @@ def test_what_is_received_is_given_back_to_the_peer() -> None:
             if each.kind == frames.WINDOW_UPDATE:
                 granted += int.from_bytes(each.payload, "big")
     assert 3000 * len(body) - granted <= limits.connection_window_bytes // 4
+    assert connection._window <= limits.connection_window_bytes, "never more than was announced"
 
 
 def test_limits_hold_as_on_the_general_way() -> None:

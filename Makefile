@@ -30,19 +30,20 @@ demo-kafka: sync  ## the same shop into Kafka: a broker, a schema registry, two 
 	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
 
 test: sync  ## every test, with real etcd, MariaDB, Kafka, a schema registry and Spark
-	@scripts/need.sh java mariadb kafka registry
+	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) $(PYTEST_ARGS)
 
 coverage: sync  ## every test, and which lines ran, in child processes too; a third more CPU
-	@scripts/need.sh java mariadb kafka registry
+	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
 	$(RUN) pytest $(WORKERS) --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
 
 test-unit: sync  ## the tests that need no server: seconds
+	@scripts/need.sh promtool systemd
 	$(RUN) pytest tests/unit -m "not integration" -q $(PYTEST_ARGS)
 
 test-integration: sync  ## the tests with real servers alone
-	@scripts/need.sh java mariadb kafka registry
-	$(RUN) pytest $(WORKERS) tests/integration tests/golden $(PYTEST_ARGS)
+	@scripts/need.sh java mariadb kafka registry grpc-java h2spec promtool chromium systemd
+	$(RUN) pytest $(WORKERS) tests/integration tests/crash tests/golden $(PYTEST_ARGS)
 
 lint: sync  ## ruff, mypy --strict, import contracts
 	$(RUN) ruff check .

@@ -11,8 +11,9 @@ the first that it is given, for what Spark takes to start its workers is the sam
 messages of the same rows, ready in memory, that as many of the library's producers as slots are written at once
 (PRODUCERS processes) get acknowledged by the same broker, in as large batches, idempotent; before and after the
 drainer, and the mean of the two. *Slot writers alone*: as many processes that dispatch, encode and produce decoded rows
-from memory, in transactions: what this part could do if pumps, decoding and Spark took nothing. Every row is counted
-behind the end, read committed, and the run fails if one is missing or there twice.
+from memory, in transactions: what this part could do if pumps, decoding and Spark took nothing. Behind the end every
+message is read, committed, and decoded: the run fails unless every row's id is there exactly once. A table of all
+protocols comes last.
 
 `--profile` prints each program's CPU for a row. Memory is the peak of what the driver, the JVM and the Python workers
 hold. On a machine that is not idle compare ratios of one run.
@@ -35,15 +36,13 @@ from confluent_kafka import Consumer, TopicPartition
 from bench import cpu
 from bench.drainer import Case, OwnBacklog, fill, make_archive
 from bench.kafka_ceiling import ceiling_per_s, writers_per_s
+from bench.kafka_rows import Counted, count, differences
 from bench.protocol import CASES, changes_of, encoder_of
 from bench.report import Report
 from bench.sbtest import SBTEST, jobs
 from bench.stack import Stack
 from drainer.batch.work import Kind
 from drainer.protocol.encoder import Message
-from drainer.protocol.event import RowEvent
-from drainer.protocol.options import ProtocolOptions
-from drainer.protocol.registry import make_decoder
 from tests.support.http_registry import Registry, serving
 from tests.support.kafka import Broker, running_kafka
 from tests.support.servers import Server, free_port, running_etcd, wait_until
@@ -122,41 +121,18 @@ class Watch:
             time.sleep(LOOK_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """Of one message that holds rows: its partition, its offset, how many, and its bytes."""
-
-    partition: int
-    offset: int
-    rows: int
-    bytes: int
-
-
-def count(broker: Broker, topic: str, protocol: str) -> list[Counted]:
-    """What a read-committed reader is given. Avro's messages are rows alone here, without its watermark events."""
-    found = []
-    for records in broker.read(topic):
-        decoder = None if protocol == "avro" else make_decoder(ProtocolOptions(protocol))
-        for record in records:
-            events = decoder.decode(record.key, record.value) if decoder is not None else ()
-            rows = sum(isinstance(event, RowEvent) for event in events) if decoder is not None else 1
-            if rows:
-                size = len(record.key or b"") + len(record.value or b"")
-                found.append(Counted(record.partition, record.offset, rows, size))
-    return found
-
-
-def watched(watch: Watch, rows: int, protocol: str) -> list[Counted]:
-    """Until all rows are there; every one of them, counted."""
+def watched(watch: Watch, rows: int, protocol: str, registry: str) -> list[Counted]:
+    """Until all rows are there, each once; every message that has some."""
     deadline = time.perf_counter() + DRAIN_S
     while True:
         watch.until_settled()
-        found = count(watch.broker, watch.topic, protocol)
+        found = count(watch.broker, watch.topic, protocol, registry)
         total = sum(one.rows for one in found)
-        if total == rows:
-            return found
-        if total > rows or time.perf_counter() > deadline:
-            raise SystemExit(f"{protocol}: {total:,} of {rows:,} rows are there\n{watch.drainer.tail()}")
+        if total >= rows or time.perf_counter() > deadline:
+            wrong = differences(found, rows)
+            if not wrong:
+                return found
+            raise SystemExit(f"{protocol}: {total:,} of {rows:,} rows are there: {wrong}\n{watch.drainer.tail()}")
 
 
 def ready_messages(protocol: str, rows: int) -> list[Message]:
@@ -215,7 +191,7 @@ class World:
             wait_until(
                 lambda: "drainer is running" in drainer.text() or not drainer.alive, deadline_s=300, what=drainer.tail()
             )
-            return watch, watched(watch, self.args.rows, protocol)
+            return watch, watched(watch, self.args.rows, protocol, self.registry.url)
         finally:
             watch.close()
             drainer.stop(deadline_s=120)
@@ -232,7 +208,22 @@ def last_look(watch: Watch, counted: Sequence[Counted]) -> Seen:
     return next(look for look in watch.looks if all(look.ends[at] > offset for at, offset in last.items()))
 
 
-def measure(world: World, protocol: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one protocol: bytes of a row, rows of a message, rows a second, and CPU of all programs for a row."""
+
+    protocol: str
+    bytes: float
+    each: float
+    ceiling: float
+    alone: float
+    published: float
+    behind: float
+    cpu_us: float
+
+
+def measure(world: World, protocol: str) -> Measured | None:
+    """None with `--writers`."""
     args, rows = world.args, world.args.rows
     report = Report(f"{protocol}: {rows:,} transactions of a row, in two pumps, to Kafka")
     messages = ready_messages(protocol, rows)
@@ -243,7 +234,7 @@ def measure(world: World, protocol: str) -> None:
         report.add("ceiling", rates[0] * each, "rows/s")
         report.add("slot writers alone", alone, "rows/s")
         report.ratio("slot writers alone", "ceiling")
-        return
+        return None
     watch, counted = world.drained(protocol)
     rates.append(world.ceiling(messages))
     begin, end = watch.looks[0], last_look(watch, counted)
@@ -267,8 +258,35 @@ def measure(world: World, protocol: str) -> None:
     for name, held in watch.memory.items():
         report.add(f"memory of {name}, peak", held / MIB, "MiB")
     report.add(f"memory of one of {cpu.WORKERS}, peak", watch.largest[cpu.WORKERS] / MIB, "MiB")
+    used = sum(cpu.between(begin.cpu, end.cpu).values())
     if args.profile:
         tell_cpu(report, begin, first, end, rows)
+    published, ceiling = report.values["published"], report.values["ceiling"]
+    behind_rate = report.values.get("behind the first", published)
+    return Measured(
+        protocol, size / rows, rows / len(counted), ceiling, alone, published, behind_rate, used / rows * 1e6
+    )
+
+
+def tell_table(measured: Sequence[Measured]) -> None:
+    heads = (
+        "protocol",
+        "bytes a row",
+        "rows a message",
+        "ceiling",
+        "writers alone",
+        "published",
+        "behind the first",
+        "CPU",
+    )
+    print(f"\n| {' | '.join(heads)} |")
+    print("|---|---|---|---|---|---|---|---|")
+    for one in measured:
+        print(
+            f"| {one.protocol} | {one.bytes:,.0f} | {one.each:.1f} | {one.ceiling:,.0f} rows/s "
+            f"| {one.alone / one.ceiling:.2f} | {one.published:,.0f} rows/s, {one.published / one.ceiling:.2f} "
+            f"| {one.behind / one.ceiling:.2f} | {one.cpu_us:.1f} µs |"
+        )
 
 
 def tell_cpu(report: Report, begin: Seen, first: Seen, end: Seen, rows: int) -> None:
@@ -315,8 +333,8 @@ def main() -> None:
     args = arguments()
     make_archive()
     with running(args) as world:
-        for protocol in args.protocol or PROTOCOLS:
-            measure(world, protocol)
+        found = [measure(world, protocol) for protocol in args.protocol or PROTOCOLS]
+    tell_table([one for one in found if one is not None])
 
 
 if __name__ == "__main__":

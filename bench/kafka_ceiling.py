@@ -14,8 +14,8 @@ from bench.rowcodec import SBTEST, binlogs, sbtest_row
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
 from drainer.protocol.schema_ids import merged
-from drainer.sink.kafka.driver import new_producer
 from drainer.sink.kafka.producer import library_batch_bytes
+from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.retry import Patience
@@ -26,7 +26,7 @@ HELD_MAX: Final = 50_000
 SEGMENT_ROWS: Final = 12_000
 TOPIC_BYTES: Final = 1_048_588  # max.message.bytes of a topic that says nothing of it
 _SEGMENTS: Final = 8  # that bench.files makes
-_DEADLINE_S: Final = 120.0
+_DEADLINE_S: Final = 600.0
 
 
 def ceiling_per_s(address: str, topic: str, partitions: int, messages: Sequence[Message], producers: int) -> float:

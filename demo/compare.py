@@ -65,17 +65,12 @@ def _found(value: Value, *, as_json: bool, enum: Sequence[str] | None) -> Value:
 def compare_table(database: Path, schema: str, model: TableModel, *, made_by_rows: bool = False) -> Comparison:
     """Read `schema`.`model.name` and compare it with the model as a multiset of rows. `made_by_rows`: a table comes
     with its first row, so one without rows may be missing."""
-    written: Counter[tuple[Value, ...]] = Counter()
-    json_columns: set[int] = set()
-    for row in model.all_rows():
-        values = [row.get(c) for c in model.columns]
-        json_columns |= {i for i, v in enumerate(values) if isinstance(v, dict | list)}
-        written[tuple(canonical(v, model.fsp.get(c, 0)) for c, v in zip(model.columns, values, strict=True))] += 1
+    written, json_columns = written_rows(model)
     quoted = f'"{schema}.{model.name}"'
     # Qualified: SQLite takes a bare "name" that is no column for a string.
     names = ",".join(f'{quoted}."{c}"' for c in model.columns)
     enums = [model.enums.get(c) for c in model.columns]
-    total = sum(written.values())
+    total = written.total()
     if made_by_rows and not total and not _has_table(database, f"{schema}.{model.name}"):
         return Comparison(model.name, 0, 0, 0, [], [])
     try:
@@ -87,12 +82,28 @@ def compare_table(database: Path, schema: str, model: TableModel, *, made_by_row
             )
     except sqlite3.Error as error:
         return Comparison(model.name, total, 0, 0, [], [], problem=str(error))
+    return comparison(model.name, written, found)
+
+
+def written_rows(model: TableModel) -> tuple[Counter[tuple[Value, ...]], set[int]]:
+    """The model's rows in canonical form, and which of their columns hold JSON."""
+    written: Counter[tuple[Value, ...]] = Counter()
+    json_columns: set[int] = set()
+    for row in model.all_rows():
+        values = [row.get(c) for c in model.columns]
+        json_columns |= {i for i, v in enumerate(values) if isinstance(v, dict | list)}
+        written[tuple(canonical(v, model.fsp.get(c, 0)) for c, v in zip(model.columns, values, strict=True))] += 1
+    return written, json_columns
+
+
+def comparison(table: str, written: Counter[tuple[Value, ...]], found: Counter[tuple[Value, ...]]) -> Comparison:
+    """Both sides as multisets of rows in canonical form."""
     missing, unexpected = written - found, found - written
     return Comparison(
-        model.name,
-        total,
-        sum(found.values()),
-        sum((written & found).values()),
+        table,
+        written.total(),
+        found.total(),
+        (written & found).total(),
         list(missing)[:EXAMPLES],
         list(unexpected)[:EXAMPLES],
     )

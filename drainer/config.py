@@ -189,13 +189,13 @@ class Config(UpstreamSection):
     )
     addr: HostPort = Field(
         default_factory=lambda: f"{default_host()}:{PORT}",
-        description="gRPC listen address, host:port, for Notify of Go pumps",
+        description="listen address, host:port: gRPC for Notify of Go pumps, and over HTTP/1 what status-addr serves",
         json_schema_extra={"default": f"<first non-loopback IPv4>:{PORT}"},
     )
     advertise_addr: str = Field("", description="host:port in the registry; empty: addr")
     status_addr: str | None = Field(
         None,
-        description='listen address of the status page, /status and /metrics, host:port; "": off',
+        description='a listen address of the status page, /status and /metrics alone, host:port; "": none',
         json_schema_extra={"default": "port of addr + 1000"},
     )
     data_dir: Path = Field(Path("data.drainer"), description="directory of Spark's log; not needed for a restart")

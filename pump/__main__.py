@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
+import os
 import signal
 import sys
 
@@ -16,6 +18,7 @@ from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GC_THRESHOLD = 100_000
+RESTART = -1  # no exit code: the same program begins again in this process
 
 _log = log.get_logger("pump")
 
@@ -47,8 +50,9 @@ async def _run(config: PumpConfig) -> int:
         return 2
     requested = asyncio.ensure_future(pump.requested())
     await asyncio.wait((requested, stopping), return_when=asyncio.FIRST_COMPLETED)
-    await pump.stop(requested.result() if requested.done() else "pause")
-    return 0
+    action = requested.result() if requested.done() else "pause"
+    await pump.stop("pause" if action == "restart" else action)
+    return RESTART if action == "restart" else 0
 
 
 def main() -> None:
@@ -58,12 +62,19 @@ def main() -> None:
     # again and again (a fifth of the time of a write).
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 20, 50)
+    if config.enable_debug:  # also of a process whose event loop stands still
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         log.setup(config.log_level, config.log_file)
     except ConfigError as error:
         sys.stderr.write(f"pump: {error}\n")
         sys.exit(1)
-    sys.exit(asyncio.run(_run(config)))
+    if config.without_effect:
+        _log.warning("settings of the original that have no effect here", settings=config.without_effect)
+    code = asyncio.run(_run(config))
+    if code == RESTART:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
 
+from binlog.cluster.node import parse_labels
 from binlog.runtime.config import (
     ByteSize,
     Flag,
     HostPort,
+    Names,
     Program,
     Retention,
     Section,
@@ -19,7 +21,7 @@ from binlog.runtime.config import (
     load_or_exit,
     split_host_port,
 )
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pump.admission import BYTES_MAX as IN_FLIGHT_BYTES_MAX
 from pump.allocator import BOUND_AHEAD_MAX_S
@@ -29,6 +31,9 @@ from pump.index import IndexOptions
 PORT = 8250
 STATUS_PORT_OFFSET = 1000
 TRANSACTION_BYTES_CAP = (2 << 30) - (1 << 20)  # gRPC's and protobuf's: no message reaches 2 GiB
+
+
+_WITHOUT_EFFECT = "accepted, without effect"
 
 
 def _positive(value: timedelta) -> timedelta:
@@ -44,14 +49,12 @@ class KvSection(Section):
     block_restart_interval: int = Field(16, description="keys between restart points of a block")
     block_size: int = Field(4096, description="bytes of a LevelDB block")
     write_buffer: int = Field(64 << 20, description="bytes of LevelDB's memory table")
-    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description="accepted, without effect")
-    compaction_table_size: int = Field(64 << 20, description="accepted, without effect")
-    compaction_total_size: int = Field(512 << 20, description="accepted, without effect")
-    compaction_total_size_multiplier: float = Field(8.0, description="accepted, without effect")
-    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description="accepted, without effect")
-    write_l0_slowdown_trigger: int = Field(
-        17, alias="write-L0-slowdown-trigger", description="accepted, without effect"
-    )
+    compaction_l0_trigger: int = Field(8, alias="compaction-L0-trigger", description=_WITHOUT_EFFECT)
+    compaction_table_size: int = Field(64 << 20, description=_WITHOUT_EFFECT)
+    compaction_total_size: int = Field(512 << 20, description=_WITHOUT_EFFECT)
+    compaction_total_size_multiplier: float = Field(8.0, description=_WITHOUT_EFFECT)
+    write_l0_pause_trigger: int = Field(24, alias="write-L0-pause-trigger", description=_WITHOUT_EFFECT)
+    write_l0_slowdown_trigger: int = Field(17, alias="write-L0-slowdown-trigger", description=_WITHOUT_EFFECT)
 
     def options(self) -> IndexOptions:
         default = IndexOptions()
@@ -71,7 +74,7 @@ class StorageSection(Section):
     sync_log: bool = Field(True, description="fdatasync the value log before a write is acknowledged")
     kv_chan_cap: int = Field(1 << 20, alias="kv_chan_cap", description="accepted, without effect: nothing is queued")
     slow_write_threshold: float = Field(
-        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow"
+        1.0, alias="slow_write_threshold", description="seconds above which a write is logged as slow; 0 or less: 1"
     )
     stop_write_at_available_space: ByteSize = Field(
         10 << 30, description="refuse writes when the disk has no more than this left, such as 10 GiB; 0: never"
@@ -98,6 +101,9 @@ class PumpConfig(UpstreamSection):
         "empty: off",
     )
     data_dir: str = Field("", description="directory of the value log and its index; empty: data.pump")
+    labels: Names = Field(
+        (), description="labels of this pump, such as zone=a, by which writers with the strategy label choose pumps"
+    )
     heartbeat_interval: int = Field(2, ge=0, description="seconds between two writes of the registry record; 0: 2")
     gc: Annotated[Retention, AfterValidator(_positive)] = Field(
         timedelta(days=7),
@@ -126,9 +132,15 @@ class PumpConfig(UpstreamSection):
         "info", description="minimum log level"
     )
     log_file: str = Field("", description="log file, rotated at 300 MB; empty: stderr")
-    metrics_addr: str = Field("", description="accepted, without effect: scrape /metrics at status-addr")
-    metrics_interval: int = Field(15, description="accepted, without effect")
-    enable_debug: bool = Field(False, description="accepted, without effect")
+    metrics_addr: str = Field(
+        "",
+        description="Pushgateway to which metrics are pushed too, host:port or a URL; empty: none",
+    )
+    metrics_interval: int = Field(15, ge=0, description="seconds between two pushes; 0: none")
+    enable_debug: bool = Field(
+        False,
+        description="serve profiles below /debug/pprof/: stacks, CPU, memory; and SIGUSR1 prints all stacks to stderr",
+    )
     transaction_bytes_max: ByteSize = Field(
         1 << 30,
         ge=1 << 20,
@@ -148,6 +160,12 @@ class PumpConfig(UpstreamSection):
     security: SecuritySection = Field(default_factory=lambda: SecuritySection.model_validate({}))
     storage: StorageSection = Field(default_factory=lambda: StorageSection.model_validate({}))
 
+    @field_validator("labels")
+    @classmethod
+    def _check_labels(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        parse_labels(value)
+        return value
+
     @model_validator(mode="after")
     def _check_addresses(self) -> PumpConfig:
         host, port = split_host_port(self.advertised)
@@ -158,6 +176,22 @@ class PumpConfig(UpstreamSection):
         if self.status_addr not in ("", "auto"):
             split_host_port(self.status_addr)
         return self
+
+    @property
+    def without_effect(self) -> list[str]:
+        """Settings that are accepted for upstream's sake and differ from their default; 0 or less is the default."""
+        found = []
+        for path, section in (("storage", self.storage), ("storage.kv", self.storage.kv)):
+            for name, field in type(section).model_fields.items():
+                value = getattr(section, name)
+                if (field.description or "").startswith(_WITHOUT_EFFECT) and value > 0 and value != field.default:
+                    found.append(f"{path}.{field.alias}")
+        return found
+
+    @property
+    def slow_write_s(self) -> float:
+        """Seconds after which a write is logged as slow."""
+        return self.storage.slow_write_threshold if self.storage.slow_write_threshold > 0 else 1.0
 
     @property
     def advertised(self) -> str:
@@ -189,6 +223,7 @@ FLAGS: Sequence[Flag] = (
     Flag("pd-addr"),
     Flag("tso-source"),
     Flag("data-dir"),
+    Flag("labels"),
     Flag("heartbeat-interval"),
     Flag("gc"),
     Flag("fake-binlog-interval", "gen-binlog-interval"),

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from binlog import errors
-from binlog.errors import BinlogError, ConfigError
+from binlog.errors import BinlogError
 from binlog.rpc.messages import Buffer
 from binlog.rpc.method import REQUEST_BYTES_MAX, Method, Received, Sink
-from binlog.rpc.server import Server
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
 from binlog.rpc.waiting import Waiting
-from binlog.runtime.fields import split_host_port, why_not_listening
-from binlog.runtime.security import Security, common_names
+from binlog.runtime import edge
+from binlog.runtime.security import Security
 
 from pump import errors as own
 from pump import messages, metering
@@ -61,7 +59,6 @@ UPSTREAM_FINAL: tuple[type[BinlogError], ...] = (own.TooLarge, own.MessageTooLar
 TRANSACTION_BYTES_MAX = 1 << 30
 BATCH_BYTES_MIN = 64 << 20  # what a message of many binlogs may always have, whatever one of them may have
 WRITE_EXTRA_BYTES = 64  # of a WriteBinlogReq beside its payload
-PROTOCOLS = ("h2", "http/1.1")
 
 
 def code_of(error: BinlogError) -> Status:
@@ -124,8 +121,8 @@ class MessageLimits:
         return own.MessageTooLarge(size, limit)
 
 
-class Edge:
-    """Listens from `start` to `stop`. `port` is the one it got."""
+class Edge(edge.Edge):
+    """The pump's address."""
 
     def __init__(
         self,
@@ -134,8 +131,6 @@ class Edge:
         in_flight: InFlight | None = None,
         limits: MessageLimits | None = None,
     ) -> None:
-        self._security = security or Security()
-        self.port = 0
         room = in_flight or InFlight()
         waiting = Waiting()
         room.on_room = waiting.room_again
@@ -144,38 +139,7 @@ class Edge:
             for service in services
             for name, method in _methods(service, limits or MessageLimits()).items()
         }
-        self._settings = Settings(methods, waiting, room, refuse=self._refuse)
-        self._server = Server(self._settings)
-
-    async def start(self, addr: str, socket: str = "") -> None:
-        """Listen. ConfigError names the address and says why it cannot be used."""
-        tls = self._security.ssl_context(server=True, protocols=PROTOCOLS)
-        host, port = split_host_port(addr)
-        try:
-            self.port = await self._server.listen(host, port, tls)
-        except OSError as error:
-            await self._server.stop(0)
-            raise ConfigError(f"addr {addr}: cannot listen there: {why_not_listening(addr)}") from error
-        if socket:
-            try:
-                await self._server.listen_unix(socket.removeprefix("unix://").removeprefix("unix:"))
-            except OSError as error:
-                await self._server.stop(0)
-                raise ConfigError(f"socket {socket}: cannot listen there: {error.strerror or error}") from error
-
-    def serve_http1(self, protocol: Callable[[], asyncio.Protocol] | None) -> None:
-        """From now on connections that do not speak HTTP/2 are given to such protocols, or (None) closed."""
-        self._settings.http1 = protocol
-
-    async def stop(self, grace_s: float) -> None:
-        """No new calls; those under way may end within the grace period (P-LC-07)."""
-        await self._server.stop(grace_s)
-
-    def _refuse(self, transport: asyncio.Transport) -> str | None:
-        """Why a peer may call nothing (S-03)."""
-        if not (self._security.enabled and self._security.cert_allowed_cn):
-            return None
-        return self._security.check_names(common_names(transport.get_extra_info("ssl_object")))
+        super().__init__(Settings(methods, waiting, room), security)
 
 
 def _methods(service: Service, limits: MessageLimits) -> dict[str, Method]:

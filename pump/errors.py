@@ -8,15 +8,18 @@ from binlog.errors import BinlogError
 class DamagedRecord(BinlogError):
     """A record of the value log that cannot be read; names the file and the offset (`P-ST-05`)."""
 
-    def __init__(self, place: str, offset: int, detail: str) -> None:
+    def __init__(self, place: str, offset: int, detail: str, *, prewrite_lost: bool = False) -> None:
+        """`prewrite_lost`: the commit is there, its prewrite was in bytes that hold no record."""
         super().__init__(f"damaged record in {place} at byte {offset}: {detail}")
         self.place = place
         self.offset = offset
         self.detail = detail
+        self.prewrite_lost = prewrite_lost
 
     def of_binlog(self, commit_ts: int) -> DamagedRecord:
         """The same, with the binlog that cannot be served for it."""
-        return DamagedRecord(self.place, self.offset, f"{self.detail}; the binlog of commit_ts {commit_ts} needs it")
+        detail = f"{self.detail}; the binlog of commit_ts {commit_ts} needs it"
+        return DamagedRecord(self.place, self.offset, detail, prewrite_lost=self.prewrite_lost)
 
 
 class InvalidBinlog(BinlogError):

@@ -11,6 +11,7 @@ from pump.store import Store
 
 OVERLOADED = counter("pump_overloaded_total", "Calls refused because too many bytes were in flight")
 IN_FLIGHT_BYTES = gauge("pump_in_flight_bytes", "Requests and answers held at once")
+SCORE = gauge("pump_score", "Share of writes this pump asks for, 1 to 1000: from write time, disk and backlog")
 EXPIRED_WRITERS = counter(
     "pump_expired_writer_prewrites_count",
     "Pending prewrites settled because their writer's lease had ended",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from binlog.cluster import tso
@@ -14,6 +14,7 @@ from binlog.errors import BinlogError
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
+from pump import storage_metrics
 from pump.errors import DrainerUnreadable
 from pump.keys import COMPLETE, OUTCOME, TS
 from pump.purge import removed_until_ts
@@ -41,13 +42,22 @@ async def drainers_of(registry: Registry) -> list[NodeStatus]:
 
 
 class GarbageCollector:
-    """Collects every INTERVAL_S seconds in `run`, or once in `collect`; never two at a time."""
+    """Collects every INTERVAL_S seconds in `run`, or once in `collect` (P-GC-01); never two at a time."""
 
-    def __init__(self, store: Store, registry: Registry, retention: timedelta) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, retention: timedelta, *, clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        """`clock_ms`: unix milliseconds; by default this machine's clock, but not ahead of the timestamp source's."""
         self._store = store
+        self._clock_ms = clock_ms or self._bounded_clock_ms
         self._registry = registry
         self._retention = retention
         self._working = asyncio.Lock()
+
+    def _bounded_clock_ms(self) -> int:
+        """A machine's clock that jumped forward would have everything removed that no drainer has registered for."""
+        source_ms = tso.physical_ms(self._store.resolver.horizon.source_ts)
+        return min(int(time.time() * 1000), source_ms)
 
     @property
     def working(self) -> bool:
@@ -68,7 +78,7 @@ class GarbageCollector:
         async with self._working:
             point = purge_point(
                 await drainers_of(self._registry),
-                now_ms=int(time.time() * 1000),
+                now_ms=self._clock_ms(),
                 retention=self._retention,
                 resolved_ts=self._store.resolved_ts,
             )
@@ -93,5 +103,6 @@ class GarbageCollector:
             store.index.delete_file(file.fid)
             _log.info("value log file removed", file=str(file.path), max_ts=file.max_ts)
         for prefix in (TS, COMPLETE, OUTCOME):
-            while store.index.delete_until(prefix, until_ts):
-                pass
+            while deleted := store.index.delete_until(prefix, until_ts):
+                storage_metrics.DELETED_KEYS.inc(deleted)
+        storage_metrics.DONE_GC.set(tso.physical_ms(until_ts))

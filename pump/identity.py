@@ -71,3 +71,13 @@ def node_id(directory: Path, configured: str, addr: str) -> str:
     temporary.chmod(0o600)
     temporary.rename(path)
     return made
+
+
+def check_same_node(recorded: str, name: str, configured: str, directory: Path) -> None:
+    """ConfigError where the index says that another pump wrote here and nobody has asked for the new name: under it,
+    drainers would wait for ever for the old one. `recorded`: "" where that is not known."""
+    if recorded not in ("", name) and configured.strip() != name:
+        raise ConfigError(
+            f"{directory / '.node'} makes this pump {name!r}, but its data-dir was written by pump {recorded!r}. If "
+            f"the file was damaged or removed, write that id into it; to give the pump another name, set node-id to it"
+        )

@@ -22,6 +22,7 @@ CHECK = b"sc!check"
 FLUSHED = b"sc!flushed"
 DAMAGE = b"sc!damage"
 ENDED = b"sc!ended"
+NODE = b"sc!node"
 
 FLAG_DDL = 1
 FLAG_FAKE = 2

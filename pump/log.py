@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +18,9 @@ from binlog.errors import BinlogError, DecodeError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
+from pump import storage_metrics
 from pump.errors import DamagedRecord
+from pump.logfile import LogFile
 from pump.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -55,27 +57,6 @@ class Found(NamedTuple):
     end: int
     payload: bytes | None
     reason: str
-
-
-@dataclass(slots=True)
-class LogFile:
-    """One file. `size` is where its records end; `closed` means that a footer follows them.
-
-    Kept open by whoever reads from it, so that removing a file does not pull it from under a pull.
-    """
-
-    fid: int
-    path: Path
-    fd: int
-    size: int
-    closed: bool
-    max_ts: int = 0
-
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self.fd, size, offset)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 class ValueLog:
@@ -138,11 +119,11 @@ class ValueLog:
         file = LogFile(fid, path, fd, size, False)
         max_ts = decode_footer(file.read(max(0, size - FOOTER_BYTES), FOOTER_BYTES))
         if max_ts is not None:
-            file.size, file.closed, file.max_ts = size - FOOTER_BYTES, True, max_ts
+            file.size, file.closed, file.max_ts, file.finished = size - FOOTER_BYTES, True, max_ts, True
         return file
 
     def _create(self, fid: int) -> LogFile:
-        file = self._files[fid] = self._open_file(fid, self._directory / f"{fid:06d}{SUFFIX}")
+        file = self._files[fid] = self._open_file(fid, self.path(fid))
         directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)
@@ -162,7 +143,7 @@ class ValueLog:
             end, found_ts, damage = self._records_end(file, begin, file.size, floor)
             if end == file.size:
                 return damage
-            file.closed = False  # those four bytes were the end of a payload, or the file is torn
+            file.closed = file.finished = False  # those four bytes were the end of a payload, or the file is torn
         end, found_ts, damage = self._records_end(file, begin, whole, floor)
         if end < whole:
             _log.warning(
@@ -235,7 +216,9 @@ class ValueLog:
         LogBroken as from `append`."""
         if self._broken is not None:
             raise LogBroken(self._broken)
+        began_s = time.monotonic()
         self._write(self.tail, parts, max_ts)
+        storage_metrics.appended(parts[1::2], time.monotonic() - began_s)
 
     def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
         """Write and sync records; their places, parallel to `payloads`. `max_ts`: the larger ts of each.
@@ -244,6 +227,7 @@ class ValueLog:
         """
         if self._broken is not None:
             raise LogBroken(self._broken)
+        began_s = time.monotonic()
         pointers: list[Pointer] = []
         parts: list[bytes] = []
         file = self.tail
@@ -262,6 +246,7 @@ class ValueLog:
                 at, largest = 0, 0
         if parts:
             self._write(file, parts, largest)
+        storage_metrics.appended(payloads, time.monotonic() - began_s)
         return pointers
 
     def _write(self, file: LogFile, parts: list[bytes], max_ts: int) -> None:
@@ -269,6 +254,7 @@ class ValueLog:
         if size <= JOIN_BYTES_MAX or _MID_APPEND:
             parts = [b"".join(parts)]
         crash_point("pump.before_append")
+        began_s = time.monotonic()
         try:
             if _MID_APPEND:
                 half = size // 2
@@ -281,19 +267,25 @@ class ValueLog:
                     view = view[os.write(file.fd, view) :]
             crash_point("pump.after_append")
             if self._sync is not None:
+                written_s = time.monotonic()
                 self._sync(file.fd)
+                storage_metrics.TIME_FSYNC.observe(time.monotonic() - written_s)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since a write failed: {error}") from error
+        storage_metrics.TIME_TO_DISK.observe(time.monotonic() - began_s)
         crash_point("pump.after_sync")
         file.size = os.fstat(file.fd).st_size if _MID_APPEND else file.size + size
         file.max_ts = max_ts
 
     def _rotate(self, file: LogFile) -> LogFile:
+        began_s = time.monotonic()
         self._finish(file)
         try:
-            return self._create(file.fid + 1)
+            created = self._create(file.fid + 1)
         except OSError as error:
             raise self._break(f"value log cannot begin file {file.fid + 1}: {error}") from error
+        storage_metrics.TIME_ROTATE.observe(time.monotonic() - began_s)
+        return created
 
     def _finish(self, file: LogFile) -> None:
         try:
@@ -302,7 +294,7 @@ class ValueLog:
             os.fdatasync(file.fd)
         except OSError as error:
             raise self._break(f"value log {file.path} is broken since its footer failed: {error}") from error
-        file.closed = True
+        file.closed = file.finished = True
 
     def give_up(self, reason: str) -> None:
         """Refuse every later write: something after the log failed, so that its end no longer has one meaning."""
@@ -311,6 +303,7 @@ class ValueLog:
 
     def _break(self, reason: str) -> LogBroken:
         self._broken = reason
+        storage_metrics.ERROR_WRITE_BATCH.inc()
         _log.error("value log broken", reason=reason)
         self.on_broken()
         return LogBroken(reason)
@@ -327,8 +320,11 @@ class ValueLog:
         """DamagedRecord if there is no such file: an index that names it has lost its log."""
         found = self._files.get(fid)
         if found is None:
-            raise DamagedRecord(str(self._directory / f"{fid:06d}{SUFFIX}"), 0, "the file is missing")
+            raise DamagedRecord(str(self.path(fid)), 0, "the file is missing")
         return found
+
+    def path(self, fid: int) -> Path:
+        return self._directory / f"{fid:06d}{SUFFIX}"
 
     def read(self, pointer: Pointer, length: int | None = None) -> bytes:
         """The payload of a record; `length` is what the index says, where it says so. DamagedRecord otherwise."""

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-from binlog.errors import BinlogError
-from binlog.runtime.metrics import counter, exponential, gauge, histogram, observe_many
+from binlog.errors import BinlogError, LogBroken
+from binlog.runtime.metrics import counter, exponential, gauge, histogram, observe_many, total_of
+
+from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
 RPC_SECONDS = histogram(
     "pump_rpc_duration_seconds",
@@ -16,6 +18,7 @@ RPC_SECONDS = histogram(
     ["method", "label"],
     buckets=exponential(0.00005, 2, 18),
 )
+WRITES = ("WriteBinlog", "WriteBatch")
 LOSS = counter("pump_loss_binlog_count", "Binlogs that were not written")
 _WRITTEN = counter("pump_written_binlogs_total", "Binlogs written", ["method"])
 _WRITTEN_BYTES = counter("pump_written_bytes_total", "Bytes of them", ["method"])
@@ -49,6 +52,29 @@ def observe(method: str, label: str, seconds: float, count: int = 1) -> None:
         observe_many(_rpc_seconds(method, label), seconds, count)
 
 
+def write_seconds() -> tuple[float, float]:
+    """Of all calls that wrote binlogs since this process began: their seconds, and their number."""
+    found = {"_sum": 0.0, "_count": 0.0}
+    for family in RPC_SECONDS.collect():
+        for sample in family.samples:
+            ending = sample.name.removeprefix(family.name)
+            if ending in found and sample.labels["label"] == "succ" and sample.labels["method"] in WRITES:
+                found[ending] += sample.value
+    return found["_sum"], found["_count"]
+
+
+def written_bytes() -> int:
+    """Bytes of all binlogs that were written since this process began."""
+    return int(
+        sum(
+            sample.value
+            for family in _WRITTEN_BYTES.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        )
+    )
+
+
 @contextmanager
 def pulling(method: str) -> Iterator[None]:
     """While a pull is under way."""
@@ -62,16 +88,30 @@ def read(method: str, *, count: int, size: int) -> None:
     _read_bytes(method).inc(size)
 
 
-def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None]) -> None:
-    """What became of binlogs: the empty probe counts for nothing."""
-    if any(results):
-        lost(payload for payload, error in zip(payloads, results, strict=True) if error is not None)
-        payloads = [payload for payload, error in zip(payloads, results, strict=True) if error is None]
-    sizes = list(map(len, payloads))
-    _written(method).inc(len(sizes) - sizes.count(0))
+def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None], *, took_s: float) -> None:
+    """What became of binlogs that the storage was given together; the empty probe counts for nothing."""
+    taken = payloads
+    if any(results) or not all(payloads):
+        taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
+    sizes = list(map(len, taken))
+    SIZE_SINGLE.observe_each(sizes)
+    if taken:
+        TIME_SINGLE.observe(took_s, len(taken))
+    _written(method).inc(len(taken))
     _written_bytes(method).inc(sum(sizes))
+    if len(taken) == len(payloads):
+        return
+    broken = sum(1 for error in results if isinstance(error, LogBroken))
+    if broken:
+        ERROR_WRITE.inc(broken)
+    lost(payload for payload, error in zip(payloads, results, strict=True) if error is not None)
 
 
 def lost(payloads: Iterable[bytes]) -> None:
     """Refused as they came, or for the state that the pump is in."""
     LOSS.inc(sum(1 for payload in payloads if payload))
+
+
+def totals() -> dict[str, float]:
+    """Binlogs written and read since the start."""
+    return {"written": total_of(_WRITTEN), "read": total_of(_READ)}

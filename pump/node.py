@@ -10,9 +10,10 @@ stored, so a drainer at that position need not wait for this pump. Registering r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 
 from binlog.cluster import tso
 from binlog.cluster.node import FINAL_LABEL, STATUS_LABEL, Event, NodeStatus, State, next_state
@@ -21,6 +22,8 @@ from binlog.cluster.registry import NodeRecord, Registry
 from binlog.errors import BinlogError, EtcdError, RegistryConflict
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 _log = get_logger("pump.node")
 
@@ -32,8 +35,18 @@ class Node:
     record, "" if there is none.
     """
 
-    def __init__(self, registry: Registry, node_id: str, *, resolved_ts: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        node_id: str,
+        *,
+        resolved_ts: Callable[[], int],
+        labels: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        """`labels`: written to the record, for writers that choose pumps by them."""
         self.node_id = node_id
+        self.score = 0  # written to the record; 0: nothing is measured
+        self._labels = labels
         self.state = State.OFFLINE
         self.previous: State | None = None
         self.usurped = ""
@@ -71,13 +84,16 @@ class Node:
         start_ts, start_s = self._started
         now_ts = tso.approximate(start_ts, asyncio.get_running_loop().time() - start_s)
         final_ts = self._final_ts if self.state is State.PAUSED else None
-        labels = {STATUS_LABEL: self._status_addr} if self._status_addr else {}
+        labels = dict(self._labels)
+        if self._status_addr:
+            labels[STATUS_LABEL] = self._status_addr
         if final_ts is not None:
             labels[FINAL_LABEL] = "true"
         return NodeStatus(
             self.node_id,
             self._host,
             self.state,
+            score=self.score,
             label=labels or None,
             max_commit_ts=self._resolved_ts() if final_ts is None else final_ts,
             update_ts=now_ts if update_ts is None else update_ts,
@@ -111,12 +127,17 @@ class Node:
             record=found,
         )
 
-    async def heartbeat(self, interval_s: float) -> None:
-        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06)."""
+    async def heartbeat(self, interval_s: float, measure: Callable[[], Awaitable[int]] | None = None) -> None:
+        """Write the record every `interval_s` seconds until usurped; etcd failures are logged and retried (P-LC-06).
+
+        `measure` returns the score to write.
+        """
         outage = Outage(_log, "heartbeat failed", "heartbeat succeeds again")
         while not self.usurped:
             await asyncio.sleep(interval_s)
             try:
+                if measure is not None:
+                    self.score = await measure()
                 await self.write()
                 outage.over()
             except RegistryConflict:

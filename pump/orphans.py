@@ -30,6 +30,7 @@ from grpc import aio
 
 from pump.pending import Pending
 from pump.resolver import Timestamps
+from pump.storage_metrics import TIKV_ASKED
 from pump.store import Store
 
 INTERVAL_S = 5.0
@@ -166,6 +167,7 @@ class Orphans:
             await self._ask_tikv(upstream.tikv, entry, now_ts=now_ts, services=services)
 
     async def _ask_tikv(self, tikv: TiKV, entry: Pending, *, now_ts: int, services: bool) -> None:
+        TIKV_ASKED.inc()
         age_s = time.monotonic() - entry.since_s
         give_up = age_s > self._trace_wait_s and not services
         try:

@@ -7,16 +7,24 @@ from typing import Any
 
 from binlog.cluster import tso
 from binlog.cluster.node import NodeStatus
+from binlog.runtime.chart import Chart, bytes_tick, count_tick, seconds_tick
+from binlog.runtime.history import History
 from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 PENDING_WARN_S = 10.0
 
 
 def page(
-    own: Mapping[str, Any], *, now_ms: int, available_bytes: int, full: bool, drainers: Sequence[NodeStatus]
+    own: Mapping[str, Any],
+    *,
+    now_ms: int,
+    available_bytes: int,
+    full: bool,
+    drainers: Sequence[NodeStatus],
+    charts: Sequence[Chart] = (),
 ) -> str:
     """`own`: the document of StatusPages."""
-    behind_s = max(0.0, (now_ms - tso.physical_ms(own["resolvedTS"])) / 1000)
+    behind_s = behind(own["resolvedTS"], now_ms)
     oldest_s = max((entry["ageSeconds"] for entry in own["pending"]), default=0.0)
     facts = (
         Fact("state", own["state"], mood=Mood.GOOD if own["state"] == "online" and not own["usurped"] else Mood.WARN),
@@ -44,6 +52,7 @@ def page(
         ],
         "none: every prewrite has its commit or rollback",
         frozenset({"age"}),
+        frozenset({"prewrite key"}),
     )
     reading = Table(
         "Drainers",
@@ -56,8 +65,24 @@ def page(
         f"version {own['version']}",
         facts=facts,
         tables=(pending, reading),
+        charts=charts,
         alarms=_alarms(own, oldest_s, full),
         links=("/status", "/drainers", "/metrics"),
+    )
+
+
+def behind(resolved_ts: int, now_ms: int) -> float:
+    """Seconds that the resolved ts is behind the clock."""
+    return max(0.0, (now_ms - tso.physical_ms(resolved_ts)) / 1000)
+
+
+def charts(history: History, now_s: float) -> Sequence[Chart]:
+    """Of the gauges behind_s and disk_bytes and the counters written and read."""
+    return (
+        Chart("resolved ts behind the clock", history.series("behind_s", now_s), seconds_tick),
+        Chart("binlogs written a second", history.series("written", now_s), count_tick),
+        Chart("binlogs sent to drainers a second", history.series("read", now_s), count_tick),
+        Chart("available on the disk", history.series("disk_bytes", now_s), bytes_tick, 1024),
     )
 
 

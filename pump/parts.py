@@ -16,7 +16,8 @@ from binlog.envelope import merge
 
 from pump.errors import DamagedRecord
 from pump.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_GENERAL, Complete
-from pump.log import LogFile, ValueLog
+from pump.log import ValueLog
+from pump.logfile import LogFile
 from pump.record import HEADER_BYTES, RECORD_MAGIC, Pointer
 
 _HEADER = Struct("<IQI")
@@ -42,7 +43,8 @@ def parts_of(log: ValueLog, commit_ts: int, complete: Complete, part_bytes_max: 
     was written."""
     if complete.flags & FLAG_DAMAGED:
         place = str(log.file(complete.fid).path)
-        raise DamagedRecord(place, complete.offset, f"the prewrite of start_ts {complete.start_ts} is lost in it")
+        lost = f"the prewrite of start_ts {complete.start_ts} is lost in it"
+        raise DamagedRecord(place, complete.offset, lost, prewrite_lost=True)
     if complete.flags & FLAG_GENERAL:  # no writer of ours or TiDB's: its commit came first, or its fields are unusual
         payload = log.read(Pointer(complete.fid, complete.offset), complete.length)
         pieces = iter([merge(payload, log.read(Pointer.decode(complete.head)))])

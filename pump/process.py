@@ -1,4 +1,4 @@
-"""The pump process: start order and stop order.
+"""The pump process: start order (P-LC-03) and stop order.
 
 Start: directory lock → etcd → cluster id → recovery → listen (all requests refused) → election, where pumps allocate
 the timestamps → status page → first timestamp → registration → notify drainers → serve → background tasks.
@@ -18,13 +18,14 @@ from typing import Any
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.kv import Etcd
-from binlog.cluster.node import Event, State
+from binlog.cluster.node import Event, State, parse_labels
 from binlog.cluster.published_jobs import PublishedJobs
 from binlog.cluster.registry import Registry
 from binlog.cluster.tikv import TiKV
 from binlog.cluster.timestamp import TimestampSource, connect_timestamps
 from binlog.cluster.upstream import choose_source, pd_addresses
-from binlog.errors import BinlogError, ConfigError, TimestampUnavailable
+from binlog.errors import BinlogError, ConfigError, LogBroken, TimestampUnavailable
+from binlog.runtime import metrics
 from binlog.runtime.fields import reachable, split_host_port
 from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
@@ -32,6 +33,7 @@ from binlog.runtime.outage import Outage
 
 from pump.admission import InFlight
 from pump.config import PumpConfig
+from pump.drainer_lag import DrainerLag
 from pump.edge import Edge, MessageLimits, Service
 from pump.election import Election
 from pump.errors import NotifyFailed
@@ -40,11 +42,13 @@ from pump.ext import ExtService
 from pump.fake import write_fakes
 from pump.gauges import IN_FLIGHT_BYTES, expose, withdraw
 from pump.gc import GarbageCollector, drainers_of
-from pump.identity import DirectoryLock, node_id
+from pump.identity import DirectoryLock, check_same_node, node_id
+from pump.measuring import Measuring
 from pump.node import Node
 from pump.notify import is_stale, notify_drainers
 from pump.orphans import Orphans, Upstream
 from pump.service import Gate, PumpService
+from pump.space import lacks_room
 from pump.status import StatusPages
 from pump.store import Store
 from pump.store_options import StoreOptions
@@ -106,20 +110,26 @@ class Pump:
         self.timestamps = timestamps = await connect_timestamps(etcd, config, security)
         stack.push_async_callback(timestamps.close)
         self.store = await self._open_store(directory, timestamps)
-        self.node = Node(self.registry, name, resolved_ts=lambda: self.store.resolved_ts)
+        check_same_node(self.store.index.node(), name, config.node_id, directory)
+        self.node = Node(
+            self.registry, name, resolved_ts=lambda: self.store.resolved_ts, labels=parse_labels(config.labels)
+        )
         self.gate = Gate(self.cluster_id, lambda: self.node.refuses_prewrites)
         await self._listen(etcd, own_timestamps=source == "own")
         if source == "pd":
             tikv = TiKV(pd_addresses(config), security)
             self._upstream = Upstream(tikv, timestamps, PublishedJobs(etcd).used)
+        self.measuring = Measuring(self.store, self.registry, stop_bytes=config.storage.stop_write_at_available_space)
         self.collector = GarbageCollector(self.store, self.registry, config.gc)
         await (
             self._serve_status()
         )  # steps that can fail come before the registration, which would outlive a failed start
         now_ts = await self._first_ts()
         await self.store.serve()
+        self.node.score = await self.measuring.take()
         await self.node.register(self._advertised, now_ts, status_addr=reachable(self.status_addr, self._advertised))
         await self._notify(now_ts)
+        self.store.index.save_node(name)
         self.gate.closed = ""
         self._begin(etcd)
         _log.info("pump is serving", addr=self.addr, node_id=name, cluster_id=self.cluster_id)
@@ -150,6 +160,8 @@ class Pump:
             await store.open()
         except OSError as error:
             place = error.filename or directory
+            if lacks_room(str(error)):
+                raise BinlogError(f"data-dir {directory}: no room to start: {place}: {error.strerror}") from error
             raise ConfigError(f"data-dir {directory} cannot be used: {place}: {error.strerror or error}") from error
         self._stack.push_async_callback(store.close)
         self._stack.callback(withdraw)
@@ -159,9 +171,7 @@ class Pump:
         config = self._config
         in_flight = InFlight(config.in_flight_bytes_max)
         IN_FLIGHT_BYTES.set_function(lambda: in_flight.bytes)
-        self.pump_service = PumpService(
-            self.store, self.gate, in_flight, slow_write_s=config.storage.slow_write_threshold
-        )
+        self.pump_service = PumpService(self.store, self.gate, in_flight, slow_write_s=config.slow_write_s)
         ext = ExtService(
             self.store, self.gate, in_flight, node_id=self.node.node_id, state=lambda: str(self.node.state)
         )
@@ -213,20 +223,32 @@ class Pump:
             age_s=config.pending_warn,
             upstream=self._upstream,
         )
-        self._spawn(self.node.heartbeat(config.heartbeat_interval or 2), "heartbeat")
+        self._spawn(self.node.heartbeat(config.heartbeat_interval or 2, self.measuring.take), "heartbeat")
         self._spawn(self.node.watch(), "registry watch")
         self._spawn(self.collector.run(), "garbage collection")
         self._spawn(orphans.run(), "old prewrites")
         self._spawn(ExpiredWriters(self.store, etcd).run(), "expired writers")
         self._spawn(self._watch_space(), "free space")
         self._spawn(self._watch_log(), "value log")
+        self._spawn(DrainerLag(self.store, self.registry, config.gc).run(), "drainers' positions")
+        if config.metrics_addr and config.metrics_interval:
+            pushing = metrics.push(config.metrics_addr, self.node.node_id, interval_s=config.metrics_interval)
+            self._spawn(pushing, "metrics")
         if config.gen_binlog_interval:
             self._spawn(write_fakes(self.store, config.gen_binlog_interval), "fake binlogs")
 
     async def _serve_status(self) -> None:
         """Serve HTTP at `status-addr` if configured, and HTTP/1 at the gRPC address."""
         pages = StatusPages(
-            self.store, self.node, self.registry, self.timestamps, self.collector, self._requested.put_nowait
+            self.store,
+            self.node,
+            self.registry,
+            self.timestamps,
+            self.collector,
+            self._requested.put_nowait,
+            measures=lambda: self.measuring.measures,
+            tikv=self._upstream.tikv if self._upstream is not None else None,
+            debug=self._config.enable_debug,
         )
         server = StatusServer(
             self._config.status_listen,
@@ -241,6 +263,7 @@ class Pump:
         else:
             await server.prepare()
         self.edge.serve_http1(server.protocol)
+        self._spawn(pages.sample(), "samples for charts")
         self._stack.callback(self.edge.serve_http1, None)
         _log.info("status server is listening", addr=self.status_addr or self.addr)
 
@@ -264,18 +287,25 @@ class Pump:
 
     async def _watch_log(self) -> None:
         """When the value log breaks, leave `online`, so that writers choose another pump: writes are refused until a
-        restart. Drainers continue to read here and wait for pending prewrites."""
+        restart. Drainers continue to read here and wait for pending prewrites. A disk that was full, and has room
+        again, is a reason to restart at once."""
         reason = await self.store.broken()
-        _log.error("writes are refused until the pump is restarted; if this recurs, check the disk", reason=reason)
+        full = lacks_room(reason)
+        until = "the disk has room again" if full else "the pump is restarted; if this recurs, check the disk"
+        _log.error(f"writes are refused until {until}", reason=reason)
         if self.node.state is not State.ONLINE or self.node.usurped:
             return
         try:
             await self.node.move(Event.PAUSE)
         except BinlogError as error:
             _log.warning("cannot register that this pump is pausing; the heartbeat will retry", error=error)
+        if full:
+            await self.store.space.wait_for_room(SPACE_INTERVAL_S)
+            _log.warning("the disk has room again: restarting", available=self.store.space.available_bytes)
+            self._requested.put_nowait("restart")
 
     async def requested(self) -> str:
-        """Wait until a stop is requested over HTTP; returns "pause" or "close"."""
+        """Wait until a stop is requested over HTTP, or by the pump itself; returns "pause", "close" or "restart"."""
         return await self._requested.get()
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -311,7 +341,7 @@ class Pump:
             )
             return
         if event is Event.CLOSE:
-            await self._wait_for_drainers(await self.store.write_fake())
+            await self._wait_for_drainers()
             await self.node.move(Event.DRAINED)
             return
         with suppress(TimestampUnavailable):  # a Go pump that opens this directory serves up to this ts
@@ -343,13 +373,25 @@ class Pump:
                         return
                     await asyncio.sleep(READ_POLL_S)
 
-    async def _wait_for_drainers(self, ts: int) -> None:
-        """Wait until every drainer that is not offline has applied everything up to `ts`."""
-        while True:
-            drainers = await drainers_of(self.registry)
-            behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
-            if not behind:
-                return
-            _log.info("waiting for drainers before going offline", drainers=behind)
+    async def _wait_for_drainers(self) -> None:
+        """Wait until every drainer that is not offline has applied everything up to a ts of now. What fails is tried
+        again (P-LC-09): a pump that gave up would hold drainers back as `closing`."""
+        outage = Outage(_log, "cannot tell whether drainers have read everything", "the drainers' positions are known")
+        waiting = Outage(_log, "waiting for drainers before going offline", "every drainer has read everything")
+        ts = 0
+        while not self.node.usurped:  # nor is the record this pump's to change then
+            try:
+                fake_ts = await self.store.write_fake()
+                ts = ts or fake_ts
+                drainers = await drainers_of(self.registry)
+                outage.over()
+                behind = [d.node_id for d in drainers if d.state is not State.OFFLINE and d.max_commit_ts < ts]
+                if not behind:
+                    waiting.over()
+                    return
+                waiting.failed(drainers=behind)
+            except LogBroken:
+                raise
+            except BinlogError as error:
+                outage.failed(error=error)
             await asyncio.sleep(PASSED_POLL_S)
-            await self.store.write_fake()

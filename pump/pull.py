@@ -13,6 +13,7 @@ from typing import NamedTuple
 from binlog.envelope import merge
 from binlog.errors import PurgedPosition
 
+from pump import storage_metrics
 from pump.errors import DamagedRecord
 from pump.index import Index
 from pump.keys import FLAG_DAMAGED, FLAG_GENERAL, FLAG_PASSED, Complete, decode_complete, decode_start_ts, key_ts
@@ -93,8 +94,9 @@ class Reader:
                         yield from self._parts(commit_ts, complete, part_bytes_max)
                     else:
                         yield Chunk(self._read(run), run)
-            except DamagedRecord:
+            except DamagedRecord as error:
                 self.check_position(after_ts)  # removed meanwhile, which is not damage
+                (storage_metrics.ERROR_PREWRITE if error.prewrite_lost else storage_metrics.ERROR_READ).inc()
                 raise
 
     def _plain(self, chunk: Entries, part_bytes_max: int) -> list[bytes] | None:
@@ -132,7 +134,7 @@ class Reader:
             try:
                 if complete.flags & FLAG_DAMAGED:
                     lost = f"the prewrite of start_ts {complete.start_ts} is lost in it"
-                    raise DamagedRecord(str(file.path), complete.offset, lost)
+                    raise DamagedRecord(str(file.path), complete.offset, lost, prewrite_lost=True)
                 at, length = complete.offset - begin, complete.length
                 payload = check_record(data, at, length=length, place=str(file.path), offset=complete.offset)
                 if complete.flags & FLAG_GENERAL:

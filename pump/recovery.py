@@ -16,6 +16,7 @@ from pump.index import Batch, Index
 from pump.keys import FLAG_DAMAGED
 from pump.log import Found, Head, ValueLog
 from pump.match import Prewrite, as_complete, as_fake, as_general, as_prewrite, is_fake
+from pump.missing import END_UNKNOWN, Missing, missing_ends
 from pump.purge import removed_until_ts
 from pump.record import Pointer
 
@@ -73,7 +74,11 @@ def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: C
         _log.warning("the index was written by the original pump; reading its part of the value log again", start=start)
     files = {file.fid for file in log.files()}
     rebuild.damaged += [(pointer, end) for pointer, end in index.damages() if pointer.fid in files]
-    damage += [_known_damage(log, pointer, end) for pointer, end in rebuild.damaged if pointer < start]
+    damage += [
+        _known_damage(log, pointer, end) for pointer, end in rebuild.damaged if pointer < start or end == END_UNKNOWN
+    ]
+    for missing in missing_ends(log, index, start=None if trusted is None else start):
+        rebuild.miss(missing)
     rebuild.start = start
     for found in log.scan(start):
         rebuild.step(found)
@@ -105,7 +110,8 @@ def _ended(index: Index, unmatched: list[Unmatched]) -> frozenset[int]:
 
 def _known_damage(log: ValueLog, pointer: Pointer, end: int) -> DamagedRecord:
     place = str(log.file(pointer.fid).path)
-    return DamagedRecord(place, pointer.offset, f"{end - pointer.offset} bytes, found at an earlier start")
+    what = "what follows is missing" if end == END_UNKNOWN else f"{end - pointer.offset} bytes"
+    return DamagedRecord(place, pointer.offset, f"{what}, found at an earlier start")
 
 
 @dataclass(slots=True)
@@ -149,6 +155,17 @@ class _Rebuild:
             self.flush()
         if self.records % LOOK_RECORDS == 0:
             self._log_progress()
+
+    def miss(self, missing: Missing) -> None:
+        """Remember that records are not there any more: as damaged bytes."""
+        if missing.begin in (begin for begin, _ in self.damaged):
+            return
+        error = DamagedRecord(missing.path, missing.begin.offset, missing.reason)
+        self.damage.append(error)
+        _log.error("records of the value log are missing", error=error)
+        self._batch = self._batch or self.index.batch()
+        self._batch[0].damage(missing.begin, missing.end)
+        self.damaged.append((missing.begin, missing.end))
 
     def _report(self, pointer: Pointer, detail: str) -> None:
         error = DamagedRecord(str(self.log.file(pointer.fid).path), pointer.offset, detail)

@@ -55,22 +55,26 @@ class Gate:
         """`check`, then write; one result for each payload, counted under `method`."""
         try:
             self.check(cluster_id)
+            began_s = time.monotonic()
             results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
             metering.lost(payloads)
             raise
-        metering.written(method, payloads, results)
+        metering.written(method, payloads, results, took_s=time.monotonic() - began_s)
         return results
 
     def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
         """As `write`, of binlogs for this cluster; see Store.submit."""
+        began_s = time.monotonic()
 
         def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
+            took_s = time.monotonic() - began_s
             if left:
-                judged = [place for place in range(len(payloads)) if place not in set(left)]
-                metering.written(method, [payloads[place] for place in judged], [results[place] for place in judged])
+                judged = [place for place in range(len(payloads)) if place not in left]
+                given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
+                metering.written(method, given, judgements, took_s=took_s)
             else:
-                metering.written(method, payloads, results)
+                metering.written(method, payloads, results, took_s=took_s)
             done(results, left)
 
         try:
@@ -192,7 +196,8 @@ class PumpService:
         self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
     async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
-        """Everything after startFrom.offset, fakes included, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06).
+        """Everything after startFrom.offset, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06): fakes as they are
+        (P-FAKE-03), rollbacks never (P-PULL-05).
 
         Purged positions, damage and a pump that stops end it with a status, never with an EOF that looks like an end.
         """

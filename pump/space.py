@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from binlog.errors import NoSpace
+
+RESUME_BYTES = 32 << 20  # of room, and a pump that a full disk stopped starts again
+_FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+
+
+def lacks_room(reason: str) -> bool:
+    """Whether an error's text, of the system or of LevelDB, says that the disk is full or a quota used up."""
+    return any(text in reason for text in _FULL)
 
 
 class Space:
@@ -38,3 +49,17 @@ class Space:
     @property
     def full(self) -> bool:
         return self.available_bytes <= self._stop_bytes
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is room to read the log again and to write for a while."""
+        return self.available_bytes > max(self._stop_bytes, RESUME_BYTES)
+
+    async def wait_for_room(self, interval_s: float) -> None:
+        """Until the file system, asked every so many seconds from now on, says that this is `resumable`."""
+        while True:
+            await asyncio.sleep(interval_s)
+            with suppress(OSError):
+                await asyncio.to_thread(self.refresh)
+                if self.resumable:
+                    return

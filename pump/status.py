@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable
@@ -10,17 +11,31 @@ from typing import Any
 
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.cluster.tikv import TiKV
 from binlog.envelope import scan
 from binlog.errors import BinlogError
 from binlog.pb import binlog_pb2
-from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, text_response
+from binlog.runtime import profiling
+from binlog.runtime.history import History
+from binlog.runtime.http import (
+    Action,
+    Page,
+    Request,
+    Response,
+    html_response,
+    json_response,
+    ready_response,
+    text_response,
+)
 from binlog.runtime.version import release
 from google.protobuf.message import DecodeError as ProtobufError
 
+from pump import metering
 from pump.gc import GarbageCollector
 from pump.node import Node
-from pump.page import page
+from pump.page import behind, charts, page
 from pump.resolver import Timestamps
+from pump.score import Measures
 from pump.store import Store
 
 PENDING_SHOWN = 20
@@ -28,7 +43,8 @@ OK, WRONG, FAILED = 200, 1, 3  # result codes of the original, in the JSON body
 
 
 class StatusPages:
-    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close"."""
+    """Handlers for binlog.runtime.http. `stop` is called with "pause" or "close". `tikv`: where there is one; `debug`:
+    whether profiles are served."""
 
     def __init__(
         self,
@@ -38,6 +54,10 @@ class StatusPages:
         timestamps: Timestamps,
         collector: GarbageCollector,
         stop: Callable[[str], None],
+        *,
+        measures: Callable[[], Measures],
+        tikv: TiKV | None = None,
+        debug: bool = False,
     ) -> None:
         self._store = store
         self._node = node
@@ -45,15 +65,20 @@ class StatusPages:
         self._timestamps = timestamps
         self._collector = collector
         self._stop = stop
+        self._history = History()
+        self._measures = measures
+        self._tikv = tikv
+        self._debug = debug
 
     def routes(self) -> dict[str, Page]:
-        return {"/": self.home, "/status": self.status, "/drainers": self.drainers}
+        return {"/": self.home, "/status": self.status, "/ready": self.ready, "/drainers": self.drainers}
 
     def actions(self) -> dict[str, Action]:
         return {
             "PUT /state/{node_id}/{action}": self.change_state,
             "GET /debug/binlog/{ts}": self.show_binlog,
             "POST /debug/gc/trigger": self.trigger_gc,
+            **profiling.actions(enabled=self._debug),
         }
 
     async def status(self) -> Response:
@@ -65,6 +90,29 @@ class StatusPages:
             pumps, now_ts, problem = {}, 0, str(error)
         document = {"status": pumps or None, "CommitTS": now_ts, "Checkpoint": {}, "ErrMsg": problem}
         return json_response({**document, "pump": self._own()}, newline=True)
+
+    async def ready(self) -> Response:
+        """For probes: 200 if this pump takes prewrites."""
+        return ready_response(self.refuses())
+
+    def refuses(self) -> str:
+        """Why this pump takes no prewrites; empty if it does."""
+        if self._node.usurped:
+            return f"another process overwrote this pump's record ({self._node.usurped})"
+        if self._node.state is not State.ONLINE:
+            return f"this pump is {self._node.state}"
+        if self._store.log.broken:
+            return f"the value log is broken: {self._store.log.broken}"
+        return "no available space: writes are refused" if self._store.space.full else ""
+
+    async def sample(self) -> None:
+        """Take the samples of the charts, until cancelled."""
+        while True:
+            gauges = {"disk_bytes": float(self._store.space.available_bytes)}
+            if self._store.resolved_ts:
+                gauges["behind_s"] = behind(self._store.resolved_ts, int(time.time() * 1000))
+            self._history.add(time.monotonic(), gauges, metering.totals())
+            await asyncio.sleep(self._history.interval_s)
 
     async def home(self) -> Response:
         """The HTML page; served also while etcd is unavailable."""
@@ -78,11 +126,12 @@ class StatusPages:
             available_bytes=space.available_bytes,
             full=space.full,
             drainers=drainers,
+            charts=charts(self._history, time.monotonic()),
         )
         return html_response(text)
 
     def _own(self) -> dict[str, Any]:
-        store, now_s = self._store, time.monotonic()
+        store, now_s, measures = self._store, time.monotonic(), self._measures()
         return {
             "nodeId": self._node.node_id,
             "state": str(self._node.state),
@@ -90,6 +139,10 @@ class StatusPages:
             "version": release(),
             "resolvedTS": store.resolved_ts,
             "purgedTS": store.purged_ts,
+            "score": measures.score,
+            "writeSeconds": round(measures.write_s, 6),
+            "diskRoom": round(measures.room, 4),
+            "backlogBytes": measures.backlog_bytes,
             "logBytes": store.log.size,
             "logBroken": store.log.broken,
             "damage": [str(error) for error in store.damage[:PENDING_SHOWN]],
@@ -118,7 +171,7 @@ class StatusPages:
         return json_response([_document(record.status) for record in listing.nodes] or None)
 
     async def change_state(self, request: Request) -> Response:
-        """Pause or close this pump; the answer is sent before the stop begins."""
+        """Pause or close this pump, only while it is online (P-LC-10); the answer is sent before the stop begins."""
         node_id, action = request.path["node_id"], request.path["action"]
         if node_id != self._node.node_id:
             return _result(f"invalide nodeID {node_id}, this pump's nodeID is {self._node.node_id}", FAILED)
@@ -130,18 +183,31 @@ class StatusPages:
         return _result(f"apply action {action} success!", OK)
 
     async def show_binlog(self, request: Request) -> Response:
-        """The binlog record stored under a ts, as text."""
+        """The binlog record stored under a ts, as text, and what TiKV has under its primary key."""
         text = request.path["ts"]
         if not text.isdigit() or int(text) >= 1 << 63:
             return text_response(f"invalid parameter ts: {text}")
-        payload = self._store.read_at(int(text))
+        try:
+            payload = self._store.read_at(int(text))
+        except BinlogError as error:
+            return text_response(str(error))
         if payload is None:
             return text_response(f"no binlog is stored under {text}")
         shown = binlog_pb2.Binlog.FromString(payload)
         parts = [str(shown)]
         if scan(payload).value_end:
-            parts.append(f"\n\n PrewriteValue: \n{_prewrite_value(shown.prewrite_value)}")
+            parts.append(f"\n\n PrewriteValue: {_prewrite_value(shown.prewrite_value)}")
+        if shown.prewrite_key:
+            parts.append(await self._mvcc(shown.prewrite_key))
         return text_response("".join(parts))
+
+    async def _mvcc(self, key: bytes) -> str:
+        if self._tikv is None:
+            return "\n\n GetMvccByEncodedKey failed: this cluster has no TiKV"
+        try:
+            return f"\n\n GetMvccByEncodedKey: \n{await self._tikv.mvcc(key)}"
+        except BinlogError as error:
+            return f"\n\n GetMvccByEncodedKey failed: {error}"
 
     async def trigger_gc(self, _request: Request) -> Response:
         if self._collector.working:
@@ -152,9 +218,9 @@ class StatusPages:
 
 def _prewrite_value(data: bytes) -> str:
     try:
-        return str(binlog_pb2.PrewriteValue.FromString(data))
+        return f"\n{binlog_pb2.PrewriteValue.FromString(data)}"
     except ProtobufError:
-        return " <Unmarshallable>"
+        return "<Unmarshallable>\n"
 
 
 def _document(status: NodeStatus) -> Any:

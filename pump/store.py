@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from binlog.cluster import tso
@@ -67,7 +67,12 @@ class Store(Serving, Writing):
     async def open(self) -> None:
         """Recover (FORMAT.md). Needs no timestamps: whoever allocates them must know this log first (rule 7)."""
         self.space.refresh()
-        recovered = await asyncio.to_thread(self._recover)
+        with ExitStack() as undo:
+            self._restore(await asyncio.to_thread(self._recover, undo))
+            undo.pop_all()
+
+    def _restore(self, recovered: Recovered) -> None:
+        """Go on from what the disk has."""
         loop = asyncio.get_running_loop()
         self.log.on_broken = lambda: loop.call_soon_threadsafe(self._broken.set)
         self.damage = recovered.damage
@@ -107,8 +112,9 @@ class Store(Serving, Writing):
         self.resolver.nudge(self.largest_ts_until(self._horizon.limit_ts))
         self._resolver_task = asyncio.create_task(self.resolver.run(), name="resolver")
 
-    def _recover(self) -> Recovered:
+    def _recover(self, undo: ExitStack) -> Recovered:
         self.index = Index(self._directory / "kv", self._options.index)
+        undo.callback(self.index.close)
         self.log = ValueLog(
             self._directory / "value",
             file_bytes_max=self._options.file_bytes_max,

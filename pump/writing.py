@@ -17,12 +17,13 @@ from pump.log import ValueLog
 from pump.match import Fate, Written, check, is_fake
 from pump.pending import PendingSet, Resolved
 from pump.resolver import Resolver
-from pump.space import Space
+from pump.space import Space, lacks_room
 from pump.store_options import StoreOptions
 from pump.usual import Usual, scan_usual, usual_prewrites
 from pump.writer import Submission, Writer
 
 ALARM_INTERVAL_S = 1.0
+REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
 
 Done = Callable[[list[BinlogError | None], Sequence[int]], object]
 
@@ -151,7 +152,7 @@ class Writing:
         if self._sealed:
             raise Stopping(self._sealed)
         if self.log.broken is not None:
-            refuse_prewrites = f"{self.log.broken}; restart the pump"
+            refuse_prewrites = f"{self.log.broken}; {REFUSED_UNTIL[lacks_room(self.log.broken)]}"
         found = _Admitted([None] * len(payloads))
         size = 0
         now_s = time.monotonic()

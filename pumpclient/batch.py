@@ -9,6 +9,7 @@ A BatchWriter is connecting, then open, then ended; its owner creates another.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class BatchWriter:
         self._stub = pump_ext_pb2_grpc.PumpExtStub(channel)  # type: ignore[no-untyped-call]  # generated
         self._queue: deque[Waiting] = deque()
         self._in_flight: dict[int, Sequence[Waiting]] = {}
+        self._heard_s = 0.0  # the last answer, or the first message after a silence with nothing in flight
         self._next_id = 1
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -62,6 +64,11 @@ class BatchWriter:
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="pumpclient-batch")
         return answer
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the pump has answered none of the messages that it has; 0 where it has none."""
+        return time.monotonic() - self._heard_s if self._in_flight else 0.0
 
     async def close(self) -> None:
         """Close the stream. Binlogs that were sent but not answered end with UNKNOWN, unsent ones with NOT_SENT."""
@@ -98,9 +105,13 @@ class BatchWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._queue and len(self._in_flight) < IN_FLIGHT_MAX:
+            while len(self._in_flight) < IN_FLIGHT_MAX:
                 batch = self._take()
+                if not batch:
+                    break
                 batch_id, self._next_id = self._next_id, self._next_id + 1
+                if not self._in_flight:
+                    self._heard_s = time.monotonic()
                 self._in_flight[batch_id] = batch
                 request = pump_ext_pb2.WriteBatchReq(
                     cluster_id=self._cluster_id, batch_id=batch_id, payloads=[w.payload for w in batch]
@@ -111,16 +122,21 @@ class BatchWriter:
                     return  # the stream is gone; _run reads why and answers everybody
 
     def _take(self) -> list[Waiting]:
-        batch = [self._queue.popleft()]
-        size = len(batch[0].payload)
+        """What goes into the next message: nothing that nobody waits for any more."""
+        batch: list[Waiting] = []
+        size = 0
         while self._queue and len(batch) < MESSAGE_COUNT_MAX:
-            size += len(self._queue[0].payload)
-            if size > MESSAGE_BYTES_MAX:
-                break
-            batch.append(self._queue.popleft())
+            waiting = self._queue[0]
+            if not waiting.answer.done():
+                size += len(waiting.payload)
+                if batch and size > MESSAGE_BYTES_MAX:
+                    break
+                batch.append(waiting)
+            self._queue.popleft()
         return batch
 
     def _answered(self, response: pump_ext_pb2.WriteBatchResp) -> None:
+        self._heard_s = time.monotonic()
         batch = self._in_flight.pop(response.batch_id, ())
         errors = {error.index: classify(error.code, error.message) for error in response.errors}
         for index, waiting in enumerate(batch):

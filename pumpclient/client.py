@@ -11,7 +11,7 @@ for threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -24,9 +24,9 @@ from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
 from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PumpClientError
-from pumpclient.options import ConnectOptions, PdUrls, limits_of, upstream_of
+from pumpclient.options import ConnectOptions, PdUrls, check_labels, limits_of, upstream_of
 from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
-from pumpclient.pool import Pool
+from pumpclient.pool import NO_LABELS, Pool
 from pumpclient.selector import STRATEGIES, Selector, make_selector
 from pumpclient.tracker import OpenTransaction
 from pumpclient.watch import Watch
@@ -49,20 +49,29 @@ class PumpsClient:
         limits: Limits | None = None,
         security: Security | None = None,
         use_extension: bool = True,
+        labels: Mapping[str, str] = NO_LABELS,
+        labels_only: bool = False,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
     ) -> None:
         """Starts nothing; `open` does. `on_undelivered` and `on_expired` are called in the event loop."""
+        check_labels(strategy, labels, only=labels_only)
         self.cluster_id = cluster_id
         self._limits = limits or Limits()
-        self._pool = Pool()
+        self._labels = dict(labels)
+        self._pool = Pool(
+            pause_first_s=self._limits.detect_first_s,
+            pause_max_s=self._limits.detect_s,
+            only=self._labels if labels_only else NO_LABELS,
+        )
         self._writer = Writer(
             cluster_id=cluster_id,
             pool=self._pool,
-            selector=_selector(strategy),
+            selector=self._selector(strategy),
             limits=self._limits,
             security=security,
             use_extension=use_extension,
+            labels=self._labels,
             on_undelivered=on_undelivered,
             on_expired=on_expired,
         )
@@ -94,6 +103,8 @@ class PumpsClient:
             strategy=strategy,
             limits=limits_of(options),
             security=security,
+            labels=options.get("labels", NO_LABELS),
+            labels_only=options.get("labels_only", False),
             on_undelivered=options.get("on_undelivered"),
             on_expired=options.get("on_expired"),
         )
@@ -168,6 +179,11 @@ class PumpsClient:
         return self._writer.cleaner.owed
 
     @property
+    def cleaned(self) -> int:
+        """Clean-up rollbacks that a pump has answered."""
+        return self._writer.cleaner.answered
+
+    @property
     def available_pumps(self) -> tuple[str, ...]:
         return self._pool.available()
 
@@ -175,7 +191,19 @@ class PumpsClient:
         """Change how pumps are chosen; ends of open transactions still follow their prewrites (C-08)."""
         if strategy not in STRATEGIES:
             raise PumpClientError(f"strategy {strategy} is not support")  # upstream's words
-        self._writer.selector = _selector(strategy)
+        if strategy == "label" and not self._labels:
+            raise PumpClientError("strategy label needs labels, which connect takes")
+        self._writer.selector = self._selector(strategy)
+
+    def _selector(self, strategy: str) -> Selector:
+        selector, known = make_selector(
+            strategy,
+            weights=self._pool.weights,
+            has_labels=lambda pump: self._pool.labelled(pump, self._labels),
+        )
+        if not known:
+            log.warning("unknown strategy; using range", strategy=strategy)
+        return selector
 
     async def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Stop. Commits under way and clean-up rollbacks get `drain_s`; unfinished ones are logged with their
@@ -202,10 +230,3 @@ class PumpsClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _selector(strategy: str) -> Selector:
-    selector, known = make_selector(strategy)
-    if not known:
-        log.warning("unknown strategy; using range", strategy=strategy)
-    return selector

@@ -55,9 +55,21 @@ class Connection:
         self._dialled_s = 0.0
         self._closing: set[asyncio.Task[None]] = set()
         self.has_extension = use_extension
+        self.open_bytes = self.open_count = 0  # of writes without an answer
 
     async def write(self, payload: bytes) -> Answer:
         """Write one binlog and wait until it is durable or has failed."""
+        self.open_bytes += len(payload)
+        self.open_count += 1
+        try:
+            return await self._write(payload)
+        finally:
+            self.open_bytes -= len(payload)
+            self.open_count -= 1
+
+    async def _write(self, payload: bytes) -> Answer:
+        if self._batch is not None and self._batch.silent_s > self._timeout_s:
+            self.reset()  # those that waited have gone to other pumps; nobody else would find the stream dead
         channel = await self._connected()
         if isinstance(channel, Answer):
             return channel
@@ -65,14 +77,14 @@ class Connection:
             answer = await self._write_batched(channel, payload)
             if answer is not None:
                 return answer
-        return await self._write_plain(channel, payload)
+        return await self._write_plain(channel, payload, self._timeout_s)
 
-    async def probe(self) -> Answer:
+    async def probe(self, *, timeout_s: float) -> Answer:
         """An empty binlog: accepted by a pump that takes prewrites, stored by none (P-RPC-05)."""
         channel = await self._connected()
         if isinstance(channel, Answer):
             return channel
-        return await self._write_plain(channel, b"")
+        return await self._write_plain(channel, b"", timeout_s)
 
     def reset(self) -> None:
         """Discard the channel; open writes get UNKNOWN, the next one connects again."""
@@ -152,11 +164,11 @@ class Connection:
             self._drop(channel)
         return answer
 
-    async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes) -> Answer:
+    async def _write_plain(self, channel: grpc.aio.Channel, payload: bytes, timeout_s: float) -> Answer:
         stub = pump_pb2_grpc.PumpStub(channel)  # type: ignore[no-untyped-call]  # generated
         request = pump_pb2.WriteBinlogReq(clusterID=self._cluster_id, payload=payload)
         try:
-            response = await stub.WriteBinlog(request, timeout=self._timeout_s)
+            response = await stub.WriteBinlog(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 self._drop(channel)

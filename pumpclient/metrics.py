@@ -9,6 +9,8 @@ UNDELIVERED = counter(
 )
 EXPIRED = counter("pump_client_expired_total", "Prewrites whose commit or rollback was never asked for")
 TRIES_FAILED = counter("pump_client_tries_failed_total", "Writes to one pump that were not acknowledged", ["outcome"])
+SLOW = counter("pump_client_slow_total", "Times a pump was passed over because it did not answer a prewrite in time")
+OUTSIDE = counter("pump_client_outside_label_total", "Prewrites of strategy label taken by a pump without the labels")
 ROLLBACKS_OWED = gauge("pump_client_rollbacks_owed", "Clean-up rollbacks that their pump has not answered yet")
 RPC_SECONDS = histogram(
     "pump_client_rpc_duration_seconds",

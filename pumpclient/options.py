@@ -23,8 +23,9 @@ class ConnectOptions(TypedDict, total=False):
 
     write_timeout_s: seconds after which another pump is tried, 15 by default; `limits` sets it and all other times.
     security: TLS towards etcd, PD and the pumps. tso_source: auto, pd or own. pd_addr: PD's gRPC address, host:port,
-    where it is not at pd_urls. on_undelivered, on_expired: called in the event loop, once for each transaction whose
-    end reached no pump, or that has been open for too long.
+    where it is not at pd_urls. labels: of this writer, for the strategy `label`, such as {"zone": "a"}. labels_only:
+    rather fail than write to a pump without them. on_undelivered, on_expired: called in the event loop, once for each
+    transaction whose end reached no pump, or that has been open for too long.
     """
 
     write_timeout_s: float
@@ -32,6 +33,8 @@ class ConnectOptions(TypedDict, total=False):
     tso_source: str
     pd_addr: str
     limits: Limits | None
+    labels: Mapping[str, str]
+    labels_only: bool
     on_undelivered: Callable[[CommitUndelivered], None] | None
     on_expired: Callable[[OpenTransaction], None] | None
 
@@ -42,6 +45,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "tso_source": (str,),
     "pd_addr": (str,),
     "limits": (Limits, type(None)),
+    "labels": (Mapping,),
+    "labels_only": (bool,),
 }
 
 
@@ -73,7 +78,7 @@ def check_options(options: Mapping[str, object]) -> None:
         if name not in known:
             raise TypeError(f"connect has no option {name}={value!r}; there are {', '.join(known)}")
         kinds = _KINDS.get(name)
-        if kinds is not None and (not isinstance(value, kinds) or isinstance(value, bool)):
+        if kinds is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             wanted = " or ".join(kind.__name__ for kind in kinds if kind is not type(None))
             raise TypeError(f"{name}={value!r}: expected {wanted}, got {type(value).__name__}")
     for name in ("on_undelivered", "on_expired"):
@@ -89,6 +94,17 @@ def check_strategy(strategy: str) -> str:
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy={strategy!r}: it must be one of {', '.join(STRATEGIES)}")
     return strategy
+
+
+def check_labels(strategy: str, labels: Mapping[str, str], *, only: bool) -> None:
+    """Raise ConfigError unless there are labels where, and only where, the strategy looks at them."""
+    if strategy == "label" and not labels:
+        raise ConfigError("strategy='label' needs labels, such as labels={'zone': 'a'}")
+    if strategy != "label" and (labels or only):
+        raise ConfigError(f"labels={dict(labels)!r}: strategy={strategy!r} does not look at labels; 'label' does")
+    for name, value in labels.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigError(f"labels={dict(labels)!r}: names and values must be str")
 
 
 def upstream_of(pd_urls: PdUrls, options: ConnectOptions) -> UpstreamSection:

@@ -1,28 +1,50 @@
 """The set of pumps known to this client, and which are available (C-03 to C-06, C-14). Pure.
 
-A pump is available when the registry says online and it has not failed more than `errors_max` times in a row.
+A pump is available when the registry says online, it has not failed more than `errors_max` times in a row, and it
+was not found slow. One that is suspended is probed after a second, then ever later: it doubles its pause when it is
+suspended again soon after it came back, so that a pump that comes and goes costs writers less and less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from binlog.cluster.node import NodeStatus, State
 
 ERRORS_MAX = 10  # consecutive, as upstream (C-03)
+PAUSE_FIRST_S = 1.0
+PAUSE_MAX_S = 30.0  # as upstream probes (C-05)
+WORST = 1.0  # the least score of a pump
+STALE_S = 10.0  # a record unchanged for so long, or for three times its usual interval, says nothing any more
+STEADY_S = 30.0  # available for so long, a pump's next pause is the first one again
+
+
+NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)
 class Member:
-    """One pump. `suspended` is set by errors and cleared by a success, a probe, or a change of state or address."""
+    """One pump. `suspended` is set by errors or slowness and cleared by a success, a probe, or a change of state or
+    address. Of a `slow` one only the probe counts: late acknowledgements do not make it fast."""
 
     node_id: str
     host: str
     state: State
     errors: int = 0
     suspended: bool = False
+    slow: bool = False
+    pause_s: float = 0.0  # between its suspension, or last probe, and the next probe
+    probe_at_s: float = 0.0
+    revived_s: float = float("-inf")
     last_cause: object = None
+    score: int = 0  # 0: it reports none, as Go pumps do
+    update_ts: int = 0
+    seen_s: float = 0.0  # when the record last changed, by this process's clock
+    interval_s: float = 0.0
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def online(self) -> bool:
@@ -32,12 +54,40 @@ class Member:
     def available(self) -> bool:
         return self.online and not self.suspended
 
+    def take(self, status: NodeStatus, now_s: float) -> None:
+        """What the record says now."""
+        if self.update_ts != status.update_ts:
+            self.interval_s = now_s - self.seen_s if self.update_ts else 0.0
+            self.seen_s, self.update_ts = now_s, status.update_ts
+        self.host, self.state, self.score = status.host, status.state, status.score
+        self.labels = status.label or NO_LABELS
+
+    def has(self, labels: Mapping[str, str]) -> bool:
+        return all(self.labels.get(name) == value for name, value in labels.items())
+
+    def stale(self, now_s: float) -> bool:
+        """Whether its heartbeats have ended, or do not reach this process."""
+        return now_s - self.seen_s > max(STALE_S, 3 * self.interval_s)
+
 
 class Pool:
     """All registered pumps by id. Lists come in the order of ids, so that `hash` is stable over processes."""
 
-    def __init__(self, *, errors_max: int = ERRORS_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        errors_max: int = ERRORS_MAX,
+        pause_first_s: float = PAUSE_FIRST_S,
+        pause_max_s: float = PAUSE_MAX_S,
+        clock: Callable[[], float] = time.monotonic,
+        only: Mapping[str, str] = NO_LABELS,
+    ) -> None:
+        """`only`: pumps without all of these labels are known, and never chosen."""
         self._errors_max = errors_max
+        self._pause_first_s = pause_first_s
+        self._pause_max_s = pause_max_s
+        self._clock = clock
+        self._only = only
         self._members: dict[str, Member] = {}
 
     def __len__(self) -> int:
@@ -51,14 +101,15 @@ class Pool:
 
         Another state is a fresh start for its error count, and no reason to lose answers that are on their way.
         """
-        known = self._members.get(status.node_id)
+        known, now_s = self._members.get(status.node_id), self._clock()
         if known is None:
-            self._members[status.node_id] = Member(status.node_id, status.host, status.state)
+            known = self._members[status.node_id] = Member(status.node_id, status.host, status.state, seen_s=now_s)
+            known.take(status, now_s)
             return False
         moved = known.host != status.host
         if moved or known.state is not status.state:
-            known.errors, known.suspended = 0, False
-        known.host, known.state = status.host, status.state
+            known.errors, known.suspended, known.slow = 0, False, False
+        known.take(status, now_s)
         return moved
 
     def remove(self, node_id: str) -> bool:
@@ -73,23 +124,69 @@ class Pool:
         return stale | {node_id for node_id, status in listed.items() if self.put(status)}
 
     def available(self) -> tuple[str, ...]:
-        return tuple(sorted(m.node_id for m in self._members.values() if m.available))
+        return tuple(sorted(m.node_id for m in self._chosen() if m.available))
 
     def online(self) -> tuple[str, ...]:
-        return tuple(sorted(m.node_id for m in self._members.values() if m.online))
+        return tuple(sorted(m.node_id for m in self._chosen() if m.online))
 
-    def suspended(self) -> tuple[str, ...]:
-        """Pumps that are online in the registry but failed, which detection probes (C-05)."""
-        return tuple(sorted(m.node_id for m in self._members.values() if m.online and m.suspended))
+    def _chosen(self) -> Iterable[Member]:
+        if not self._only:
+            return self._members.values()
+        return [m for m in self._members.values() if m.has(self._only)]
 
-    def succeeded(self, node_id: str) -> bool:
+    def told(self) -> str:
+        """For an error: how many pumps there are."""
+        text = f"{len(self)} registered"
+        if self._only:
+            labels = ",".join(f"{name}={value}" for name, value in self._only.items())
+            text += f", {len(list(self._chosen()))} of them with {labels}"
+        return text
+
+    def weights(self, pumps: Sequence[str]) -> list[float]:
+        """How often each of these pumps is to be chosen beside the others, by the scores that they report.
+
+        One that reports none counts as their mean. One that has stopped to report, while others have not, counts as
+        the worst. Where nobody reports all count alike.
+        """
+        now_s = self._clock()
+        members = [self._members.get(pump) for pump in pumps]
+        fresh = [m.score for m in members if m is not None and m.score > 0 and not m.stale(now_s)]
+        if not fresh:
+            return [1.0] * len(pumps)
+        mean = sum(fresh) / len(fresh)
+        return [mean if m is None or m.score <= 0 else (WORST if m.stale(now_s) else float(m.score)) for m in members]
+
+    def labelled(self, pump: str, labels: Mapping[str, str]) -> bool:
+        """Whether the pump has all of these labels."""
+        member = self._members.get(pump)
+        return member is not None and member.has(labels)
+
+    def due(self) -> tuple[str, ...]:
+        """Suspended pumps that are to be probed now (C-05); all of them where no pump is available."""
+        waits = any(m.available for m in self._chosen())
+        now_s = self._clock()
+        return tuple(
+            sorted(
+                m.node_id for m in self._chosen() if m.online and m.suspended and (m.probe_at_s <= now_s or not waits)
+            )
+        )
+
+    def next_probe_s(self) -> float:
+        """Seconds until a suspended pump is due; infinite where none is suspended."""
+        due = [m.probe_at_s for m in self._chosen() if m.online and m.suspended]
+        return max(0.0, min(due) - self._clock()) if due else float("inf")
+
+    def succeeded(self, node_id: str, *, probe: bool = False) -> bool:
         """A write or a probe was acknowledged. True when this made the pump available again."""
         member = self._members.get(node_id)
         if member is None:
             return False
-        revived = member.suspended
-        member.errors, member.suspended = 0, False
-        return revived
+        member.errors = 0
+        if not member.suspended or (member.slow and not probe and self._others(member)):
+            return False
+        member.suspended = member.slow = False
+        member.revived_s = self._clock()
+        return True
 
     def failed(self, node_id: str, cause: object = None) -> bool:
         """One more error in a row. True when this made the pump unavailable.
@@ -101,7 +198,34 @@ class Pool:
             return False
         member.last_cause = cause
         member.errors += 1
-        newly = member.errors > self._errors_max and not member.suspended
-        if newly:
-            member.suspended = True
-        return newly
+        return member.errors > self._errors_max and self._suspend(member)
+
+    def found_slow(self, node_id: str) -> bool:
+        """It let a write wait for too long. True when this made the pump unavailable; the last one stays."""
+        member = self._members.get(node_id)
+        if member is None or not self._others(member) or not self._suspend(member):
+            return False
+        member.slow = True
+        return True
+
+    def probe_failed(self, node_id: str) -> None:
+        """It stays suspended, and the next probe comes later."""
+        member = self._members.get(node_id)
+        if member is not None:
+            self._pause(member)
+
+    def _others(self, member: Member) -> bool:
+        return any(m.available for m in self._chosen() if m is not member)
+
+    def _suspend(self, member: Member) -> bool:
+        if member.suspended:
+            return False
+        member.suspended = True
+        if self._clock() - member.revived_s > STEADY_S:
+            member.pause_s = 0.0
+        self._pause(member)
+        return True
+
+    def _pause(self, member: Member) -> None:
+        member.pause_s = min(max(self._pause_first_s, member.pause_s * 2), self._pause_max_s)
+        member.probe_at_s = self._clock() + member.pause_s

@@ -65,20 +65,22 @@ class Watch:
             self._writer.forget(change.node_id)
 
     async def detect(self) -> None:
-        """Probe suspended pumps every `detect_s`, and at once when no pump is available."""
+        """Probe suspended pumps: those that are due, and all of them, again and again, while no pump is available."""
         last_s = -self._limits.detect_soonest_s
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.detect_s):
-                    await self._writer.detect_now.wait()
-            self._writer.detect_now.clear()
+                async with asyncio.timeout(min(self._limits.detect_s, self._pool.next_probe_s())):
+                    await self._writer.suspended.wait()
+            self._writer.suspended.clear()
             self._writer.report_expired()
             await asyncio.sleep(max(0.0, last_s + self._limits.detect_soonest_s - time.monotonic()))
+            due = self._pool.due()
+            if not due:
+                continue
             last_s = time.monotonic()
-            suspended = self._pool.suspended()
-            answers = await asyncio.gather(*(self._writer.probe(pump) for pump in suspended))
-            for pump, answer in zip(suspended, answers, strict=True):
+            answers = await asyncio.gather(*(self._writer.probe(pump) for pump in due))
+            for pump, answer in zip(due, answers, strict=True):
                 if not answer.acked:
                     log.info("pump is still unavailable", pump=pump, detail=answer.detail)
-            if suspended and not self._pool.available():
-                self._writer.detect_now.set()
+            if not self._pool.available():
+                self._writer.suspended.set()

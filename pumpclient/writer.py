@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,27 +21,38 @@ from pumpclient import metrics
 from pumpclient.answer import Answer, Outcome, not_sent
 from pumpclient.cleanup import Cleaner
 from pumpclient.connection import Connection
-from pumpclient.errors import CommitUndelivered, NoPump, PayloadTooLarge, PrewriteFailed, TransactionRolledBack
+from pumpclient.errors import CommitUndelivered, TransactionRolledBack
 from pumpclient.payload import DdlFields, commit_payload, rollback_payload
-from pumpclient.pool import Pool
+from pumpclient.pool import NO_LABELS, Pool
+from pumpclient.prewrite import Prewriting
 from pumpclient.selector import Selector
 from pumpclient.tracker import OpenTransaction, Tracker
 
 log = get_logger(__name__)
 
+PATIENCE_BYTES_S = 8 << 20  # what a pump is trusted to take in a second, over all that this client has open there
+PATIENCE_COUNT_S = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """C-10, C-11; but a commit is retried after `commit_retry_first_s`, then ever later, to `commit_retry_s` apart."""
+    """C-10, C-11; but a commit is retried after `commit_retry_first_s`, then ever later, to `commit_retry_s` apart.
+
+    A prewrite that one pump has not answered within `patience_s` is tried at another one beside it, and the pump is
+    passed over until a probe finds it well; probes begin `detect_first_s` later and end up `detect_s` apart.
+    """
 
     write_timeout_s: float = 15.0
+    patience_s: float = 0.7
     prewrite_retry_s: float = 0.1
     commit_retry_first_s: float = 0.05
     commit_retry_s: float = 1.0
     commit_budget_s: float = 600.0
     open_ttl_s: float = 3600.0
+    detect_first_s: float = 1.0
     detect_s: float = 30.0
     detect_soonest_s: float = 0.2
+    probe_timeout_s: float = 2.0
 
 
 class Ended(Protocol):
@@ -59,6 +70,8 @@ class Counts:
     rollbacks: int = 0
     tries_failed: int = 0
     fallbacks: int = 0
+    slow: int = 0
+    outside: int = 0
     undelivered: int = 0
     expired: int = 0
 
@@ -75,6 +88,7 @@ class Writer:
         limits: Limits,
         security: Security | None = None,
         use_extension: bool = True,
+        labels: Mapping[str, str] = NO_LABELS,
         on_undelivered: Callable[[CommitUndelivered], None] | None = None,
         on_expired: Callable[[OpenTransaction], None] | None = None,
         tracker: Tracker | None = None,
@@ -85,12 +99,16 @@ class Writer:
         self._limits = limits
         self._security = security
         self._use_extension = use_extension
+        self._labels = labels
+        self._outside = Outage(
+            log, "no pump of this writer's labels took a prewrite", "pumps of this writer's labels take prewrites"
+        )
         self._on_undelivered = on_undelivered
         self._on_expired = on_expired
         self.tracker = tracker or Tracker()
         self.counts = Counts()
-        self.cleaner = Cleaner(self._attempt, self._may_hold)
-        self.detect_now = asyncio.Event()
+        self.cleaner = Cleaner(self.attempt, self._may_hold)
+        self.suspended = asyncio.Event()  # a pump was; or none is available
         self._connections: dict[str, Connection] = {}
         self._outages: dict[str, Outage] = {}
         self._endings: dict[asyncio.Task[None], int] = {}  # deliveries under way, with their start_ts
@@ -106,70 +124,29 @@ class Writer:
         self.report_expired()
         self.tracker.begin(start_ts, prewrite_key, now_s=time.monotonic())
         try:
-            pump = await self._prewrite_somewhere(start_ts, payload)
+            pump = await Prewriting(
+                start_ts,
+                payload,
+                self,
+                self._pool,
+                timeout_s=self._limits.write_timeout_s,
+                retry_s=self._limits.prewrite_retry_s,
+            ).run()
         except BaseException:  # a cancelled caller, too, leaves copies behind
             self.cleaner.add(self.tracker.failed(start_ts))
             raise
         self.counts.prewrites += 1
+        if self.selector.name == "label":
+            self._note_labels(pump)
         return pump
 
-    async def _prewrite_somewhere(self, start_ts: int, payload: bytes) -> str:
-        begun_s = time.monotonic()
-        tried: set[str] = set()
-        tries, last = 0, "no available pump to write binlog"
-        while True:
-            available = self._pool.available()
-            pump = self.selector.select(available, start_ts=start_ts, tries=tries)
-            if pump is None:
-                self.detect_now.set()
-                break
-            answer = await self._prewrite_once(start_ts, pump, payload)
-            tries += 1
-            if answer.acked:
-                return pump
-            tried.add(pump)
-            last = f"{pump}: {answer.detail}"
-            if time.monotonic() > begun_s + self._limits.write_timeout_s and tries > len(available):
-                break
-            left = self._pool.available()
-            if left and tried.issuperset(left):  # everybody failed once: now it is worth waiting
-                await asyncio.sleep(self._limits.prewrite_retry_s)
-        return await self._prewrite_anywhere(start_ts, payload, begun_s, tries, last)
-
-    async def _prewrite_anywhere(self, start_ts: int, payload: bytes, begun_s: float, tries: int, last: str) -> str:
-        """At last (C-13) one try at each pump the registry calls online, over connections younger than the prewrite.
-
-        Younger, not new: of many transactions that come here together, each would tear down what the others use.
-        """
-        online = self._pool.online()
-        if not online and not tries:
-            raise NoPump(f"prewrite {start_ts}: no available pump to write binlog ({len(self._pool)} registered)")
-        self.counts.fallbacks += 1
-        for pump in online:
-            if pump in self._connections:
-                self._connections[pump].renew(begun_s)
-            answer = await self._prewrite_once(start_ts, pump, payload)
-            tries += 1
-            if answer.acked:
-                return pump
-            last = f"{pump}: {answer.detail}"
-        raise PrewriteFailed(start_ts, tries=tries, last=last)
-
-    async def _prewrite_once(self, start_ts: int, pump: str, payload: bytes) -> Answer:
-        try:
-            answer = await self._attempt(pump, payload)
-        except BaseException:
-            self.tracker.unknown(start_ts, pump)
-            raise
-        if answer.acked:
-            self.tracker.acked(start_ts, pump)
-            return answer
-        if answer.outcome is Outcome.TOO_LARGE:
-            raise PayloadTooLarge(start_ts, payload_bytes=len(payload), detail=answer.detail)
-        self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
-        if answer.outcome is Outcome.UNKNOWN:
-            self.tracker.unknown(start_ts, pump)
-        return answer
+    def _note_labels(self, pump: str) -> None:
+        if self._pool.labelled(pump, self._labels):
+            self._outside.over()
+            return
+        self.counts.outside += 1
+        metrics.OUTSIDE.inc()
+        self._outside.failed(labels=dict(self._labels), pump=pump)
 
     # --- commit and rollback --------------------------------------------------------------------------------
 
@@ -225,7 +202,7 @@ class Writer:
         pause_s = self._limits.commit_retry_first_s
         tries = 0
         while True:
-            answer = await self._attempt(pump, payload)
+            answer = await self.attempt(pump, payload)
             tries += 1
             if answer.acked:
                 self.cleaner.add(self.tracker.settled(start_ts))
@@ -257,7 +234,7 @@ class Writer:
 
     # --- pumps ----------------------------------------------------------------------------------------------
 
-    async def _attempt(self, pump: str, payload: bytes) -> Answer:
+    async def attempt(self, pump: str, payload: bytes) -> Answer:
         """One try at one pump; its error count and availability follow (C-07, C-14)."""
         connection = self._connection(pump)
         if connection is None:
@@ -277,9 +254,32 @@ class Writer:
             metrics.TRIES_FAILED.labels(answer.outcome.value).inc()
             if self._pool.failed(pump, answer):
                 log.warning("pump is unavailable", pump=pump, detail=answer.detail)
-                if not self._pool.available():
-                    self.detect_now.set()
+                self.suspended.set()
         return answer
+
+    def patience_s(self, pump: str) -> float:
+        """Longer for what is large, or waits behind much at the same pump."""
+        connection = self._connections.get(pump)
+        ahead = (connection.open_bytes, connection.open_count) if connection is not None else (0, 0)
+        return self._limits.patience_s + ahead[0] / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
+
+    def found_slow(self, pump: str) -> None:
+        if self._pool.found_slow(pump):
+            self.counts.slow += 1
+            metrics.SLOW.inc()
+            log.warning("pump is unavailable: it is slow, or does not answer", pump=pump)
+            self.suspended.set()
+
+    def found_failing(self, pump: str, start_ts: int, answer: Answer) -> None:
+        self._refusals(pump).failed(pump=pump, start_ts=start_ts, detail=answer.detail)
+
+    def falls_back(self) -> None:
+        self.counts.fallbacks += 1
+        self.suspended.set()
+
+    def renew(self, pump: str, before_s: float) -> None:
+        if pump in self._connections:
+            self._connections[pump].renew(before_s)
 
     def _refusals(self, pump: str) -> Outage:
         """The shared outage log of a pump that refuses all writes."""
@@ -290,8 +290,10 @@ class Writer:
         connection = self._connection(pump)
         if connection is None:
             return not_sent(f"pump {pump} is not registered")
-        answer = await connection.probe()
-        if answer.acked and self._pool.succeeded(pump):
+        answer = await connection.probe(timeout_s=min(self._limits.probe_timeout_s, self._limits.write_timeout_s))
+        if not answer.acked:
+            self._pool.probe_failed(pump)
+        elif self._pool.succeeded(pump, probe=True):
             log.info("pump is available again", pump=pump)
         return answer
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Install what is missing of: uv java mariadb kafka registry. Says what it does; asks nothing; fails with one clear sentence.
-#   scripts/need.sh uv java mariadb kafka registry
+# Install what is missing of: uv java mariadb kafka registry grpc-java h2spec promtool chromium systemd. Says what
+# it does; asks nothing; fails with one clear sentence.
+#   scripts/need.sh uv java mariadb
 # uv goes into .tools/ of this checkout; Debian packages are installed where we are root or sudo needs no password;
-# jars come from Maven Central into ~/.cache/tidb-binlog.
+# jars come from Maven Central into ~/.cache/tidb-binlog; h2spec is built there where there is Go, and only there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 say() { printf '%s\n' "$*" >&2; }
@@ -76,7 +77,46 @@ need_registry() { # a schema registry for tests
     || die "the schema registry could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
 }
 
-[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry ..."
+need_grpc_java() { # a client for tests
+  need_python
+  need_java
+  python3 "$here/scripts/maven_files.py" "$here"/scripts/jars/grpc-java-*.txt >/dev/null \
+    || die "gRPC for Java could not be got from Maven Central; MAVEN_CENTRAL=URL names a mirror"
+}
+
+need_h2spec() { # its test is skipped without it: nobody has to have Go
+  local folder=$HOME/.cache/tidb-binlog/h2spec-2.2.1
+  if command -v h2spec >/dev/null || [ -x "$folder/h2spec" ] || ! command -v go >/dev/null; then return; fi
+  say "building h2spec with Go into $folder"
+  GOBIN=$folder timeout 300 go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible >/dev/null 2>&1 \
+    || say "h2spec could not be built: its test will be skipped"
+}
+
+need_promtool() { # without Debian's service of Prometheus: the program alone, out of its package
+  local folder=$HOME/.cache/tidb-binlog/promtool
+  if command -v promtool >/dev/null || [ -x "$folder/promtool" ]; then return; fi
+  command -v apt-get >/dev/null || die "promtool is missing and this is not a Debian: install Prometheus' promtool"
+  say "getting promtool (for the tests of the alarms)"
+  local made; made=$(mktemp -d)
+  chmod 0755 "$made"
+  (
+    cd "$made"
+    apt-get download -qq prometheus >/dev/null 2>&1 \
+      || { as_root apt-get update -qq >/dev/null 2>&1; apt-get download -qq prometheus >/dev/null 2>&1; } \
+      && dpkg-deb -x prometheus*.deb x && mkdir -p "$folder" && mv x/usr/bin/promtool "$folder/"
+  ) || die "promtool could not be got: apt-get download prometheus failed"
+  rm -rf "$made"
+}
+
+need_chromium() {
+  command -v chromium >/dev/null || debian chromium "a real browser for the tests of the pages"
+}
+
+need_systemd() { # its programs that check units; nothing of it has to run
+  command -v systemd-analyze >/dev/null || debian systemd "the tests of the systemd units"
+}
+
+[ $# -gt 0 ] || die "usage: $0 uv|java|mariadb|kafka|registry|grpc-java|h2spec|promtool|chromium|systemd ..."
 for what in "$@"; do
   case $what in
     uv) need_uv ;;
@@ -84,6 +124,11 @@ for what in "$@"; do
     mariadb) need_mariadb ;;
     kafka) need_kafka ;;
     registry) need_registry ;;
-    *) die "unknown: $what (uv, java, mariadb, kafka, registry)" ;;
+    grpc-java) need_grpc_java ;;
+    h2spec) need_h2spec ;;
+    promtool) need_promtool ;;
+    chromium) need_chromium ;;
+    systemd) need_systemd ;;
+    *) die "unknown: $what (uv, java, mariadb, kafka, registry, grpc-java, h2spec, promtool, chromium, systemd)" ;;
   esac
 done

@@ -50,7 +50,8 @@ class BatchRefused(BinlogError):
 @dataclass(frozen=True, slots=True)
 class Cut:
     """How a spread batch is cut when there is no open intent. `slots` 0: twice the tasks that run at once, at most
-    SLOTS_MAX; `digest`: of the filters, which choose the rows."""
+    SLOTS_MAX, and never more than the sink has (Segments.slots_max); `digest`: of the filters, which choose the
+    rows."""
 
     slots: int
     chunk_rows: int
@@ -78,7 +79,7 @@ class Spreading:
         self._supply = supply
         self._progress = progress
         self._cut = cut
-        self._slots = self._segments.slots or cut.slots
+        self._slots = self._segments.slots or self._at_most(cut.slots)
         self.open_intent = intent
         self.inline_until = 0
         self._packed: tuple[SchemaView, PackedView, Examination | None] | None = None
@@ -89,7 +90,10 @@ class Spreading:
     def use_parallelism(self, tasks: int) -> None:
         """The number of concurrent tasks, which is known after Spark's start and changes with its executors."""
         if not self._cut.slots and self._segments.slots is None:
-            self._slots = min(2 * tasks, SLOTS_MAX)
+            self._slots = self._at_most(min(2 * tasks, SLOTS_MAX))
+
+    def _at_most(self, slots: int) -> int:
+        return min(slots, self._segments.slots_max or slots)
 
     def fold_order(self, plan: Plan) -> ReadOrder | None:
         """How the tasks that read a spread batch fold it. None if the batch must be readable twice: it may become

@@ -54,6 +54,11 @@ class Segments(Protocol):
         """The number of slots of a batch; None: it is derived from the executors."""
         ...
 
+    @property
+    def slots_max(self) -> int | None:
+        """The most that a batch may have where `slots` does not say how many; None: any number."""
+        ...
+
     def decoder(self, view: SchemaView) -> RowDecoder: ...
 
     def order(self, view: PackedView, slots: int, examination: Examination | None, *, examined: bool) -> ReadOrder:
@@ -100,6 +105,7 @@ class NetSegments:
     format: Format
     cut_version: int = HASH_VERSION
     slots: int | None = None
+    slots_max: int | None = None
 
     def decoder(self, view: SchemaView) -> RowDecoder:
         return _NetDecoder(SegmentDecoder(view, self.format))
@@ -124,6 +130,11 @@ class ChangeSegments:
 
     @property
     def slots(self) -> int | None:
+        slotting = self.sink.slotting
+        return slotting.count if slotting.is_fixed else None
+
+    @property
+    def slots_max(self) -> int | None:
         return self.sink.slotting.count
 
     def decoder(self, view: SchemaView) -> RowDecoder:

@@ -1,30 +1,36 @@
 """All changes between two DDLs, unfolded, as columns: for sinks that need every change.
 
-    binlogs ─► scan ─► decode ─► ChangeSegment                                         (inline)
-    binlogs ─► scan ─► decode ─► slots ─► raw rows by slot ─► sort ─► decode ─► ChangeSegment   (spread)
-
-Rows are shuffled as they are in the binlog, which is smaller than their columns, and decoding is cheap. Blob of a slot:
-CHANGES_BLOB (one byte), the number of rows in it, the bytes of binlogs in the part (`<QQ`, the latter in one of the
-part's blobs, 0 in the others), then an Arrow IPC stream of _SCHEMA.
+binlogs ─► scan ─► decode ─► ChangeSegment                                                    (inline)
+binlogs ─► scan ─► decode ─► slots ─► columns by slot (change_blob.py) ─► sort ─► ChangeSegment   (spread)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from struct import Struct
-from struct import error as StructError
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from binlog.errors import DecodeError
 
 from drainer.batch.work import Kind
+from drainer.changes.change_blob import (
+    RAW_SCHEMA,
+    Group,
+    Name,
+    Placed,
+    changes_of,
+    group_stream,
+    pack_blobs,
+    places_of,
+    raw_stream,
+    unpack_blob,
+)
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, ColumnDecoder
 from drainer.changes.scan import Rows, Scanned, scan_all
-from drainer.changes.stream_blob import ipc_stream
 from drainer.changes.vector import Buffer, Ints
 from drainer.order.errors import BlobError
 from drainer.row.codec import Codec
@@ -32,22 +38,9 @@ from drainer.row.decode import Decoder
 from drainer.schema.errors import SchemaError
 from drainer.schema.view import SchemaView
 
-CHANGES_BLOB: Final = 32  # order/blob.py counts from 1, slots.py from 16
 # Offsets in a buffer are 32-bit numbers, and a sink's output for one share is several times as large.
 SHARE_BYTES_MAX: Final = 64 << 20
-_HEAD: Final = Struct("<BQQ")
 _BETWEEN: Final = b"\xff"  # after a row, so that the end of a row without its last columns is recognized
-_SCHEMA: Final = pa.schema(
-    [
-        ("commit_ts", pa.uint64()),
-        ("start_ts", pa.uint64()),
-        ("sequence", pa.int64()),
-        ("version", pa.int64()),
-        ("table_id", pa.int64()),
-        ("kind", pa.int8()),
-        ("row", pa.binary()),
-    ]
-)
 
 # (changes, number of slots) → arrays of slots with an element for each change; a change belongs to the slots of all
 # arrays.
@@ -97,14 +90,26 @@ class StreamDecoder:
     def decode(self, rows: Rows) -> list[Changes]:
         """The changes of all rows that the view does not skip (schema.view.SkipReason). Raises as ColumnDecoder.decode,
         and TableUnverified."""
-        found: list[Changes] = []
+        return [one for _, one in self.named(rows)]
+
+    def named(self, rows: Rows) -> list[tuple[Name | None, Changes]]:
+        """As `decode`, with the name of the changes' codec; None where each row has its own. Raises as `decode`."""
+        found: list[tuple[Name | None, Changes]] = []
         for group in self._columns.groups(rows):
             codec = self._columns.codec(group)
             if codec is not None:
-                found += self._columns.decode_group(codec, group)
+                name = int(group.table_id[0]), int(group.version[0])
+                found += ((name, one) for one in self._columns.decode_group(codec, group))
             elif self._columns.decoder.has_relocated_rows:
-                found += self._one_by_one(group)
+                found += ((None, one) for one in self._one_by_one(group))
         self._columns.decoder.check_verified()
+        return found
+
+    def codec_named(self, name: Name, commit_ts: int) -> Codec:
+        """Raises BlobError where rows of this name have none under this view."""
+        found = self._columns.decoder.codec(*name, commit_ts)
+        if found is None:
+            raise BlobError(f"a slot's blob has rows of table {name[0]}, which this schema leaves out")
         return found
 
     def _one_by_one(self, group: Rows) -> Iterator[Changes]:
@@ -127,12 +132,19 @@ class StreamDecoder:
         self, shares: Iterable[Rows], payloads: Sequence[bytes], source_bytes: int, after_ts: int, until_ts: int
     ) -> ChangeSegment:
         """`payloads`: the binlogs of the rows, from which the first invalid row is found."""
+        found = [one for rows in shares for _, one in self._named(rows, payloads)]
+        return _segment_of(found, source_bytes, after_ts, until_ts)
+
+    def _named(self, rows: Rows, payloads: Sequence[bytes]) -> list[tuple[Name | None, Changes]]:
         try:
-            found = [one for rows in shares for one in self.decode(rows)]
+            return self.named(rows)
         except (DecodeError, SchemaError) as error:
             self._raise_first(payloads, error)
             raise
-        return _segment_of(found, source_bytes, after_ts, until_ts)
+
+    def check_verified(self) -> None:
+        """Raises TableUnverified."""
+        self._columns.decoder.check_verified()
 
     def _raise_first(self, payloads: Sequence[bytes], error: Exception) -> None:
         """Decode row by row, and raise the error of the first row that has one."""
@@ -176,45 +188,58 @@ class StreamBuilder:
         them, once. Raises as `finish`."""
         scanned = _scanned(self._payloads)
         rows = scanned.rows
-        segment = self._decoder._segment([rows], self._payloads, scanned.source_bytes, 0, 0)
-        found: list[Ints] = []
-        for changes in segment.changes:
-            for number, slot in enumerate(slots_of(changes, slots)):
-                if number == len(found):
-                    found.append(np.full(int(rows.order.max(initial=-1)) + 1, -1, np.int64))
-                found[number][changes.order] = slot
-        of_rows = [slot[rows.order] for slot in found]
-        blobs: dict[int, bytes] = {}
-        size = segment.source_bytes
-        for number in np.unique(np.concatenate([one[one >= 0] for one in of_rows])).tolist() if of_rows else ():
-            chosen = np.any([one == number for one in of_rows], axis=0)
-            blobs[number] = _packed(rows.take(chosen), size)
-            size = 0
-        return blobs
+        streams: dict[int, list[bytes]] = {}
+        places: dict[int, list[Ints]] = {}
+        for name, changes in self._decoder._named(rows, self._payloads):
+            for slot, chosen in _by_slot(slots_of(changes, slots)):
+                if name is None:
+                    places.setdefault(slot, []).append(changes.order[chosen])
+                else:
+                    some = changes if len(chosen) == len(changes) else changes.take(chosen)
+                    streams.setdefault(slot, []).append(group_stream(name, some))
+        raws = {
+            slot: raw_stream(rows.take(np.isin(rows.order, np.concatenate(orders)))) for slot, orders in places.items()
+        }
+        return pack_blobs(streams, raws, scanned.source_bytes)
+
+
+def _by_slot(slots: Sequence[Ints]) -> Iterator[tuple[int, Ints]]:
+    """Each slot, and which changes belong to it."""
+    for slot in np.unique(np.concatenate(slots)).tolist():
+        yield slot, np.flatnonzero(np.logical_or.reduce([of == slot for of in slots]))
 
 
 def merge(decoder: StreamDecoder, blobs: Iterable[bytes], after_ts: int, until_ts: int) -> ChangeSegment:
-    """One slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and as `finish`."""
-    tables, size = [], 0
-    for blob in blobs:
-        table, part_size = _unpacked(blob)
-        tables.append(table)
-        size += part_size
-    if not tables:
+    """One slot's changes from the blobs of all parts of a batch, in any order. Raises BlobError, and for rows that are
+    not decoded yet what `StreamDecoder.decode` raises."""
+    parts = [unpack_blob(blob) for blob in blobs]
+    size = sum(part.source_bytes for part in parts)
+    groups = [group for part in parts for group in part.groups]
+    raws = [part.raw for part in parts if part.raw is not None]
+    if not groups and not raws:
         return ChangeSegment(after_ts, until_ts, (), 0, size, 0)
-    whole = pa.concat_tables(tables)
-    commits, starts, sequence = (whole.column(at).to_numpy() for at in range(3))
-    by_place = np.lexsort((sequence, starts, commits))
-    again = np.zeros(len(by_place), np.bool_)
-    if len(by_place) > 1:  # a transaction that is on two pumps
-        again[1:] = np.all([one[by_place][1:] == one[by_place][:-1] for one in (commits, starts, sequence)], axis=0)
-    ordered = whole.take(pa.array(by_place[~again]))
-    found = [one for rows in _shares(ordered) for one in decoder.decode(rows)]
+    stamps = [(group.commit_ts, group.start_ts, group.sequence) for group in groups]
+    orders = [*places_of([*stamps, *(tuple(raw.column(at).to_numpy() for at in range(3)) for raw in raws)])]
+    named: dict[tuple[Name, Kind], list[Placed]] = {}
+    for group, order in zip(groups, orders, strict=False):
+        named.setdefault((group.name, group.kind), []).append(Placed(group, order))
+    found = []
+    for begin, end in _shares(groups, raws, orders):
+        for (name, _), placed in named.items():
+            codec = decoder.codec_named(name, int(placed[0].group.commit_ts.min()))
+            changes = changes_of(codec, placed, begin, end)
+            found += [changes] if changes is not None else []
+        for raw, order in zip(raws, orders[len(groups) :], strict=True):
+            found += decoder.decode(_raw_rows(raw, order, begin, end))
+    decoder.check_verified()
     return _segment_of(found, size, after_ts, until_ts)
 
 
 def _segment_of(found: Sequence[Changes], source_bytes: int, after_ts: int, until_ts: int) -> ChangeSegment:
-    commits = len(np.unique(np.concatenate([one.commit_ts for one in found]))) if found else 0
+    commits = 0
+    if found:
+        in_order = np.sort(np.concatenate([one.commit_ts for one in found]))  # np.unique takes several times as long
+        commits = 1 + int(np.count_nonzero(in_order[1:] != in_order[:-1]))
     return ChangeSegment(after_ts, until_ts, tuple(found), sum(map(len, found)), source_bytes, commits)
 
 
@@ -234,41 +259,29 @@ def _raise_first_torn(payloads: Sequence[bytes], error: DecodeError) -> None:
             raise first from error
 
 
-def _packed(rows: Rows, size: int) -> bytes:
-    arrays = [
-        pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
-        pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
-        pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
-    ]  # fmt: skip
-    return _HEAD.pack(CHANGES_BLOB, len(rows), size) + ipc_stream(arrays, _SCHEMA)
-
-
-def _unpacked(blob: bytes) -> tuple[Any, int]:
-    """(the rows' table, bytes of binlogs)."""
-    try:
-        version, count, size = _HEAD.unpack_from(blob)
-        if version != CHANGES_BLOB:
-            raise BlobError(f"a slot's blob of {len(blob)} bytes has version {version:x}, not {CHANGES_BLOB:x}")
-        with pa.ipc.open_stream(pa.py_buffer(memoryview(blob)[_HEAD.size :])) as reader:
-            table = reader.read_all()
-        if table.schema != _SCHEMA or table.num_rows != count:
-            raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {table.num_rows} rows of {count}")
-    except (StructError, pa.ArrowException, OSError) as error:
-        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
-    return table, size
-
-
-def _shares(table: Any) -> Iterator[Rows]:
-    """Sorted rows in shares of at most SHARE_BYTES_MAX, or of one larger row."""
-    data = table.column("row").to_pylist()
+def _raw_rows(raw: Any, order: Ints, begin: int, end: int) -> Rows:
+    """Those at places from `begin` to below `end`."""
+    chosen = np.flatnonzero((order >= begin) & (order < end))
+    chosen = chosen[np.argsort(order[chosen])]
+    data = raw.column("row").take(pa.array(chosen)).to_pylist()
     sizes = np.fromiter(map(len, data), np.int64, len(data))
-    share = (np.cumsum(sizes) - sizes) // SHARE_BYTES_MAX
-    numbers = [table.column(name).to_numpy() for name in _SCHEMA.names[:6]]
-    for one in np.unique(share).tolist():
-        chosen = np.flatnonzero(share == one)
-        begin = np.cumsum(sizes[chosen] + 1) - sizes[chosen] - 1
-        commits, starts, sequence, version, table_id, kind = (of[chosen] for of in numbers)
-        yield Rows(
-            Buffer([data[at] for at in chosen.tolist()], _BETWEEN), commits, starts, sequence, version, table_id,
-            kind.astype(np.int64), begin, begin + sizes[chosen], chosen, chosen,
-        )  # fmt: skip
+    at = np.cumsum(sizes + 1) - sizes - 1
+    numbers = [raw.column(name).to_numpy()[chosen] for name in RAW_SCHEMA.names[:6]]
+    commits, starts, sequence, version, table_id, kind = numbers
+    return Rows(
+        Buffer(data, _BETWEEN), commits, starts, sequence, version, table_id, kind.astype(np.int64), at, at + sizes,
+        order[chosen], order[chosen],
+    )  # fmt: skip
+
+
+def _shares(groups: Sequence[Group], raws: Sequence[Any], orders: Sequence[Ints]) -> Iterator[tuple[int, int]]:
+    """Ranges of places, each of at most SHARE_BYTES_MAX of images, or of one larger row."""
+    sizes = [group.sizes() for group in groups]
+    sizes += [pc.binary_length(raw.column("row")).to_numpy().astype(np.int64) for raw in raws]
+    order = np.concatenate(orders)
+    kept = order >= 0
+    in_order = np.empty(int(kept.sum()), np.int64)
+    in_order[order[kept]] = np.concatenate(sizes)[kept]
+    share = (np.cumsum(in_order) - in_order) // SHARE_BYTES_MAX
+    begins = np.flatnonzero(np.diff(share, prepend=-1)).tolist()
+    yield from zip(begins, [*begins[1:], len(share)], strict=True)

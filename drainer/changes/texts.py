@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from binlog.tidb.json import decode_text as json_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import Tp
 
+from drainer.changes.json_texts import json_texts
 from drainer.changes.vector import Words
 from drainer.row.family import Family
 from drainer.row.form import Form
@@ -24,7 +24,17 @@ from drainer.row.scalar import bit_number, double_text, float_text, set_bits
 
 Octets = npt.NDArray[np.uint8]
 _U64 = np.uint64
-_TWO: Final[Octets] = np.frombuffer(b"".join(b"%02d" % n for n in range(100)), np.uint8).reshape(100, 2)
+_TWO: Final = np.frombuffer(b"".join(b"%02d" % n for n in range(100)), np.uint16)
+_TIME: Final = b"0000-00-00 00:00:00.000000"
+# Where in it each two digits stand.
+_DIGITS: Final = np.dtype(
+    {
+        "names": ["century", "year", "month", "day", "hour", "minute", "second", "micro_1", "micro_2", "micro_3"],
+        "formats": [np.uint16] * 10,
+        "offsets": [0, 2, 5, 8, 11, 14, 17, 20, 22, 24],
+        "itemsize": len(_TIME),
+    }
+)
 _HEX: Final = np.frombuffer(b"".join(b"%02x" % n for n in range(256)), np.uint16)
 _YMD_MAX: Final = _U64(4_160_000)  # 10000 * 13 << 5
 
@@ -99,7 +109,7 @@ def _float(form: Form, column: Any) -> Any:
 
 
 def _json(form: Form, column: Any) -> Any:
-    return _one_by_one(lambda value: json_text(value)[0])(column)
+    return json_texts(column)
 
 
 def _duration(form: Form, column: Any) -> Any:
@@ -123,18 +133,24 @@ def _date(form: Form, column: Any) -> Any:
     ymd = packed >> _U64(41)
     for bad in packed[ymd >= _YMD_MAX][:1].tolist():
         date_text(bad)
-    return fixed_width(_days(ymd, 10), column)
+    return fixed_width(_characters(_days(ymd), 10), column)
 
 
-def _days(ymd: Words, width: int) -> Octets:
-    """`YYYY-MM-DD`, and room up to `width` characters."""
-    chars = np.empty((len(ymd), width), np.uint8)
+def _days(ymd: Words) -> Any:
+    """An array of `_DIGITS` with these dates, 0 for the rest."""
+    found = np.full(len(ymd), _TIME, f"S{len(_TIME)}").view(_DIGITS)
     month = (ymd >> _U64(5)).astype(np.int64)
     year = month // 13
-    chars[:, 0:2], chars[:, 2:4] = _TWO[year // 100], _TWO[year % 100]
-    chars[:, 5:7], chars[:, 8:10] = _TWO[month % 13], _TWO[(ymd & _U64(31)).astype(np.int64)]
-    chars[:, 4] = chars[:, 7] = ord("-")
-    return chars
+    century = year // 100
+    found["century"], found["year"] = _TWO[century], _TWO[year - 100 * century]
+    found["month"], found["day"] = _TWO[month - 13 * year], _TWO[(ymd & _U64(31)).astype(np.int64)]
+    return found
+
+
+def _characters(digits: Any, width: int) -> Octets:
+    """The first so many of each, one row a value."""
+    chars: Octets = digits.view(np.uint8).reshape(len(digits), len(_TIME))
+    return chars if width == len(_TIME) else np.ascontiguousarray(chars[:, :width])
 
 
 def _datetime(form: Form, column: Any) -> Any:
@@ -146,13 +162,17 @@ def _datetime(form: Form, column: Any) -> Any:
     wrong = (ymd >= _YMD_MAX) | (hour > 23) | (minute > 59) | (second > 59)
     for bad in packed[wrong | (micros > 999_999 if fsp else False)][:1].tolist():
         datetime_text(bad, fsp)
-    chars = _days(ymd, 26)
-    for at, part in ((11, hour), (14, minute), (17, second)):
-        chars[:, at : at + 2] = _TWO[part]
-    chars[:, 10], chars[:, 13], chars[:, 16], chars[:, 19] = ord(" "), ord(":"), ord(":"), ord(".")
-    for at, part in ((20, micros // 10_000), (22, micros // 100 % 100), (24, micros % 100)) if fsp else ():
-        chars[:, at : at + 2] = _TWO[part]
-    return fixed_width(np.ascontiguousarray(chars[:, : 20 + fsp if fsp else 19]), column)
+    found = _days(ymd)
+    found["hour"], found["minute"], found["second"] = _TWO[hour], _TWO[minute], _TWO[second]
+    if fsp:
+        four = micros // 100
+        two = four // 100
+        found["micro_1"], found["micro_2"], found["micro_3"] = (
+            _TWO[two],
+            _TWO[four - 100 * two],
+            _TWO[micros - 100 * four],
+        )
+    return fixed_width(_characters(found, 20 + fsp if fsp else 19), column)
 
 
 _TEXTS: Final[dict[Family, Callable[[Form, Any], Any]]] = {

@@ -26,17 +26,18 @@ from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import Method
 from drainer.protocol.row_changes import RowChanges
 
-SLOTTING_VERSION: Final = 1
+SLOTTING_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
 class PartitionSlotting:
-    """See sink.base.Slotting. What it says depends on the dispatcher's rules and on how many partitions each topic has:
-    a sink records both with an intent, and goes on with them."""
+    """See sink.base.Slotting. `count`: the most slots that a batch may have. What it says depends on the dispatcher's
+    rules and on how many partitions each topic has: a sink records both with an intent, and goes on with them."""
 
     dispatcher: Dispatcher
     count: int
     version: int = SLOTTING_VERSION
+    is_fixed: bool = False
     _events: RowEvents = field(default_factory=RowEvents, repr=False, compare=False)
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
@@ -55,8 +56,10 @@ class PartitionSlotting:
 
 
 def slots_of_topic(topic: str, partitions: int, slots: int) -> Ints:
-    """The slot of each of its partitions."""
-    return np.array([crc32(f"{topic}\0{partition}".encode()) % slots for partition in range(partitions)], np.int64)
+    """The slot of each of its partitions: all slots have as many, or one more than others. Where topics begin differs,
+    so that those of few partitions are not all in the first slots."""
+    found: Ints = (crc32(topic.encode()) + np.arange(partitions, dtype=np.int64)) % slots
+    return found
 
 
 def slot_of_table(topic: str, schema: str, table: str, slots: int) -> int:

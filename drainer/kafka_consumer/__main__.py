@@ -15,17 +15,26 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime import log
 
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_consumer.run import Stop, consume, print_events
+from drainer.kafka_consumer.server import ServerDestination
 from drainer.kafka_consumer.sqlite import SqliteDestination
 from drainer.kafka_reading.address import kafka_address
-from drainer.protocol.registry import make_encoder
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import PROTOCOLS, make_encoder
+from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.settings import SyncerSettings
 
 _log = log.get_logger("kafka-consumer")
+_SERVERS: Final = ("mysql", "mariadb", "tidb")
+# Of these, dates and times come as text and every column under its own name.
+_FOR_SERVERS: Final = ("open", "canal", "simple")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"messages of {address.options.protocol} as it is set have no resolved events, without which nothing "
                 "is known to be complete: add enable-tidb-extension=true, or avro-enable-watermark=true"
             )
-        destination = _destination(arguments.to)
-        consume(address, topics, destination, stop, once=arguments.once)
+        destination = _destination(arguments.to, address.options)
+        consume(address, topics, destination, stop, once=arguments.once, skips_handle_only=arguments.skip_handle_only)
     except BinlogError as error:
         _log.error("kafka-consumer failed", kind=type(error).__name__, error=str(error))
         return 1 if isinstance(error, ConfigError) else 2
@@ -66,21 +75,49 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("uri", help="TiCDC's address of a topic: kafka://host:9092/topic?protocol=open-protocol")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--to", help="sqlite:FILE; the file holds the position, too")
+    what.add_argument(
+        "--to",
+        help="sqlite:FILE, or mysql://USER:PASSWORD@HOST:PORT (mariadb://, tidb://), without the "
+        "password that in MYSQL_PWD; the destination holds the position, too, a server under ?name=",
+    )
     what.add_argument("--print", action="store_true", help="every event as a line of JSON, and apply nothing")
     parser.add_argument(
         "--topic", action="append", help="a topic to read, or a regular expression that begins with ^; more than once; "
         "without it, that of the address",
     )  # fmt: skip
+    parser.add_argument(
+        "--skip-handle-only", action="store_true", help="leave out rows whose messages have the handle key alone, with "
+        "a warning for each, in place of stopping",
+    )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="stop at the end that the topics have")
     return parser
 
 
-def _destination(text: str) -> Destination:
+def _destination(text: str, options: ProtocolOptions) -> Destination:
     kind, colon, rest = text.partition(":")
-    if kind != "sqlite" or not colon or not rest:
-        raise ConfigError(f"--to {text}: expected sqlite:FILE")
-    return SqliteDestination(Path(rest))
+    if kind == "sqlite" and rest:
+        return SqliteDestination(Path(rest))
+    parts = urlsplit(text)
+    if not colon or kind not in _SERVERS or not parts.hostname:
+        raise ConfigError("--to: expected sqlite:FILE or mysql://USER@HOST:PORT (also mariadb://, tidb://)")
+    if PROTOCOLS[options.protocol] not in _FOR_SERVERS:
+        raise ConfigError(
+            f"--to {kind}: messages of {options.protocol} do not hold values as a server takes them; those of "
+            "open-protocol, canal-json and simple do"
+        )
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name = given.pop("name", "kafka-consumer")
+    unknown = sorted(given)
+    if unknown or parts.path.strip("/"):
+        raise ConfigError(f"--to {kind}: not understood: {', '.join([*unknown, *filter(None, [parts.path])])}")
+    try:
+        port = parts.port or 3306
+    except ValueError as error:
+        raise ConfigError(f"--to {kind}: {error}") from None
+    password = unquote(parts.password) if parts.password is not None else os.environ.get("MYSQL_PWD", "")
+    server = {"host": parts.hostname, "port": port, "user": unquote(parts.username or "root"), "password": password}
+    section = MySQLSection.model_validate(server)
+    return ServerDestination(section.server(SyncerSettings()), name, options.time_zone)
 
 
 if __name__ == "__main__":

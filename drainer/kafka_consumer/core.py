@@ -19,7 +19,7 @@ out what it had read and applied behind that.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -91,11 +91,30 @@ class _Ddl:
     offsets: dict[Place, int]
 
 
-class ConsumerCore:
-    """`partitions`: all that are read."""
+Whole = Callable[[Place, int, RowEvent], RowEvent | None]
 
-    def __init__(self, partitions: Iterable[Place], resume: Resume | None = None) -> None:
+
+def not_fetched(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+    """Raises ConsumeError: the values of a row are not in its message."""
+    image = event.key or event.new or event.old or {}
+    key = ", ".join(f"{name} = {column.value!r:.80}" for name, column in image.items()) or "no key"
+    if event.claim:
+        remedy = f"at {event.claim}; claim-check-storage-uri in the address says where this consumer finds claims"
+    else:
+        remedy = "in no message; --skip-handle-only leaves such rows out"
+    raise ConsumeError(
+        f"{place} offset {offset}: the {event.change} of `{event.schema}`.`{event.table}` ({key}) at commit_ts "
+        f"{event.commit_ts} was too large for a message, and its values are {remedy}"
+    )
+
+
+class ConsumerCore:
+    """`partitions`: all that are read; `whole`: gives the row of an event that has its handle key alone, or None to
+    leave it out."""
+
+    def __init__(self, partitions: Iterable[Place], resume: Resume | None = None, whole: Whole = not_fetched) -> None:
         resume = resume or Resume()
+        self._whole = whole
         self.applied_ts = resume.applied_ts
         self.left_out = 0
         self._ran = set(resume.ddls)
@@ -129,7 +148,7 @@ class ConsumerCore:
             self._partitions[place] = _Partition(min(one.watermark for one in self._partitions.values()))
 
     def add(self, place: Place, offset: int, events: Iterable[Event]) -> None:
-        """One message. Raises ConsumeError for rows whose values are elsewhere."""
+        """One message. Raises what `whole` raises."""
         partition = self._partitions[place]
         for event in events:
             if isinstance(event, RowEvent):
@@ -169,13 +188,9 @@ class ConsumerCore:
         if self._is_applied(partition, offset, commit_ts):
             self.left_out += 1
             return
-        if event.handle_only:
-            where = f"at {event.claim}" if event.claim else "nowhere"
-            raise ConsumeError(
-                f"{place} offset {offset}: a row of `{event.schema}`.`{event.table}` at commit_ts {commit_ts} was too "
-                f"large for a message, and its values are {where}; this consumer does not fetch them"
-            )
-        partition.rows.append(_Row(commit_ts, offset, event))
+        whole = self._whole(place, offset, event) if event.handle_only else event
+        if whole is not None:
+            partition.rows.append(_Row(commit_ts, offset, whole))
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
         is_read_again = offset < partition.seen_before and commit_ts == self.applied_ts

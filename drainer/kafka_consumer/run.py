@@ -8,15 +8,18 @@ from typing import Final
 
 from binlog.runtime.log import get_logger
 
-from drainer.kafka_consumer.core import ConsumeError, ConsumerCore
+from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, not_fetched
 from drainer.kafka_consumer.destination import Destination
 from drainer.kafka_consumer.printing import line_of
 from drainer.kafka_reading.address import KafkaAddress
 from drainer.kafka_reading.decoding import MakeDecoder, decoders
 from drainer.kafka_reading.records import Place, Record, TopicReader
+from drainer.protocol.claim_store import ClaimStoreError, open_store
 from drainer.protocol.encoder import Decoder
 from drainer.protocol.errors import MessageError
-from drainer.protocol.event import Event
+from drainer.protocol.event import Event, RowEvent
+from drainer.protocol.large import claimed_row
+from drainer.protocol.options import ProtocolOptions
 
 __all__ = ["Stop", "consume", "print_events"]
 
@@ -25,17 +28,26 @@ _POLL_S: Final = 0.5
 
 
 def consume(
-    address: KafkaAddress, topics: Sequence[str], destination: Destination, stop: Stop, *, once: bool = False
+    address: KafkaAddress,
+    topics: Sequence[str],
+    destination: Destination,
+    stop: Stop,
+    *,
+    once: bool = False,
+    skips_handle_only: bool = False,
 ) -> None:
-    """Until `stop`, or with `once` until the topics' end. Raises ReadError and ConsumeError."""
+    """Until `stop`, or with `once` until the topics' end. `skips_handle_only`: rows whose messages have the handle key
+    alone are left out. Raises ReadError and ConsumeError."""
+    decoding = _Decoding(decoders(address.options))
+    claims = _Claims(address.options, decoding, skips_handle_only=skips_handle_only)
     reader = TopicReader(address.client, topics)
     try:
         resume = destination.open()
-        core = ConsumerCore(reader.places(), resume)
+        core = ConsumerCore(reader.places(), resume, claims.whole)
         _log.info("consuming", partitions=reader.partitions, applied_ts=resume.applied_ts)
         begins = {place: read.offset for place, read in resume.reads.items()}
         reader.begin({place: begins.get(place, 0) for place in reader.places()})
-        feed = _Feed(decoders(address.options), core, destination)
+        feed = _Feed(decoding, core, destination)
         while not stop.is_set() and not (once and reader.at_end):
             for record in reader.poll(_POLL_S):
                 feed.add(record)
@@ -73,19 +85,54 @@ class _Decoding:
         self._make = make
         self._decoders: dict[Place, Decoder] = {}
 
-    def events(self, record: Record) -> Sequence[Event]:
-        decoder = self._decoders.get(record.place)
+    def of(self, place: Place) -> Decoder:
+        decoder = self._decoders.get(place)
         if decoder is None:
-            decoder = self._decoders[record.place] = self._make()
+            decoder = self._decoders[place] = self._make()
+        return decoder
+
+    def events(self, record: Record) -> Sequence[Event]:
         try:
-            return decoder.decode(record.key, record.value)
+            return self.of(record.place).decode(record.key, record.value)
         except MessageError as error:
             raise ConsumeError(f"{record.place} offset {record.offset}: {error}") from None
 
 
+class _Claims:
+    """Rows that were too large for a message."""
+
+    def __init__(self, options: ProtocolOptions, decoding: _Decoding, *, skips_handle_only: bool) -> None:
+        """Raises ConfigError for a store that is none."""
+        self._options = options
+        self._decoding = decoding
+        self._skips = skips_handle_only
+        self._store = open_store(options.claim_check_storage_uri) if options.claim_check_storage_uri else None
+
+    def whole(self, place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+        """See core.Whole. Raises ConsumeError."""
+        if not event.claim and self._skips:
+            columns = event.key or event.new or event.old or {}
+            _log.warning(
+                "a row is left out: its message has the handle key alone",
+                place=str(place),
+                offset=offset,
+                table=f"{event.schema}.{event.table}",
+                key={name: column.value for name, column in columns.items()},
+                commit_ts=event.commit_ts,
+            )
+            return None
+        if not event.claim or self._store is None:
+            return not_fetched(place, offset, event)
+        try:
+            raw = self._options.claim_check_raw_value
+            return claimed_row(event, self._decoding.of(place), self._store, raw_value=raw)
+        except (MessageError, ClaimStoreError) as error:
+            raise ConsumeError(f"{place} offset {offset}: {error}") from None
+
+
 class _Feed:
-    def __init__(self, make: MakeDecoder, core: ConsumerCore, destination: Destination) -> None:
-        self._decoding = _Decoding(make)
+    def __init__(self, decoding: _Decoding, core: ConsumerCore, destination: Destination) -> None:
+        self._decoding = decoding
         self._core = core
         self._destination = destination
 

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from drainer.protocol.option_texts import protocol_options
+from binlog.errors import ConfigError
+
+from drainer.protocol.option_texts import URI_NAMES, protocol_options
 from drainer.protocol.options import ProtocolOptions
-from drainer.sink.kafka.connection import KafkaConnectionSection
+from drainer.sink.kafka.connection import NEEDLESS, KafkaConnectionSection
+from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.security import KafkaSecuritySection
 from drainer.sink.kafka.sink_uri import parse_sink_uri
+
+# Settings of a file that are no texts.
+_NOT_IN_URI: Final = frozenset({"sink-uri", "addresses", "topic", "client", "security", "dispatchers", "registry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +28,26 @@ class KafkaAddress:
     client: Mapping[str, str] = field(repr=False)
 
 
+def _known() -> set[str]:
+    sections = (KafkaSection, KafkaSecuritySection)
+    fields = {info.alias or name for section in sections for name, info in section.model_fields.items()}
+    return {*fields, *URI_NAMES, *NEEDLESS} - _NOT_IN_URI
+
+
 def kafka_address(uri: str, client_id: str, client: Mapping[str, str]) -> KafkaAddress:
-    """`client`: further settings. Parameters that concern producers alone have no effect. Raises ConfigError."""
+    """`client`: further settings. Parameters that concern producers alone have no effect. Raises ConfigError, also for
+    parameters that neither a drainer nor a reader knows."""
     parsed = parse_sink_uri(uri)
+    unknown = sorted(parsed.parameters.keys() - _known())
+    if unknown:
+        raise ConfigError(f"the address has parameters that are not known: {', '.join(unknown)}")
     names = {info.alias or name for name, info in KafkaSecuritySection.model_fields.items()}
     security: dict[str, object] = {name: value for name, value in parsed.parameters.items() if name in names}
     if parsed.tls:
         security["enable-tls"] = True
-    given = {"addresses": parsed.addresses, "topic": parsed.topic, "client": dict(client), "security": security}
+    connection = {info.alias or name for name, info in KafkaConnectionSection.model_fields.items()}
+    given: dict[str, object] = {name: value for name, value in parsed.parameters.items() if name in connection}
+    given |= {"addresses": parsed.addresses, "topic": parsed.topic, "client": dict(client), "security": security}
     section = KafkaConnectionSection.model_validate(given)
     section.check()
     return KafkaAddress(parsed.topic, protocol_options(parsed.parameters), section.client_settings(client_id))

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from binlog.errors import BinlogError, ConfigError
 from binlog.runtime.log import get_logger
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
 
 _FILE: Final = re.compile(r"(.+)-([0-9]+)\.jsonl")
 _AT_A_TIME: Final = 1000
-_METADATA_S: Final = 30
+_METADATA_S: Final = 30.0
+_ONE_ANSWER_S: Final = 5.0
+_PAUSE_S: Final = 0.2
 _SAID_MAX: Final = 100
 _AFTER: Final = re.compile(r" \((after|in state) .*")
 _log = get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class ReadError(BinlogError):
@@ -112,6 +118,21 @@ def _consumer(settings: Mapping[str, object], said: _Said) -> Consumer:
         raise ConfigError(f"the Kafka client refuses its settings: {error.args[0].str()}") from None
 
 
+def _answered(ask: Callable[[float], T]) -> T:
+    """What `ask` returns, which is told how long it may wait: asked again, for the client library leaves a question
+    with the broker that it has chosen, also when that one is gone and others are there. Raises KafkaException."""
+    from confluent_kafka import KafkaException
+
+    end_s = time.monotonic() + _METADATA_S
+    while True:
+        try:
+            return ask(min(_ONE_ANSWER_S, max(end_s - time.monotonic(), 0.1)))
+        except KafkaException:
+            if time.monotonic() + _PAUSE_S > end_s:
+                raise
+            time.sleep(_PAUSE_S)
+
+
 class TopicReader:
     """Of brokers. `partitions`: how many each topic has. Belongs to no consumer group, and commits nothing."""
 
@@ -146,7 +167,7 @@ class TopicReader:
         from confluent_kafka import KafkaException
 
         try:
-            known = self._consumer.list_topics(timeout=_METADATA_S).topics
+            known = _answered(lambda wait_s: self._consumer.list_topics(timeout=wait_s)).topics
         except KafkaException as error:
             self._consumer.poll(0.1)  # it tells the reason when it is polled
             reason = self._said.last or error.args[0].str()
@@ -167,9 +188,14 @@ class TopicReader:
         from confluent_kafka import KafkaException, TopicPartition
 
         found = 0
+
+        def ends_of(of: TopicPartition, wait_s: float) -> tuple[int, int]:
+            ends: tuple[int, int] = self._consumer.get_watermark_offsets(of, timeout=wait_s)
+            return ends
+
         for place in self.places():
             try:
-                low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=_METADATA_S)
+                low, high = _answered(partial(ends_of, TopicPartition(*place)))
             except KafkaException as error:
                 raise ReadError(f"{place}: where it ends is not told: {error.args[0]}") from None
             found += high - low

@@ -7,11 +7,13 @@ from datetime import tzinfo
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from binlog.errors import DecodeError
 from binlog.tidb.json import decode_text
 from binlog.tidb.time import date_text, datetime_text, duration_text, timestamp_text
 from binlog.tidb.types import Tp
 
+from drainer.changes.json_texts import json_texts
 from drainer.row.family import Family
 from drainer.row.form import Form
 from drainer.row.scalar import enum_name, set_names
@@ -49,7 +51,10 @@ def text_of(form: Form, zone: tzinfo) -> Text:
 def texts_of(form: Form, array: Any, zone: tzinfo) -> list[str | None]:
     """Of a whole column. Each distinct value of a date, a time, an ENUM or a SET is made into text once."""
     text = text_of(form, zone)
-    if form.family in (Family.DECIMAL, Family.TEXT, Family.JSON):
+    if form.family is Family.JSON:
+        found: list[str | None] = json_texts(array).cast(pa.string()).to_pylist()
+        return found
+    if form.family in (Family.DECIMAL, Family.TEXT):
         return [None if value is None else text(value) for value in array.to_pylist()]
     encoded = array.dictionary_encode()
     names = [None if value is None else text(value) for value in encoded.dictionary.to_pylist()]

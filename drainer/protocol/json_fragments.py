@@ -7,7 +7,6 @@ calls it (json_rows.py).
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Callable
 from datetime import UTC, tzinfo
 from math import isfinite
@@ -20,7 +19,8 @@ from binlog.errors import DecodeError
 from binlog.tidb.json import plain_notation, shortest_digits
 from binlog.tidb.types import Tp
 
-from drainer.changes.texts import Octets, as_binary, as_string, data_of
+from drainer.changes.json_texts import json_texts
+from drainer.changes.texts import Octets, as_binary, data_of
 from drainer.changes.texts import text_of as column_text
 from drainer.protocol.column_text import text_of
 from drainer.protocol.json_text import json_strings
@@ -45,33 +45,14 @@ def each(text: Callable[[Any], bytes]) -> Fragment:
     return run
 
 
-def together(text: Callable[[Any], str]) -> Fragment:
-    """`text` is called for each value; all results are then escaped by one call."""
-
-    def run(array: Any) -> Any:
-        if not array.null_count:
-            return as_binary(pa.array(json_strings([text(value) for value in array.to_pylist()]), pa.string()))
-        escaped = iter(json_strings([text(value) for value in array.drop_null().to_pylist()]))
-        return pa.array(
-            [next(escaped).encode() if there else None for there in array.is_valid().to_pylist()], pa.binary()
-        )
-
-    return run
-
-
-def of_different(fragment: Fragment) -> Fragment:
-    """`fragment` is called with each distinct value of a batch once."""
+def distinct(text: Callable[[Any], bytes]) -> Fragment:
+    """One call for each different value of a batch."""
 
     def run(array: Any) -> Any:
         encoded = array.dictionary_encode()
-        return fragment(encoded.dictionary).take(encoded.indices)
+        return each(text)(encoded.dictionary).take(encoded.indices)
 
     return run
-
-
-def distinct(text: Callable[[Any], bytes]) -> Fragment:
-    """One call for each different value of a batch."""
-    return of_different(each(text))
 
 
 def utf8_text(array: Any) -> Any:
@@ -100,19 +81,6 @@ def _has_escaped(octets: Octets) -> bool:
     if octets.min() < 32 or any(char in data for char in _ESCAPED):
         return True
     return not data.isascii() and _SEPARATORS in data
-
-
-def base64(array: Any) -> Any:
-    """Of a BYTES column: the standard alphabet, with padding."""
-    return each(lambda value: b2a_base64(value, newline=False))(array)
-
-
-def latin1_text(array: Any) -> Any:
-    """Of a BYTES column: each byte is the character of ISO 8859-1 with its number."""
-    data = data_of(array).tobytes()
-    if data.isascii():
-        return escaped(as_string(array))
-    return together(lambda value: value.decode("iso-8859-1"))(array)
 
 
 def plain_double(form: Form) -> Fragment:
@@ -176,7 +144,7 @@ def _short(shown: str, size: float) -> str:
 def text(form: Form, zone: tzinfo) -> Fragment:
     """Dates, times, decimals and whole numbers, ENUMs, SETs and BITs as numbers; a TIMESTAMP in `zone`; JSON's text."""
     if form.family is Family.JSON:
-        return of_different(together(text_of(form, zone)))
+        return lambda array: json_texts(array, json_strings)
     if form.kind.tp is Tp.TIMESTAMP and zone is not UTC:
         shift = text_of(form, zone)
         return distinct(lambda value: shift(value).encode())

@@ -25,10 +25,18 @@ JOINED_BYTES_MAX: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of a column among those that `Rows.join` is given. `quoted`: its values stand between quotes."""
+    """The place of a column among those that `Rows.join` is given. `quoted`: its values stand between quotes. `head`
+    and `tail` stand around those, unless it is NULL."""
 
     at: int
     quoted: bool = False
+    head: str = ""
+    tail: str = ""
+
+    @property
+    def around(self) -> tuple[bytes, bytes]:
+        quote = '"' if self.quoted else ""
+        return (self.head + quote).encode(), (quote + self.tail).encode()
 
 
 Parts = Sequence[str | Slot]
@@ -60,14 +68,10 @@ class Rows:
         for part in self._parts:
             if isinstance(part, bytes):
                 _add(pieces, part)
-            elif columns[part.at].null_count:
-                pieces.append(or_null(columns[part.at], quoted=part.quoted))
-            elif part.quoted:
-                _add(pieces, b'"')
-                pieces.append(columns[part.at])
-                pieces.append(b'"')
             else:
-                pieces.append(columns[part.at])
+                _add_values(pieces, columns[part.at], *part.around)
+        if len(pieces) == 1 and isinstance(pieces[0], bytes):  # all columns are NULL in all rows
+            return constant(pieces[0], max(len(column) for column in columns))
         return pc.binary_join_element_wise(*pieces, b"")
 
 
@@ -78,9 +82,20 @@ def _add(pieces: list[Any], constant: bytes) -> None:
         pieces.append(constant)
 
 
-def or_null(column: Any, *, quoted: bool) -> Any:
-    """Whole JSON values: without quotes `column`, with them, and `null` for NULL."""
-    whole = pc.binary_join_element_wise(b'"', column, b'"', b"") if quoted else column
+def _add_values(pieces: list[Any], column: Any, head: bytes, tail: bytes) -> None:
+    if len(column) and column.null_count == len(column):
+        _add(pieces, b"null")
+    elif column.null_count:
+        pieces.append(or_null(column, head, tail))
+    else:
+        _add(pieces, head)
+        pieces.append(column)
+        _add(pieces, tail)
+
+
+def or_null(column: Any, head: bytes, tail: bytes) -> Any:
+    """Whole JSON values: `column` between head and tail, `null` for NULL."""
+    whole = pc.binary_join_element_wise(head, column, tail, b"") if head or tail else column
     return pc.fill_null(whole, b"null")
 
 

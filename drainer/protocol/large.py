@@ -9,6 +9,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -60,6 +61,8 @@ class LargeMessages:
         returns. Raises MessageTooLarge for a row that does not fit in the way that is chosen, EncodeError where its
         table has no handle key, ClaimStoreError."""
         bound = self.message_bytes_max - RECORD_OVERHEAD - _FRAME_MAX
+        if sum(max(map(len, filter(None, map(itemgetter(part), rows))), default=0) for part in (0, 1)) <= bound:
+            return rows
         near = [at for at, (key, value, _) in enumerate(rows) if len(key or b"") + len(value or b"") > bound]
         wholes = {at: _single(self.encoder, rows[at]) for at in near}
         large = [at for at, whole in wholes.items() if whole.length > self.message_bytes_max]

@@ -1,15 +1,19 @@
-"""The drainer's gRPC service Cistern. A Go pump refuses to start unless every drainer answers Notify (P-LC-05).
+"""The drainer's address: the gRPC service Cistern, and over HTTP/1 the pages that are at status-addr, too.
 
-Notify only answers: a survey lists the pumps every time (correctness rule 8), so no notification is needed.
+A Go pump refuses to start unless every drainer answers Notify (P-LC-05), and the original's binlogctl asks a drainer
+over HTTP/1 at this address to pause or to close. Notify only answers: a survey lists the pumps every time (correctness
+rule 8), so no notification is needed.
 """
 
 from __future__ import annotations
 
-import grpc
-import grpc.aio
-from binlog.errors import ConfigError
-from binlog.pb import cistern_pb2, cistern_pb2_grpc
-from binlog.runtime.fields import why_not_listening
+from binlog.pb import cistern_pb2
+from binlog.rpc.messages import Buffer
+from binlog.rpc.method import Method
+from binlog.rpc.session import Settings
+from binlog.rpc.waiting import Waiting
+from binlog.runtime.edge import Edge
+from binlog.runtime.http import StatusServer
 from binlog.runtime.log import get_logger
 from binlog.runtime.security import Security
 
@@ -18,35 +22,29 @@ STOP_S = 1.0
 _log = get_logger(__name__)
 
 
-class _Cistern(cistern_pb2_grpc.CisternServicer):
-    async def Notify(
-        self, request: cistern_pb2.NotifyReq, context: grpc.aio.ServicerContext[object, object]
-    ) -> cistern_pb2.NotifyResp:
-        _log.info("Notify received from a pump", peer=context.peer())
-        return cistern_pb2.NotifyResp()
-
-
 class CisternServer:
-    """Serves between `start` and `close`."""
+    """Serves between `start` and `close`. `port` is the one it got."""
 
-    def __init__(self, addr: str, security: Security) -> None:
+    def __init__(self, addr: str, security: Security, pages: StatusServer) -> None:
+        """`pages` serves already, or is prepared, and is closed after this."""
         self._addr = addr
-        self._server = grpc.aio.server(interceptors=security.grpc_server_interceptors())
-        cistern_pb2_grpc.add_CisternServicer_to_server(_Cistern(), self._server)  # type: ignore[no-untyped-call]
-        self._credentials = security.grpc_server_credentials()
+        self._pages = pages
+        methods = {b"/binlog.Cistern/Notify": Method(unary=_notify)}
+        self._edge = Edge(Settings(methods, Waiting()), security)
+        self._edge.serve_http1(pages.protocol)
 
     async def start(self) -> None:
         """Start listening. ConfigError names an address that cannot be used."""
-        try:
-            if self._credentials is None:
-                bound = self._server.add_insecure_port(self._addr)
-            else:
-                bound = self._server.add_secure_port(self._addr, self._credentials)
-        except RuntimeError as error:
-            raise ConfigError(f"addr {self._addr}: cannot listen there: {why_not_listening(self._addr)}") from error
-        if not bound:
-            raise ConfigError(f"addr {self._addr}: cannot listen there")
-        await self._server.start()
+        await self._edge.start(self._addr)
+
+    @property
+    def port(self) -> int:
+        return self._edge.port
 
     async def close(self) -> None:
-        await self._server.stop(STOP_S)
+        await self._edge.stop(STOP_S)
+
+
+async def _notify(_request: Buffer) -> bytes:
+    _log.info("Notify received from a pump")
+    return cistern_pb2.NotifyResp().SerializeToString()

@@ -1,16 +1,17 @@
 """The drainer process: start order and stop order.
 
-Start: etcd and the cluster's id ─ status page ─ destination (its position) ─ schema ─ gRPC ─ record in the registry ─
+Start: etcd and the cluster's id ─ status page and gRPC ─ destination (its position) ─ schema ─ record in the registry ─
 query. Beside it, since drainer.service.early_start: the JVM ─ Spark's session ─ warm-up
 (drainer.spark.startup.session_opening).
 Stop, in this order: `pausing` or `closing` ─ planning ends ─ the batch in flight ends ─ query ─ Spark ─
-last record (`paused` or `offline`) ─ gRPC ─ destination ─ status page ─ etcd.
+last record (`paused` or `offline`) ─ destination ─ gRPC and status page ─ etcd.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ async def drain(config: Config, opening: Opening, stop: asyncio.Event) -> None:
             _log.info("stopped before etcd was reached")
             return
         pages = PageSwitch(StartingPages(config.identity(), config.syncer.place()))
-        await stack.enter_async_context(_pages(config, pages))
+        await stack.enter_async_context(_serving(config, pages))
         try:
             opened = await stack.enter_async_context(_opened(config, upstream, stop))
         except _StoppedEarly:
@@ -252,6 +253,7 @@ async def _drain(
         pumps=pumps,
         synced_after_s=config.synced_check_time * 60.0,
         stop=asked.ask,
+        available_bytes=lambda: shutil.disk_usage(config.data_dir).free,
     )
     node = DrainerNode(
         upstream.registry,
@@ -264,9 +266,6 @@ async def _drain(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(pumps.close)
         pages.shown = status
-        cistern = CisternServer(config.addr, security)
-        await cistern.start()
-        stack.push_async_callback(cistern.close)
         await node.register()
         stack.push_async_callback(node.leave)
         heartbeats = asyncio.ensure_future(node.heartbeats())  # before Spark, whose start takes seconds
@@ -301,17 +300,21 @@ def _sizes(config: Config, destination: AnySink) -> Sizes:
 
 
 @contextlib.asynccontextmanager
-async def _pages(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
-    if not config.status_address():
-        yield
-        return
+async def _serving(config: Config, pages: PageSwitch) -> AsyncIterator[None]:
+    """The pages at `status-addr`, where there is one, and at `addr`, beside gRPC. From the beginning: a Go pump that
+    starts while the destination is down finds this drainer online in the registry, if it was killed, and asks it."""
     security = config.security.security()
     server = StatusServer(config.status_address(), pages.routes(), actions=pages.actions(), security=security)
-    await server.start()
-    try:
+    cistern = CisternServer(config.addr, security, server)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(server.close)
+        if config.status_address():
+            await server.start()
+        else:
+            await server.prepare()
+        stack.push_async_callback(cistern.close)
+        await cistern.start()
         yield
-    finally:
-        await server.close()
 
 
 async def _watch(pumps: PumpSet, status: Status) -> None:

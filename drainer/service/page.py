@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from binlog.cluster import tso
+from binlog.runtime.chart import Chart, bytes_tick, count_tick, seconds_tick
+from binlog.runtime.history import History
 from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 LAG_WARN_S = 30.0
@@ -13,8 +15,8 @@ PENDING_WARN_S = 10.0
 BATCH_WARN_S = 60.0
 
 
-def page(document: Mapping[str, Any]) -> str:
-    """`document`: of drainer.service.status.Status."""
+def page(document: Mapping[str, Any], history: History | None = None, now_s: float = 0.0) -> str:
+    """`document`: of drainer.service.status.Status. `history`: what `charts` draws."""
     lag_s, last = float(document["LagSeconds"]), document["LastBatch"]
     batches = ", ".join(f"{count:,} {mode}" for mode, count in document["Batches"].items())
     size = f"; last: {last['mode']}, {bytes_text(last['bytes'])}" if last["mode"] else ""
@@ -31,8 +33,19 @@ def page(document: Mapping[str, Any]) -> str:
         f"into {document['Destination']}" + (f" · {document['Phase']}" if document["Phase"] else ""),
         facts=facts,
         tables=(_pumps(pumps), _pending(pumps)),
+        charts=charts(history, now_s) if history else (),
         alarms=_alarms(document, pumps),
         links=("/status", "/commit_ts", "/metrics"),
+    )
+
+
+def charts(history: History, now_s: float) -> Sequence[Chart]:
+    """Of the gauges lag_s and disk_bytes and the counters rows and read_bytes."""
+    return (
+        Chart("lag", history.series("lag_s", now_s), seconds_tick),
+        Chart("rows applied a second", history.series("rows", now_s), count_tick),
+        Chart("bytes of binlogs read a second", history.series("read_bytes", now_s), bytes_tick, 1024),
+        Chart("available on the disk of data-dir", history.series("disk_bytes", now_s), bytes_tick, 1024),
     )
 
 
@@ -107,7 +120,7 @@ def _pumps(pumps: Sequence[Mapping[str, Any]]) -> Table:
         for pump in pumps
     ]
     columns = ("pump", "address", "state", "resolved", "pending", "problem")
-    return Table("Pumps", columns, rows, "none known yet", frozenset({"pending"}))
+    return Table("Pumps", columns, rows, "none known yet", frozenset({"pending"}), frozenset({"problem"}))
 
 
 def _pending(pumps: Sequence[Mapping[str, Any]]) -> Table:

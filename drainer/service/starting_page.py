@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
+from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response
 
 from drainer.failures import FAILURES
 from drainer.service.page import starting_page
 from drainer.service.status import FAILED, error_fields, result
 
-PATHS = ("/", "/status", "/commit_ts")
+PATHS = ("/", "/status", "/ready", "/commit_ts")
 STATE = "PUT /state/{node_id}/{action}"
 
 
@@ -34,7 +34,7 @@ class StartingPages:
         self._destination = destination
 
     def routes(self) -> Mapping[str, Page]:
-        return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
+        return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
 
     def actions(self) -> Mapping[str, Action]:
         return {STATE: self._refuse}
@@ -56,6 +56,9 @@ class StartingPages:
 
     async def _home(self) -> Response:
         return html_response(starting_page(self.document()))
+
+    async def _ready(self) -> Response:
+        return ready_response("opening the destination")
 
     async def _commit_ts(self) -> Response:
         return result("this drainer has not opened its destination yet", FAILED)

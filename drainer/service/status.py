@@ -9,7 +9,8 @@ from datetime import datetime
 from binlog.cluster import tso
 from binlog.cluster.node import Event, State, next_state
 from binlog.runtime import metrics
-from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response
+from binlog.runtime.history import History
+from binlog.runtime.http import Action, Page, Request, Response, html_response, json_response, ready_response
 
 import drainer.sink.retry  # noqa: F401  its metrics are there from the start
 from drainer.failures import FAILURES, Failures
@@ -20,6 +21,7 @@ from drainer.service.page import page
 from drainer.service.scheduler import Scheduler
 
 OK, FAILED = 200, 3  # upstream's codes inside its JSON
+FAILING_MAX_S = 30.0  # a failure that lasts longer makes a drainer not ready
 
 _NO_PUMP = PumpView("")
 
@@ -39,6 +41,9 @@ _HELD = metrics.gauge(
 _PENDING = metrics.gauge("drainer_pump_pending_oldest_ms", "age of a pump's oldest pending prewrite", ["nodeID"])
 _FAILING = metrics.gauge(
     "drainer_failing_seconds", "seconds since the current operation began to fail; 0: nothing fails"
+)
+_WAITING = metrics.gauge(
+    "drainer_waiting_seconds", "how long a batch has waited for what is not there yet, such as a DDL job"
 )
 _MISSED = metrics.gauge(
     "drainer_pump_missed_binlogs", "binlogs below the drainer's position that a rejoined pump holds", ["nodeID"]
@@ -63,8 +68,11 @@ class Status:
         pumps: PumpSet,
         synced_after_s: float,
         stop: Callable[[Event], None] = lambda _event: None,
+        available_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`stop`: called with PAUSE or CLOSE on request."""
+        """`stop`: called with PAUSE or CLOSE on request. `available_bytes`: on the disk of data-dir."""
+        self._available_bytes = available_bytes
+        self._history = History()
         self._stop = stop
         self._asked = ""
         self.phase = "starting Spark"
@@ -76,9 +84,10 @@ class Status:
         self._synced_after_s = synced_after_s
         self._rows_seen = 0
         self._rows_at = time.monotonic()
+        self._waiting_since_s: float | None = None
 
     def routes(self) -> Mapping[str, Page]:
-        return {"/": self._home, "/status": self._status, "/commit_ts": self._commit_ts}
+        return {"/": self._home, "/status": self._status, "/ready": self._ready, "/commit_ts": self._commit_ts}
 
     def actions(self) -> Mapping[str, Action]:
         return {"PUT /state/{node_id}/{action}": self._change_state}
@@ -95,8 +104,14 @@ class Status:
         _READ.set(self._pipeline.progress.read_bytes)
         for mode, count in self._pipeline.progress.batches.items():
             _BATCHES.labels(mode).set(count)
+        self._sample()
         failure = FAILURES.now
         _FAILING.set(time.time() - failure.since_s if failure else 0)
+        if not self._pipeline.progress.waiting_for:
+            self._waiting_since_s = None
+        elif self._waiting_since_s is None:
+            self._waiting_since_s = time.monotonic()
+        _WAITING.set(time.monotonic() - self._waiting_since_s if self._waiting_since_s else 0)
         _HELD.labels("").set(self._held_s(_NO_PUMP))
         for view in self._pumps.views.values():
             _MISSED.labels(view.node_id).set(view.missed.count)
@@ -105,6 +120,13 @@ class Status:
             if view.inspection is not None:
                 _PENDING.labels(view.node_id).set(max((p.age_ms for p in view.inspection.pending), default=0))
                 _LATE.labels(view.node_id).set(view.inspection.late_count)
+
+    def _sample(self) -> None:
+        """What the charts show, when the next sample is due."""
+        now_s, progress = time.monotonic(), self._pipeline.progress
+        if self._history.due(now_s):
+            gauges = {"lag_s": self._lag_s(), "disk_bytes": float(self._available_bytes())}
+            self._history.add(now_s, gauges, {"rows": progress.rows, "read_bytes": progress.read_bytes})
 
     def document(self) -> dict[str, object]:
         """The page. The first four keys are upstream's (`LastTS`: everything at or below it has been applied).
@@ -180,7 +202,10 @@ class Status:
         return result(f"apply action {action} success!", OK)
 
     async def _home(self) -> Response:
-        return html_response(page(self.document()))
+        return html_response(page(self.document(), self._history, time.monotonic()))
+
+    async def _ready(self) -> Response:
+        return ready_response(self.phase or failing_for(FAILURES, FAILING_MAX_S))
 
     async def _commit_ts(self) -> Response:
         return result("get drainer's latest ts success!", OK, {"ts": self._pipeline.position_ts})
@@ -189,6 +214,12 @@ class Status:
 def result(message: str, code: int, data: object = None) -> Response:
     """Upstream's answer to a question or an order: these three keys, indented."""
     return json_response({"message": message, "code": code, "data": data}, indent=2)
+
+
+def failing_for(failures: Failures, seconds: float) -> str:
+    """What has been failing for longer than `seconds`; empty: nothing."""
+    now = failures.now
+    return f"{now.what}: {now.error}" if now and time.time() - now.since_s > seconds else ""
 
 
 def _seconds_since(moment_s: float | None) -> float:

@@ -188,6 +188,11 @@ class Slotting(Protocol):
         """How many slots there are; None: as many as suit the executors."""
         ...
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every batch has `count` slots; else it is the most that one may have."""
+        ...
+
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
         """Arrays of slots from 0 to below `slots`, each with one element for each change: a change belongs to all that
         it has there, once to each. Changes that must keep their order share one."""

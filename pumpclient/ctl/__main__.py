@@ -1,24 +1,27 @@
-"""`binlogctl -cmd pumps -pd-urls …`: exit code 0, 1 when the command failed, 2 for a bad command line (K-03)."""
+"""`binlogctl -cmd pumps -pd-urls …`. exit_codes.py has the exit codes."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 
-from binlog.errors import BinlogError
-from binlog.runtime.log import get_logger, setup
+from binlog.errors import BinlogError, EtcdError
+from binlog.runtime.log import setup
 from binlog.runtime.version import version_text
 
-from pumpclient.ctl import bound, leave, meta, nodes, passing, settle
-from pumpclient.ctl.options import NOT_YET, Options, UsageError, parse, usage
-from pumpclient.ctl.output import LogOutput, open_output
-from pumpclient.ctl.session import CommandError, Session, open_session
+from pumpclient.ctl import bound, leave, meta, nodes, passing, password, settle
+from pumpclient.ctl.errors import CommandError, Misused
+from pumpclient.ctl.exit_codes import code_of
+from pumpclient.ctl.options import DONE, USAGE, Options, UsageError, parse, usage
+from pumpclient.ctl.output import Output, form_of, open_output
+from pumpclient.ctl.reaching import why_unreachable
+from pumpclient.ctl.session import Session, open_session
+from pumpclient.ctl.watch import watch
 
 Command = Callable[[Session], Awaitable[None]]
-
-log = get_logger("binlogctl")
-
+INTERRUPTED = 130  # as a shell shows SIGINT
 
 COMMANDS: Mapping[str, Command] = {
     "pumps": lambda session: nodes.query(session, "pumps"),
@@ -37,18 +40,45 @@ COMMANDS: Mapping[str, Command] = {
 }
 
 
-async def run(options: Options) -> None:
+# They need no cluster.
+LOCAL: Mapping[str, Callable[[Options, Output], None]] = {"encrypt": password.encrypt}
+
+
+async def run(options: Options, out: Output) -> None:
     """BinlogError says why it failed."""
+    if options.cmd in LOCAL:
+        LOCAL[options.cmd](options, out)
+        return
     command = COMMANDS.get(options.cmd)
-    if command is None and options.cmd in NOT_YET:
-        raise CommandError(f"{options.cmd} is not supported yet: {NOT_YET[options.cmd]}")
     if command is None:
         raise CommandError(f"cmd {options.cmd} not supported; binlogctl -h lists the commands")
     try:
-        async with open_session(options) as session:
-            await command(session)
+        async with open_session(options, out) as session:
+            try:
+                await (watch(session, command) if options.watch else command(session))
+            except EtcdError as error:
+                why = await why_unreachable(session.section.pd_urls, session.security)
+                raise EtcdError(f"{error} {why}") from error
     except ValueError as error:  # settings that pydantic or a URL parser refuses
-        raise CommandError(f"-pd-urls {options.pd_urls}: {error}") from error
+        raise Misused(f"-pd-urls {options.pd_urls}: {error}") from error
+
+
+def _exit_code(options: Options) -> int:
+    """Of a command line that was understood: carry it out."""
+    # Log lines are the answer where that is the form, for pipes; upstream's go there too.
+    setup(stdout=form_of(options.output) == "log")
+    out = open_output(options.output)
+    code = DONE
+    try:
+        asyncio.run(run(options, out))
+    except BinlogError as error:
+        code = code_of(error)
+        out.failed(options.cmd, str(error), code)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if not options.watch or code:
+        out.end()
+    return code
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -56,19 +86,18 @@ def main(argv: list[str] | None = None) -> None:
         options = parse(sys.argv[1:] if argv is None else argv)
     except UsageError as error:
         sys.stderr.write(f"binlogctl: {error}\nrun binlogctl -h for the flags\n")
-        raise SystemExit(2) from None
-    if options.help or options.version:
-        sys.stdout.write((usage() if options.help else version_text()) + "\n")
-        raise SystemExit(0)
-    setup(stdout=True)  # its lines are its answer, for pipes; upstream's go there too
+        raise SystemExit(USAGE) from None
     try:
-        asyncio.run(run(options))
-    except BinlogError as error:
-        if isinstance(open_output(options.output), LogOutput):
-            log.critical("fail to execute command", cmd=options.cmd, error=str(error))
+        if options.help or options.version:
+            sys.stdout.write((usage() if options.help else version_text()) + "\n")
+            code = DONE
         else:
-            sys.stderr.write(f"binlogctl {options.cmd}: {error}\n")
-        raise SystemExit(1) from None
+            code = _exit_code(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # what it prints into was closed, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's end complains
+        code = DONE
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from binlog.cluster.tso import compose, format_local, physical_ms
 from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 
 from pumpclient.ctl.confirm import confirm
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.errors import CommandError, Refused
+from pumpclient.ctl.session import Session
 
 # A position may be so far ahead of this machine's clock and still be taken for one that was really reached.
 AHEAD_MAX_MS = 86_400_000
@@ -68,9 +69,7 @@ async def reset(session: Session) -> None:
         Compare(BOUND_KEY, mod_revision=stored.mod_revision if stored else 0),
     ]
     if await session.etcd.txn(compares, [Put(BOUND_KEY, str(found.bound_ms).encode())]) is None:
-        raise CommandError(
-            "a pump was elected, or the bound changed meanwhile: nothing was written; run the command again"
-        )
+        raise Refused("a pump was elected, or the bound changed meanwhile: nothing was written; run the command again")
     session.out.done(
         "the bound was lowered; waiting pumps continue by themselves", key=BOUND_KEY, bound_ms=found.bound_ms
     )
@@ -113,7 +112,7 @@ def _show(session: Session, stored: KV | None, now_ms: int, reset: Reset) -> Non
 
 
 def _check(session: Session, leader: KV | None, reset: Reset) -> None:
-    """Raise CommandError for an obstacle; a dry run only reports it."""
+    """Raise Refused for an obstacle; a dry run only reports it."""
     obstacles: list[str] = []
     if leader is not None:
         address = leader.value.decode(errors="replace")
@@ -126,7 +125,7 @@ def _check(session: Session, leader: KV | None, reset: Reset) -> None:
         )
     for obstacle in obstacles:
         if not session.options.dry_run:
-            raise CommandError(f"{obstacle}. Nothing was written")
+            raise Refused(f"{obstacle}. Nothing was written")
         session.out.problem("this would be refused", why=obstacle)
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from pumpclient.ctl.errors import Refused
 from pumpclient.ctl.options import Options
-from pumpclient.ctl.session import CommandError
 
 
 async def confirm(options: Options, *, refusal: str, about: str, word: str) -> None:
-    """CommandError unless -yes is given or `word` is typed: with `refusal` where there is no terminal to type at.
+    """Refused unless -yes is given or `word` is typed: with `refusal` where there is no terminal to type at.
 
     `about`: what the person reads first.
     """
     if options.yes:
         return
     if not sys.stdin.isatty():
-        raise CommandError(refusal)
+        raise Refused(refusal)
     sys.stderr.write(f"{about}This cannot be undone. Type {word} to go on: ")
     sys.stderr.flush()
     typed = await asyncio.to_thread(sys.stdin.readline)
     if typed.strip() != word:
-        raise CommandError("not confirmed, nothing was done")
+        raise Refused("not confirmed, nothing was done")

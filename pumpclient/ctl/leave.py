@@ -10,7 +10,8 @@ from binlog.cluster.node import STATUS_LABEL, NodeStatus
 from binlog.cluster.registry import Kind
 from binlog.runtime.http import NoAnswer, put
 
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.errors import CommandError, NodeSilent, Refused
+from pumpclient.ctl.session import Session
 
 OK = 200  # inside the JSON; the HTTP status is always 200
 
@@ -18,7 +19,7 @@ OK = 200  # inside the JSON; the HTTP status is always 200
 async def ask(session: Session, kind: Kind, action: str) -> None:
     """PUT /state/<node id>/<action> at the node. Returns when it has agreed; leaving takes it as long as it needs.
 
-    CommandError when it does not answer, or answers that it will not, which upstream's tool passes over.
+    NodeSilent, or Refused where it answers that it will not, which upstream's tool passes over.
     """
     record = await session.record(kind)
     node_id = record.status.node_id
@@ -27,13 +28,13 @@ async def ask(session: Session, kind: Kind, action: str) -> None:
     try:
         body = await put(place, f"/state/{quote(node_id, safe=':')}/{action}", security=session.security)
     except NoAnswer as error:
-        raise CommandError(
+        raise NodeSilent(
             f"{what} {node_id} ({record.status.state}) does not answer: {error}. Where its status page is off, send it "
             f"SIGTERM to pause it; if it is gone for good: binlogctl update-{what} -node-id {node_id} -state offline"
         ) from error
     code, message = _verdict(body)
     if code != OK:
-        raise CommandError(f"{what} {node_id} at {place}: {message}")
+        raise (CommandError if code is None else Refused)(f"{what} {node_id} at {place}: {message}")
     session.out.done("Apply action on node success", action=action, type=what, node=node_id, at=place, answer=message)
 
 

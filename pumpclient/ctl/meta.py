@@ -14,13 +14,18 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from binlog.cluster.timestamp import connect_timestamps
 from binlog.cluster.tso import physical_ms
 
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.errors import Misused
+from pumpclient.ctl.session import Session
 
 SAVEPOINT = "savepoint"
 
 
 def parse_zone(text: str) -> tzinfo:
-    """`+08:00`, `Asia/Shanghai`, `UTC`. CommandError for anything else."""
+    """`+08:00`, `Asia/Shanghai`, `UTC`, or `Local`, as Go calls this machine's. Misused for anything else."""
+    if text == "Local":
+        local = datetime.now().astimezone().tzinfo
+        assert local is not None
+        return local
     offset = re.fullmatch(r"([+-])(\d{1,2}):(\d{2})", text)
     if offset:
         delta = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
@@ -28,7 +33,7 @@ def parse_zone(text: str) -> tzinfo:
     try:
         return ZoneInfo(text)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise CommandError(f"time zone {text!r} is neither an offset like +08:00 nor a known name") from error
+        raise Misused(f"time zone {text!r} is neither an offset like +08:00 nor a known name") from error
 
 
 def savepoint_text(commit_ts: int, zone: tzinfo | None) -> str:
@@ -46,7 +51,7 @@ def write_savepoint(directory: Path, text: str) -> Path:
     path = directory / SAVEPOINT
     new = path.with_suffix(".tmp")
     new.write_text(text)
-    new.chmod(0o600)
+    new.chmod(0o644)  # as upstream: it may be another user's drainer that reads it
     new.replace(path)
     return path
 

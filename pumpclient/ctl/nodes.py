@@ -10,8 +10,9 @@ from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Kind
 from binlog.cluster.tso import format_local, physical_ms
 
+from pumpclient.ctl.errors import Misused
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.session import Session
 
 # Pumps write their record every 2 s, drainers every second (`R-07`).
 HEARTBEAT_OLD_S = 15.0
@@ -79,7 +80,7 @@ async def update(session: Session, kind: Kind) -> None:
     states = [state.value for state in State]
     if options.state not in states:
         given = f"-state {options.state} is illegal" if options.state else "-state is required"
-        raise CommandError(f"{given}: one of {', '.join(states)}")
+        raise Misused(f"{given}: one of {', '.join(states)}")
     record = await session.record(kind)
     changed = replace(record.status, state=State(options.state))
     await session.registry.update(kind, changed, mod_revision=record.mod_revision)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from binlog.errors import BinlogError
 
 FORMATS = ("auto", "table", "json", "log")
+WATCHED = ("pumps", "drainers", "inspect")
 
 
 class UsageError(BinlogError):
@@ -32,6 +33,8 @@ class Options:
     data_dir: str = "binlog_position"
     time_zone: str = ""
     text: str = ""
+    watch: bool = False
+    interval: str = "2s"
     start_ts: int = 0
     commit_ts: int = 0
     rollback: bool = False
@@ -59,7 +62,10 @@ HELP = {
     "show_offline_nodes": "pumps, drainers: list those too",
     "data_dir": "generate_meta: where savepoint is written",
     "time_zone": "generate_meta: also show the position's time in this zone, as +08:00 or Asia/Shanghai",
-    "text": "encrypt: the text (not supported yet)",
+    "text": "encrypt: the password; - reads it from the first line of stdin, and at a terminal without showing it",
+    "watch": "pumps, drainers, inspect: list again and again until Ctrl-C; at a terminal in place, in a pipe one "
+    "listing after the other, with -output json one document a line",
+    "interval": "-watch: how often: 2s, 1m, or seconds",
     "start_ts": "settle: which pending prewrite, by its TSO",
     "commit_ts": "settle: commit it at this TSO; pass-over: which binlog",
     "rollback": "settle: roll it back",
@@ -106,7 +112,18 @@ def parse(argv: Sequence[str]) -> Options:
         options[field] = _value(field, value if given else _next(field, rest), word)
     if options.get("output", "auto") not in FORMATS:
         raise UsageError(f"invalid value {options['output']!r} for -output: one of {', '.join(FORMATS)}")
+    _check_watch(options)
     return Options(**options)  # type: ignore[arg-type]  # _value gives each field its kind
+
+
+def _check_watch(options: Mapping[str, str | int | bool]) -> None:
+    if not options.get("watch"):
+        return
+    cmd = options.get("cmd", "pumps")
+    if cmd not in WATCHED:
+        raise UsageError(f"-watch goes with {', '.join(WATCHED)}, not with {cmd}")
+    if not seconds_of(str(options.get("interval", "2s")), "-interval"):
+        raise UsageError("invalid value for -interval: it must be above 0")
 
 
 def _next(field: str, rest: list[str]) -> str:
@@ -135,14 +152,26 @@ def _value(field: str, text: str, word: str) -> str | int | bool:
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
-def seconds_of(text: str) -> float:
-    """90, 90s, 5m or 1h. UsageError for anything else."""
+def seconds_of(text: str, flag: str = "-older-than") -> float:
+    """90, 90s, 5m or 1h. UsageError, which names the flag, for anything else."""
     unit = _UNITS.get(text[-1:])
     number = text[:-1] if unit else text
     if not number.isdigit():
-        raise UsageError(f"invalid value {text!r} for -older-than: 90s, 5m, 1h, or seconds")
+        raise UsageError(f"invalid value {text!r} for {flag}: 90s, 5m, 1h, or seconds")
     return float(int(number) * (unit or 1))
 
+
+DONE, FAILED, USAGE, NO_CLUSTER, NOT_FOUND, NODE_SILENT, REFUSED = range(7)
+EXIT_CODES: Mapping[int, str] = {
+    DONE: "done",
+    FAILED: "failed for another reason, such as a pump that did a part of it",
+    USAGE: "the command line cannot be used: a flag is unknown, missing or wrong, -pd-urls or a TLS file among them",
+    NO_CLUSTER: "etcd or PD does not answer, or not over TLS as it was asked",
+    NOT_FOUND: "there is no such node, prewrite or binlog",
+    NODE_SILENT: "the node does not answer",
+    REFUSED: "refused, and nothing done: by the node, for want of a confirmation, or because something changed "
+    "meanwhile",
+}
 
 COMMANDS: Mapping[str, str] = {
     "pumps": "list the pumps: address, state, how far they are",
@@ -161,13 +190,13 @@ COMMANDS: Mapping[str, str] = {
     "update-pump": "write -state into the record of -node-id without asking it; for dead nodes, may lose data",
     "update-drainer": "the same for a drainer",
     "generate_meta": "write a TSO of now into <data-dir>/savepoint",
-}
-NOT_YET: Mapping[str, str] = {
-    "encrypt": "passwords stand in the file as they are",
+    "encrypt": "print -text encrypted, for encrypted_password in a drainer's [syncer.to]; the key is in "
+    "BINLOG_SECRET_KEY, 16, 24 or 32 bytes in hexadecimal, without which upstream's public one is used",
 }
 EXAMPLES = (
     "binlogctl pumps -pd-urls 10.0.0.9:2379 -show-offline-nodes",
     "binlogctl pumps -o json",
+    "binlogctl pumps -watch",
     "binlogctl inspect -pd-urls 10.0.0.9:2379",
     "binlogctl settle -node-id pump-1 -start-ts 470613165340622850 -rollback",
     "binlogctl settle -rollback -all -older-than 5m -dry-run",
@@ -186,8 +215,6 @@ def usage() -> str:
     lines = ["binlogctl lists nodes, asks them to pause or to leave, and ends transactions whose writer died.", ""]
     lines += ["Usage: binlogctl [command] [flags]", "", "Commands:"]
     lines += [f"  {name:16}{text}" for name, text in COMMANDS.items()]
-    lines += ["", "Not supported yet, and what to do instead:"]
-    lines += [f"  {name:16}{text}" for name, text in NOT_YET.items()]
     lines += ["", "Flags:"]
     for field, kind in _KINDS.items():
         default = _default(field)
@@ -195,7 +222,9 @@ def usage() -> str:
         takes = {int: " number", str: " text"}.get(kind, "")
         shown = f" (default {default})" if default else ""
         lines.append(f"  {flag_name(field)}{short}{takes}\n        {HELP[field]}{shown}")
-    lines += ["", "Exit code: 0, 1 when the command failed, 2 for a bad command line.", "", "Examples:"]
+    lines += ["", "Exit codes:"]
+    lines += [f"  {code}  {text}" for code, text in EXIT_CODES.items()]
+    lines += ["", "Examples:"]
     return "\n".join([*lines, *(f"  {example}" for example in EXAMPLES)])
 
 
@@ -203,9 +232,10 @@ def reference() -> str:
     """Two tables for docs/configuration.md."""
     lines = ["| command | what it does |", "|---|---|"]
     lines += [f"| `{name}` | {text.replace('<', '&lt;')} |" for name, text in COMMANDS.items()]
-    lines += [f"| `{name}` | not supported yet: {text.replace('<', '&lt;')} |" for name, text in NOT_YET.items()]
     lines += ["", "| flag | default | meaning |", "|---|---|---|"]
     for field in _KINDS:
         default = f"`{_default(field)}`" if _default(field) else ""
         lines.append(f"| `{flag_name(field)}` | {default} | {HELP[field]} |")
+    lines += ["", "| exit code | meaning |", "|---|---|"]
+    lines += [f"| {code} | {text} |" for code, text in EXIT_CODES.items()]
     return "\n".join(lines)

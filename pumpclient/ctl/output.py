@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
 from binlog.runtime.log import get_logger
@@ -42,6 +43,9 @@ class Output(Protocol):
     def problem(self, what: str, **facts: Any) -> None:
         """Report a problem of one node; the others are still listed."""
 
+    def failed(self, command: str, text: str, exit_code: int) -> None:
+        """Report why the command failed, at its end."""
+
     def end(self) -> None:
         """Print buffered output."""
 
@@ -61,6 +65,9 @@ class LogOutput:
 
     def problem(self, what: str, **facts: Any) -> None:
         log.error(what, **facts)
+
+    def failed(self, command: str, text: str, exit_code: int) -> None:
+        log.critical("fail to execute command", command=command, error=text)
 
     def end(self) -> None:
         pass
@@ -91,16 +98,22 @@ class TableOutput:
         self._out.flush()
         self._err.write(_sentence(what, facts))
 
+    def failed(self, command: str, text: str, exit_code: int) -> None:
+        self._out.flush()
+        self._err.write(f"binlogctl {command}: {text}\n")
+
     def end(self) -> None:
         self._out.flush()
 
 
 class JsonOutput:
-    """`{"pumps": [{…}, …]}`: a key for each listing, `done` for what was carried out, `problems` if there were any."""
+    """`{"pumps": [{…}, …]}`: a key for each listing, `done` for what was carried out, `problems` and `error` if there
+    were any. With `line` the document is one line, and says at which time it was made."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, *, line: bool = False) -> None:
         self._out = out
-        self._document: dict[str, list[Facts]] = {}
+        self._line = line
+        self._document: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="milliseconds")} if line else {}
 
     def rows(self, listing: Listing, rows: Sequence[Facts]) -> None:
         self._document.setdefault(listing.name.replace(" ", "_"), []).extend(rows)
@@ -111,17 +124,28 @@ class JsonOutput:
     def problem(self, what: str, **facts: Any) -> None:
         self._document.setdefault("problems", []).append({"what": what, **facts})
 
+    def failed(self, command: str, text: str, exit_code: int) -> None:
+        self._document["error"] = {"command": command, "text": text, "exit_code": exit_code}
+
     def end(self) -> None:
-        json.dump(self._document, self._out, indent=2, ensure_ascii=False, default=str)
+        json.dump(self._document, self._out, indent=None if self._line else 2, ensure_ascii=False, default=str)
         self._out.write("\n")
         self._out.flush()
 
 
+def form_of(form: str) -> str:
+    """One of options.FORMATS; `auto` is a table at a terminal and log lines elsewhere."""
+    if form == "auto":
+        return "table" if sys.stdout.isatty() else "log"
+    return form
+
+
 def open_output(form: str) -> Output:
-    """`form` is one of options.FORMATS; `auto` is a table at a terminal and log lines elsewhere."""
+    """`form`: see form_of."""
+    form = form_of(form)
     if form == "json":
         return JsonOutput(sys.stdout)
-    if form == "table" or (form == "auto" and sys.stdout.isatty()):
+    if form == "table":
         return TableOutput(sys.stdout, sys.stderr)
     return LogOutput()
 

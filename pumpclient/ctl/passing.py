@@ -6,14 +6,15 @@ from binlog.cluster.tso import format_local
 from binlog.pb import pump_ext_pb2 as pb
 
 from pumpclient.ctl.confirm import confirm
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.errors import Misused
+from pumpclient.ctl.session import Session
 
 
 async def pass_over(session: Session) -> None:
     """Let -node-id serve the binlog -commit-ts without its rows; with -dry-run only report it."""
     options = session.options
     if not options.commit_ts:
-        raise CommandError("-commit-ts is required: the errors of the drainer and of the pump name it")
+        raise Misused("-commit-ts is required: the errors of the drainer and of the pump name it")
     record = await session.record("pumps")
     host = record.status.host
     binlog = await session.pass_over(host, options.commit_ts, dry_run=True)

@@ -14,23 +14,28 @@ from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.identity import cluster_id
 from binlog.cluster.kv import Etcd
 from binlog.cluster.registry import Kind, NodeRecord, Registry, key_of
-from binlog.errors import BinlogError, NodeNotFound
+from binlog.errors import NodeNotFound
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.pb import pump_ext_pb2_grpc
 from binlog.runtime.channel import open_channel
 from binlog.runtime.fields import UpstreamSection, parse_loose_urls
 from binlog.runtime.security import Security
 
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.options import Options
-from pumpclient.ctl.output import LogOutput, Output, open_output
+from pumpclient.ctl.output import LogOutput, Output
 from pumpclient.options import upstream
 
 RPC_TIMEOUT_S = 10.0
 SETTLED_AT_ONCE_MAX = 256
-
-
-class CommandError(BinlogError):
-    """A command failed; the text is shown to the operator."""
+_KINDS = {
+    grpc.StatusCode.UNAVAILABLE: NodeSilent,
+    grpc.StatusCode.DEADLINE_EXCEEDED: NodeSilent,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.ABORTED: Refused,
+    grpc.StatusCode.ALREADY_EXISTS: Refused,
+}
 
 
 @dataclass(slots=True)
@@ -48,17 +53,17 @@ class Session:
         return await cluster_id(self.etcd, self.section, self.security)
 
     async def record(self, kind: Kind) -> NodeRecord:
-        """The record of -node-id. CommandError when the flag is missing, NodeNotFound when there is no such node."""
+        """The record of -node-id. Misused when the flag is missing, NodeNotFound when there is no such node."""
         node_id = self.options.node_id
         if not node_id:
-            raise CommandError(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
+            raise Misused(f"-node-id is required: `binlogctl {kind} -show-offline-nodes` lists them")
         record = await self.registry.get(kind, node_id)
         if record is None:
             raise NodeNotFound(key_of(kind, node_id))
         return record
 
     async def inspect(self, host: str, pending_max: int) -> pb.InspectResp:
-        """CommandError when the pump does not answer, or is a Go pump."""
+        """NodeSilent when the pump does not answer, CommandError when it is a Go pump."""
         request = pb.InspectReq(cluster_id=await self.cluster_id(), pending_max=pending_max)
         return await self._call(host, "Inspect", request)  # type: ignore[no-any-return]
 
@@ -107,11 +112,12 @@ class Session:
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     raise CommandError(f"{host} is not one of our pumps: it has no {method}") from error
-                raise CommandError(f"{method} at {host}: {error.code().name}: {error.details()}") from error
+                kind = _KINDS.get(error.code(), CommandError)
+                raise kind(f"{method} at {host}: {error.code().name}: {error.details()}") from error
 
 
 @contextlib.asynccontextmanager
-async def open_session(options: Options) -> AsyncIterator[Session]:
+async def open_session(options: Options, out: Output) -> AsyncIterator[Session]:
     """Connect to the cluster. ConfigError and ValueError for invalid settings."""
     security = Security(options.ssl_ca, options.ssl_cert, options.ssl_key) if options.ssl_ca else None
     if security is not None:
@@ -119,9 +125,7 @@ async def open_session(options: Options) -> AsyncIterator[Session]:
     parse_loose_urls(options.pd_urls)  # names the flag, where `upstream` names the argument of a call
     section = upstream(options.pd_urls, tso_source=options.tso_source, pd_addr=options.pd_addr)
     etcd = connect_etcd(section.pd_urls, security)
-    out = open_output(options.output)
     try:
         yield Session(options, section, etcd, Registry(etcd), security, out)
     finally:
-        out.end()
         await etcd.close()

@@ -16,8 +16,9 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.tidb.job import Job
 
 from pumpclient.ctl.confirm import confirm
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent, NotFound, Refused
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.session import Session
 from pumpclient.ctl.settle_all import settle_all
 
 _PUMPS = Listing(
@@ -64,7 +65,7 @@ async def _pumps(session: Session) -> Sequence[NodeStatus]:
     wanted = session.options.node_id
     statuses = [r.status for r in listing.nodes if not wanted or r.status.node_id == wanted]
     if wanted and not statuses:
-        raise CommandError(f"there is no pump {wanted}")
+        raise NotFound(f"there is no pump {wanted}")
     return [status for status in statuses if wanted or status.state is not State.OFFLINE]
 
 
@@ -91,7 +92,7 @@ async def inspect(session: Session) -> None:
     if rows:
         session.out.rows(_PENDING, rows)
     if silent:
-        raise CommandError(f"no answer from {', '.join(silent)}")
+        raise NodeSilent(f"no answer from {', '.join(silent)}")
 
 
 def _facts(answer: pb.InspectResp) -> dict[str, object]:
@@ -155,12 +156,12 @@ async def settle(session: Session) -> None:
         return
     if not options.start_ts:
         if options.commit_ts or options.rollback:
-            raise CommandError("-start-ts or -all is required")
+            raise Misused("-start-ts or -all is required")
         await inspect(session)
         return
     _check_decision(session)
     if not options.node_id:
-        raise CommandError("-node-id is required")
+        raise Misused("-node-id is required")
     status = (await _pumps(session))[0]
     pending = await _find(session, status)
     await _check_published(session, pending)
@@ -176,9 +177,9 @@ async def settle(session: Session) -> None:
 def _check_decision(session: Session) -> None:
     options = session.options
     if bool(options.commit_ts) == options.rollback:
-        raise CommandError("-commit-ts N or -rollback is required")
+        raise Misused("-commit-ts N or -rollback is required")
     if options.commit_ts and options.commit_ts <= options.start_ts:
-        raise CommandError(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
+        raise Misused(f"commit ts {options.commit_ts} is not after start ts {options.start_ts}")
 
 
 async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
@@ -186,7 +187,7 @@ async def _find(session: Session, status: NodeStatus) -> pb.PendingPrewrite:
     for pending in answer.pending:
         if pending.start_ts == session.options.start_ts:
             return pending
-    raise CommandError(f"pump {status.node_id} has no pending prewrite {session.options.start_ts}")
+    raise NotFound(f"pump {status.node_id} has no pending prewrite {session.options.start_ts}")
 
 
 async def _check_published(session: Session, pending: pb.PendingPrewrite) -> None:
@@ -197,7 +198,7 @@ async def _check_published(session: Session, pending: pb.PendingPrewrite) -> Non
     commit_ts = await published_commit_ts(session, pending.ddl_job_id)
     if (commit_ts or 0) != options.commit_ts:
         right = f"-commit-ts {commit_ts}" if commit_ts else "-rollback: its job was never published"
-        raise CommandError(
+        raise Refused(
             f"prewrite {pending.start_ts} is DDL job {pending.ddl_job_id}; settle it with {right} (or -force)"
         )
 

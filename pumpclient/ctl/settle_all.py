@@ -14,9 +14,10 @@ from binlog.pb import pump_ext_pb2 as pb
 from binlog.tidb.job import Job
 
 from pumpclient.ctl.confirm import confirm
+from pumpclient.ctl.errors import CommandError, Misused, NodeSilent
 from pumpclient.ctl.options import UsageError, seconds_of
 from pumpclient.ctl.output import Listing
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.session import Session
 
 INSPECTED_MAX = 10_000  # a pump tells of no more in one answer
 
@@ -64,11 +65,11 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
     """List what will be done; with -dry-run that is all. CommandError when a pump did not answer, at the end."""
     options = session.options
     if not options.rollback or options.commit_ts or options.start_ts:
-        raise CommandError("-all goes with -rollback, and neither with -start-ts nor with -commit-ts")
+        raise Misused("-all goes with -rollback, and neither with -start-ts nor with -commit-ts")
     try:
         older_than_s = seconds_of(options.older_than)
     except UsageError as error:
-        raise CommandError(str(error)) from error
+        raise Misused(str(error)) from error
     silent: list[str] = []
     answers: list[tuple[NodeStatus, pb.InspectResp]] = []
     for status in pumps:
@@ -87,7 +88,7 @@ async def settle_all(session: Session, pumps: Sequence[NodeStatus]) -> None:
     if more > 0:
         session.out.problem("more prewrites are pending than a pump lists at once; run the command again", count=more)
     if silent:
-        raise CommandError(f"no answer from {', '.join(silent)}")
+        raise NodeSilent(f"no answer from {', '.join(silent)}")
 
 
 async def _decide(

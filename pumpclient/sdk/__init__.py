@@ -24,6 +24,7 @@ from pumpclient.errors import (
 )
 from pumpclient.sdk.errors import (
     BadDeclaration,
+    Busy,
     DdlLockLost,
     DdlUndecided,
     RowRejected,
@@ -35,6 +36,7 @@ from pumpclient.sdk.errors import (
     TransactionEnded,
     ValueRejected,
 )
+from pumpclient.sdk.report import Outcome, TransactionReport
 from pumpclient.sdk.service import Service
 from pumpclient.sdk.sync import SyncService, SyncTransaction
 from pumpclient.sdk.table import NOW, Column, Index, Table
@@ -71,6 +73,7 @@ from pumpclient.sdk.types import (
     VarChar,
     Year,
 )
+from pumpclient.writer import Limits
 
 __all__ = [
     "BadDeclaration",
@@ -80,6 +83,7 @@ __all__ = [
     "Bit",
     "Blob",
     "Bool",
+    "Busy",
     "Char",
     "ClientClosed",
     "ClusterMismatch",
@@ -99,6 +103,7 @@ __all__ = [
     "Index",
     "Int",
     "JSON",
+    "Limits",
     "LongBlob",
     "LongText",
     "MediumBlob",
@@ -107,6 +112,7 @@ __all__ = [
     "NOW",
     "NoPump",
     "NumericType",
+    "Outcome",
     "PayloadTooLarge",
     "PrewriteFailed",
     "PumpClientError",
@@ -134,6 +140,7 @@ __all__ = [
     "TooManyTransactions",
     "Transaction",
     "TransactionEnded",
+    "TransactionReport",
     "TransactionRolledBack",
     "UnknownTransaction",
     "ValueRejected",

@@ -50,6 +50,12 @@ class TransactionEnded(SdkError):
     """The transaction has been committed or rolled back."""
 
 
+class Busy(SdkError):
+    """As many transactions as may be are under way, and as many wait as may, or this one has waited for long enough.
+
+    Nothing was sent. Tell the caller to come again later; an attempt at once makes it worse."""
+
+
 class DdlLockLost(SdkError):
     """The DDL lock ran out while a statement was under way, before anything of it was published."""
 

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -31,7 +31,8 @@ from binlog.runtime.outage import Outage
 from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
-from pumpclient.options import ConnectOptions, PdUrls, check_strategy, upstream_of
+from pumpclient.options import ConnectOptions, PdUrls, check_labels, check_strategy, upstream_of
+from pumpclient.pool import NO_LABELS
 from pumpclient.sdk import compare, statements
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
@@ -39,10 +40,13 @@ from pumpclient.sdk.ddl import DdlRunner, Plan
 from pumpclient.sdk.errors import BadDeclaration, SchemaExists
 from pumpclient.sdk.lease import TTL_S, WriterLease
 from pumpclient.sdk.parse import parse_ddl
+from pumpclient.sdk.places import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S, Places
+from pumpclient.sdk.report import OnTransaction
+from pumpclient.sdk.retry import WITHIN_S, run
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.statements import NO_CHANGE, NO_PLACE, NO_RENAME
 from pumpclient.sdk.table import Column, Index, Table, bound_table
-from pumpclient.sdk.transaction import Transaction
+from pumpclient.sdk.transaction import Opening, Transaction
 from pumpclient.sdk.underway import UnderWay
 
 log = get_logger(__name__)
@@ -63,6 +67,8 @@ class Service:
         timestamps: TimestampSource,
         rowids: RowIds,
         lease: WriterLease | None = None,
+        places: Places | None = None,
+        on_transaction: OnTransaction | None = None,
     ) -> None:
         """From parts already made; `open` loads the schema. Most callers want `connect`.
 
@@ -70,6 +76,8 @@ class Service:
         """
         self._lease = lease or WriterLease(etcd)
         self._under_way = UnderWay()
+        self._places = places or Places()
+        self._on_transaction = on_transaction
         self._etcd = etcd
         self.client = client
         self._timestamps = timestamps
@@ -92,18 +100,32 @@ class Service:
 
     @classmethod
     async def connect(
-        cls, pd_urls: PdUrls, *, strategy: str = "range", lease_ttl_s: int = TTL_S, **options: Unpack[ConnectOptions]
+        cls,
+        pd_urls: PdUrls,
+        *,
+        strategy: str = "range",
+        lease_ttl_s: int = TTL_S,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        queue_max: int = QUEUE_MAX,
+        queue_wait_s: float = QUEUE_WAIT_S,
+        on_transaction: OnTransaction | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> Service:
         """Reach etcd (or PD), at least one pump and the source of timestamps, and load the published schema.
 
         `lease_ttl_s`: when this process has ended, or stood still or been without etcd for that many seconds, the pumps
         roll back what it has not committed. A thread of its own renews the lease, so a busy event loop does not end it.
 
+        `in_flight_max` transactions are sent at once; `queue_max` more wait in `commit`, `queue_wait_s` seconds at
+        most, and others get Busy. `on_transaction` is called in the event loop as each `commit` of rows ends.
+
         NoPump, EtcdError, TimestampUnavailable or TimestampSourceMismatch say what is missing; ConfigError and
         TypeError name an argument that cannot be.
         """
         check_strategy(strategy)
+        places = Places(in_flight_max=in_flight_max, queue_max=queue_max, queue_wait_s=queue_wait_s)
         section, security = upstream_of(pd_urls, options), options.get("security")
+        check_labels(strategy, options.get("labels", NO_LABELS), only=options.get("labels_only", False))
         async with contextlib.AsyncExitStack() as made:
             etcd = connect_etcd(section.pd_urls, security)
             made.push_async_callback(etcd.close)
@@ -114,7 +136,15 @@ class Service:
             lease = WriterLease(etcd, ttl_s=lease_ttl_s, keep=keep_in_thread(section.pd_urls, security))
             made.push_async_callback(lease.close)
             rowids = RowIds(await timestamps.get())
-            service = cls(etcd=etcd, client=client, timestamps=timestamps, rowids=rowids, lease=lease)
+            service = cls(
+                etcd=etcd,
+                client=client,
+                timestamps=timestamps,
+                rowids=rowids,
+                lease=lease,
+                places=places,
+                on_transaction=on_transaction,
+            )
             await service.open()
             made.pop_all()
             return service
@@ -159,7 +189,7 @@ class Service:
 
     def transaction(self) -> Opening:
         """`async with svc.transaction() as txn:`; commits when the block ends, rolls back when it raises."""
-        return Opening(self)
+        return Opening(self.begin)
 
     def _transaction(self, start_ts: int) -> Transaction:
         return Transaction(
@@ -170,7 +200,29 @@ class Service:
             rowids=self._rowids,
             lease=self._lease,
             under_way=self._under_way,
+            places=self._places,
+            on_transaction=self._on_transaction,
         )
+
+    async def run(self, work: Callable[[Transaction], Awaitable[None] | None], *, within_s: float = WITHIN_S) -> int:
+        """The commit_ts of a transaction that `work` fills with rows, made again while that is harmless.
+
+        `work` is called once for each attempt, with a new transaction. It is made again after an error that says that
+        nothing will be visible, and after CommitUndelivered once the pumps have said that it is not committed: so rows
+        are written once. Busy, errors of rows and `work`'s own errors are raised at once; others, CommitUndelivered
+        among them, when `within_s` seconds have passed.
+        """
+        return await run(self.begin, work, within_s)
+
+    @property
+    def in_flight(self) -> int:
+        """Transactions being sent now."""
+        return self._places.in_flight
+
+    @property
+    def queued(self) -> int:
+        """Transactions that wait in `commit` for others to end."""
+        return self._places.queued
 
     # --- schema ---------------------------------------------------------------------------------------------
 
@@ -334,24 +386,6 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-class Opening:
-    """A transaction that begins with its block."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._transaction: Transaction | None = None
-
-    async def __aenter__(self) -> Transaction:
-        self._transaction = await self._service.begin()
-        return self._transaction
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._transaction is not None
-        await self._transaction.__aexit__(kind, error, trace)
 
 
 def _place(table: Table) -> tuple[str, str]:

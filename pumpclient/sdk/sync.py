@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from pumpclient.errors import CommitUndelivered
 from pumpclient.options import ConnectOptions, PdUrls
 from pumpclient.sdk.lease import TTL_S
+from pumpclient.sdk.places import IN_FLIGHT_MAX, QUEUE_MAX, QUEUE_WAIT_S
+from pumpclient.sdk.report import OnTransaction
+from pumpclient.sdk.retry import AGAIN, WITHIN_S, Retry
 from pumpclient.sdk.rows import RowValues
 from pumpclient.sdk.service import CLOSE_WAIT_S, Service
 from pumpclient.sdk.statements import NO_CHANGE, NO_PLACE, NO_RENAME
@@ -51,6 +56,10 @@ class SyncTransaction:
         """As Transaction.commit."""
         return self._loop.run(self._inner.commit())
 
+    def outcome(self) -> bool:
+        """As Transaction.outcome."""
+        return self._loop.run(self._inner.outcome())
+
     def rollback(self) -> None:
         """As Transaction.rollback."""
         self._loop.run(self._inner.rollback())
@@ -73,12 +82,30 @@ class SyncService:
 
     @classmethod
     def connect(
-        cls, pd_urls: PdUrls, *, strategy: str = "range", lease_ttl_s: int = TTL_S, **options: Unpack[ConnectOptions]
+        cls,
+        pd_urls: PdUrls,
+        *,
+        strategy: str = "range",
+        lease_ttl_s: int = TTL_S,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        queue_max: int = QUEUE_MAX,
+        queue_wait_s: float = QUEUE_WAIT_S,
+        on_transaction: OnTransaction | None = None,
+        **options: Unpack[ConnectOptions],
     ) -> SyncService:
-        """As Service.connect."""
+        """As Service.connect; `on_transaction` is called in the service's own thread."""
         loop = LoopThread("sdk")
         try:
-            made = Service.connect(pd_urls, strategy=strategy, lease_ttl_s=lease_ttl_s, **options)
+            made = Service.connect(
+                pd_urls,
+                strategy=strategy,
+                lease_ttl_s=lease_ttl_s,
+                in_flight_max=in_flight_max,
+                queue_max=queue_max,
+                queue_wait_s=queue_wait_s,
+                on_transaction=on_transaction,
+                **options,
+            )
             return cls(loop.run(made), loop)
         except BaseException:
             loop.stop()
@@ -95,6 +122,40 @@ class SyncService:
     def transaction(self) -> SyncTransaction:
         """`with svc.transaction() as txn:`"""
         return self.begin()
+
+    def run(self, work: Callable[[SyncTransaction], None], *, within_s: float = WITHIN_S) -> int:
+        """As Service.run; `work` is called in this thread."""
+        retry = Retry(within_s)
+        while True:
+            try:
+                txn = self.begin()
+                work(txn)
+                return txn.commit()
+            except CommitUndelivered as error:
+                time.sleep(retry.pause_s(error))
+                if self._decided(txn, retry):
+                    assert txn.commit_ts is not None
+                    return txn.commit_ts
+            except AGAIN as error:
+                time.sleep(retry.pause_s(error))
+
+    @staticmethod
+    def _decided(txn: SyncTransaction, retry: Retry) -> bool:
+        while True:
+            try:
+                return txn.outcome()
+            except CommitUndelivered as error:
+                time.sleep(retry.pause_s(error))
+
+    @property
+    def in_flight(self) -> int:
+        """As Service.in_flight."""
+        return self._inner.in_flight
+
+    @property
+    def queued(self) -> int:
+        """As Service.queued."""
+        return self._inner.queued
 
     def table(self, schema: str, name: str) -> Table:
         """As Service.table."""

@@ -7,7 +7,8 @@ that sends nothing either (X-02).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from types import TracebackType
 from typing import Self
@@ -18,10 +19,13 @@ from binlog.tidb.key import record_key
 from binlog.tidb.mutation import PrewriteValue
 
 from pumpclient.client import PumpsClient
+from pumpclient.errors import TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
 from pumpclient.sdk.lease import Use, WriterLease
+from pumpclient.sdk.places import Places
+from pumpclient.sdk.report import OnTransaction, Outcome, TransactionReport, report
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.rows import RowCodec, RowValues, StoredRow, codec_for
 from pumpclient.sdk.table import Bound, Table
@@ -58,6 +62,8 @@ class Transaction:
         rowids: RowIds,
         lease: WriterLease,
         under_way: UnderWay,
+        places: Places,
+        on_transaction: OnTransaction | None = None,
     ) -> None:
         self.start_ts = start_ts
         self.commit_ts: int | None = None
@@ -73,6 +79,12 @@ class Transaction:
         self._value = PrewriteValue(0)
         self._key: bytes | None = None
         self._rows = 0
+        self._places = places
+        self._on_transaction = on_transaction
+        self._delivery: asyncio.Task[None] | None = None
+        self._pump: str | None = None
+        self._payload_bytes = 0
+        self._queued_s = 0.0
 
     @property
     def row_count(self) -> int:
@@ -145,9 +157,9 @@ class Transaction:
         """Make it durable and visible; the commit_ts (start_ts when there was nothing to write).
 
         It is committed when its pump has stored the commit. After PrewriteFailed, NoPump, PayloadTooLarge,
-        TransactionRolledBack, ClientClosed, EtcdError or TimestampUnavailable nothing will ever be visible. After
-        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it: see there.
-        What has not been stored by then the pumps roll back within seconds.
+        TransactionRolledBack, ClientClosed, EtcdError, TimestampUnavailable or Busy nothing will ever be visible. After
+        CommitUndelivered, or when the caller is cancelled, it is not known whether the pump has stored it: `outcome`
+        tells. What has not been stored by then the pumps roll back within seconds.
         """
         if self.stage is not Stage.OPEN:
             raise TransactionEnded(f"transaction {self.start_ts} is {self.stage.value}")
@@ -157,29 +169,86 @@ class Transaction:
             return self.start_ts
         self.stage = Stage.COMMITTING
         self._value.schema_version = self._catalog.version_for(self._used.values(), preferred=self._opened_version)
+        begun_s = time.monotonic()
         try:
             self.commit_ts = await self._send()
-        except BaseException:
+        except BaseException as error:
             self.stage = Stage.FAILED
+            self._report(begun_s, error)
             raise
         self.stage = Stage.COMMITTED
+        self._report(begun_s, None)
         return self.commit_ts
+
+    def _report(self, begun_s: float, error: BaseException | None) -> None:
+        outcome = Outcome.COMMITTED
+        if error is not None:
+            known = self._delivery is None or isinstance(error, TransactionRolledBack)
+            outcome = Outcome.FAILED if known else Outcome.UNKNOWN
+        report(
+            TransactionReport(
+                self.start_ts,
+                self.commit_ts,
+                outcome,
+                self._rows,
+                self._payload_bytes,
+                self._pump,
+                time.monotonic() - begun_s,
+                self._queued_s,
+                error,
+            ),
+            self._on_transaction,
+        )
+
+    async def outcome(self) -> bool:
+        """Whether it is committed, of one whose `commit` was cancelled or raised CommitUndelivered.
+
+        True: its rows are visible. False: they are not, and never will be: make it again as a new transaction.
+        CommitUndelivered once more where its pump still gives no answer within the budget; ask again later. A pump
+        that has not stored the commit rolls the transaction back within seconds, and then the answer is False.
+        """
+        if self._delivery is None:
+            return self.stage is Stage.COMMITTED
+        if self._delivery.done() and self._delivery.exception() is not None:
+            if isinstance(self._delivery.exception(), TransactionRolledBack):
+                return False
+            self._deliver()
+        try:
+            await asyncio.shield(self._delivery)
+        except TransactionRolledBack:
+            return False
+        self.stage = Stage.COMMITTED
+        return True
+
+    def _deliver(self) -> asyncio.Task[None]:
+        assert self.commit_ts is not None
+        self._delivery = asyncio.ensure_future(self._client.commit(self.start_ts, self.commit_ts))
+        self._delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
+        return self._delivery
 
     async def _send(self) -> int:
         use: Use | None = None
+        placed = False
         try:
             with self._under_way.entered(f"transaction {self.start_ts}"):
+                self._queued_s = await self._places.take(f"transaction {self.start_ts}")
+                placed = True
                 use = await self._lease.enter()
                 value = self._value.serialize()
-                await self._client.write_prewrite(self.start_ts, self._key or b"", value, writer=use.writer.id)
+                self._payload_bytes = len(value)
+                self._pump = await self._client.write_prewrite(
+                    self.start_ts, self._key or b"", value, writer=use.writer.id
+                )
                 crash_point("sdk.after_prewrite")
                 self.commit_ts = await self._commit_ts()
             with self._under_way.deciding():
-                await self._client.commit(self.start_ts, self.commit_ts)
+                await asyncio.shield(self._deliver())
             return self.commit_ts
         finally:
             if use is not None:
                 self._client.when_ended(self.start_ts, use.end)
+            if placed:
+                self._client.when_ended(self.start_ts, lambda *, decided: self._places.leave())
 
     async def _commit_ts(self) -> int:
         """Without one the transaction never commits, so its prewrite is taken back."""
@@ -209,3 +278,21 @@ class Transaction:
             await self.commit()
         else:
             await self.rollback()
+
+
+class Opening:
+    """A transaction that begins with its block."""
+
+    def __init__(self, begin: Callable[[], Awaitable[Transaction]]) -> None:
+        self._begin = begin
+        self._transaction: Transaction | None = None
+
+    async def __aenter__(self) -> Transaction:
+        self._transaction = await self._begin()
+        return self._transaction
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._transaction is not None
+        await self._transaction.__aexit__(kind, error, trace)

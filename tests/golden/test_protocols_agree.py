@@ -195,10 +195,11 @@ def test_a_thousand_columns(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_values_of_16_mib(case: Case) -> None:
+    """A text as long, and 2 MiB of a binary string: lengths have as many bytes as they may."""
     columns = [("id", ALL[0][1]), ("text", text_type(Tp.LONG_BLOB)), ("blob", FieldType(Tp.LONG_BLOB, Flag.BINARY))]
     table = make_table("large", "values", columns, primary=["id"])
     size = 16 << 20
-    rows: list[Row] = [(1, b"<" * (size // 4) + b"a" * (3 * size // 4), bytes(range(256)) * (size // 256))]
+    rows: list[Row] = [(1, b"<" * (size // 16) + b"a" * (15 * size // 16), bytes(range(256)) * (size // 2048))]
     check(Wire(case), _changes(table, Kind.INSERT, rows, rows))
 
 

@@ -105,7 +105,7 @@ def test_a_data_dir_in_use(cluster: Etcd, tmp_path: Path) -> None:
 def test_no_etcd(tmp_path: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     refused(run("pump", "-pd-urls", nobody, "-data-dir", str(tmp_path / "p")), 2, f"no connection to etcd at {nobody}")
-    refused(run("pumpclient.ctl", "pumps", "-pd-urls", nobody), 1, f"no connection to etcd at {nobody}")
+    refused(run("pumpclient.ctl", "pumps", "-pd-urls", nobody), 3, f"no connection to etcd at {nobody}")
 
 
 def drainer(cluster: Etcd, tmp_path: Path, *argv: str, to: str = "") -> tuple[int, str]:

@@ -101,14 +101,15 @@ def test_a_killed_tidb_leaves_prewrites_that_tikv_settles(peer: Peer, mariadb: M
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
 
 
-def test_the_original_drainer_on_our_pumps(peer: Peer, java: None) -> None:
+@pytest.mark.parametrize("compressor", ["", "gzip"])
+def test_the_original_drainer_on_our_pumps(compressor: str, peer: Peer, java: None) -> None:
     """It sees what ours sees, also when the original's pump takes over a data-dir of ours and gives it back."""
     first, second = peer.place("pump-a"), peer.place("pump-b")
     pump = peer.our_pump(first)
     peer.our_pump(second)
     begin(peer)
     with running_mariadb(*UTF8) as theirs, running_mariadb() as ours:
-        original = peer.go_drainer(theirs)
+        original = peer.go_drainer(theirs, compressor=compressor)
         drainer = peer.our_drainer(ours)
         drainer.wait_for_output("drainer is running", deadline_s=120)
         with running_load(peer.connect, pause_s=0.05) as load:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 from binlog.cluster.etcd import connect_etcd
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
+from binlog.runtime.encrypt import KEY_VARIABLE, decrypt
 
+from pumpclient.ctl.__main__ import main
+from tests.integration.drainer.stubs import running_stubs
+from tests.integration.drainer.test_daemon import configuration, record
 from tests.integration.pump.test_process import pump
 from tests.peer.cluster import peer_bin
 from tests.support.servers import Etcd, free_port
@@ -78,3 +83,64 @@ def test_it_asks_a_pump_of_ours_to_go(command: str, state: State, tmp_path: Path
             await store.close()
 
     assert asyncio.run(read()) is state
+
+
+@pytest.mark.parametrize(("command", "state"), [("pause-drainer", State.PAUSED), ("offline-drainer", State.OFFLINE)])
+def test_it_asks_a_drainer_of_ours_to_go(command: str, state: State, etcd: Etcd) -> None:
+    """Likewise; status-addr is another address, which it does not know."""
+    with running_stubs(etcd) as stubs:
+        stubs.add("a")
+        drainer = stubs.drainer(configuration(stubs, free_port())).start()
+        drainer.wait_for_output("drainer is running", deadline_s=120)
+        binlogctl(etcd, "-cmd", command, "-node-id", "d1")
+        assert drainer.wait(deadline_s=90) == 0, drainer.tail()
+        assert record(stubs).status.state is state
+
+
+@pytest.mark.parametrize("key", ["", "00112233445566778899aabbccddeeff"])
+def test_what_it_encrypts_is_read(key: str, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K-13: with its own key, which is public, and with one of the operator's."""
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    said = binlogctl(etcd, "-cmd", "encrypt", "-text", "pässw0rd =]")
+    assert decrypt(said.partition("[encrypted=")[2].partition("]")[0].strip('"')) == "pässw0rd =]"
+
+
+_LINE = re.compile(r'\[[^\]]+\] \[(INFO|FATAL)\] \[[^\]]+\] \["?([^"\]]*)"?\](.*)')
+_FACT = re.compile(r' \[(\w+)=("(?:[^"\\]|\\.)*"|[^\]]*)\]')
+
+
+def lines_of(text: str) -> list[tuple[str, str, dict[str, str]]]:
+    """(level, message, facts) of each line of a log."""
+    found = [match for line in text.splitlines() if (match := _LINE.match(line))]
+    return [
+        (match[1], match[2], {name: value.strip('"') for name, value in _FACT.findall(match[3])}) for match in found
+    ]
+
+
+@pytest.mark.parametrize("words", [["-cmd", "pumps"], ["-cmd", "drainers"], ["-cmd", "fly"]], ids=" ".join)
+def test_ours_prints_the_lines_that_it_prints(words: list[str], etcd: Etcd, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts read them. Ours says where nothing is listed, and more of an error."""
+
+    async def put() -> None:
+        store = connect_etcd([etcd.endpoint])
+        try:
+            status = NodeStatus("p1", "127.0.0.1:8250", State.PAUSED, max_commit_ts=42, update_ts=1 << 58)
+            await Registry(store).create("pumps", status)
+        finally:
+            await store.close()
+
+    asyncio.run(put())
+    argv = ["-pd-urls", etcd.endpoint, *words]
+    program = str((BINARIES or Path()) / "binlogctl")
+    theirs = subprocess.run([program, *argv], capture_output=True, text=True, timeout=60, check=False)
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == theirs.returncode
+    wanted = lines_of(theirs.stdout + theirs.stderr)
+    found = lines_of(capsys.readouterr().out)
+    assert len(wanted) == (0 if words[-1] == "drainers" else 1)
+    for (level, message, facts), (our_level, our_message, ours) in zip(wanted, found, strict=False):
+        assert (our_level, our_message) == (level, message)
+        for name in facts.keys() - {"errorVerbose", "stack"}:
+            said = facts[name].partition("UpdateTime: ")[0]
+            assert ours[name][: len(said)] == said, name

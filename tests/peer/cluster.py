@@ -159,19 +159,31 @@ class Peer:
         self.servers.append(drainer)
         return drainer
 
-    def go_drainer(self, destination: MariaDB, *, name: str = "original", worker_count: int = 4) -> Server:
-        file = self.directory / f"{name}.toml"
-        file.write_text(
-            f'[syncer]\nignore-schemas = "{GO_IGNORED}"\ndb-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\n'
-            f"worker-count = {worker_count}\n"
+    def go_drainer(
+        self, destination: MariaDB, *, name: str = "original", worker_count: int = 4, compressor: str = ""
+    ) -> Server:
+        return self._go_drainer(
+            name,
+            f'db-type = "mysql"\nsql-mode = "NO_ENGINE_SUBSTITUTION"\nworker-count = {worker_count}\n'
             f'[syncer.to]\nhost = "{destination.host}"\nport = {destination.port}\n'
-            f'user = "{destination.user}"\npassword = "{destination.password}"\n'
+            f'user = "{destination.user}"\npassword = "{destination.password}"\n',
+            f"-compressor={compressor}",
         )
+
+    def go_file_drainer(self, files: Path, *, name: str = "original") -> Server:
+        """TIMESTAMPs are in UTC."""
+        return self._go_drainer(name, f'db-type = "file"\n[syncer.to]\ndir = "{files}"\n')
+
+    def _go_drainer(self, name: str, syncer: str, *arguments: str) -> Server:
+        file = self.directory / f"{name}.toml"
+        file.write_text(f'[syncer]\nignore-schemas = "{GO_IGNORED}"\n{syncer}')
         return self._start(
             name,
+            *("env", "TZ=UTC"),
             str(self.binaries / "drainer"),
             *("-config", str(file), f"-node-id={name}", f"-addr=127.0.0.1:{free_port()}"),
             *(f"-pd-urls={self.pd_url}", f"-data-dir={self.directory}/{name}", "-initial-commit-ts=0"),
+            *arguments,
         )
 
     def binlogctl(self, *arguments: str) -> str:

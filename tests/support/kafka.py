@@ -12,16 +12,19 @@ import functools
 import shutil
 import subprocess
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
@@ -34,7 +37,23 @@ from tests.support.servers import ROOT, Server, answers, free_port, missing, wai
 
 _JARS = ROOT / "scripts" / "jars" / "kafka-4.4.0.txt"
 _JVM = ["-Xms96m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-_DEADLINE_S = 120
+DEADLINE_S = 120
+ANSWER_S: Final = 10.0
+
+T = TypeVar("T")
+
+
+def answered(ask: Callable[[], T], what: str, *, deadline_s: float = DEADLINE_S) -> T:
+    """What `ask` returns, which waits ANSWER_S at most and is asked again until it answers, so it must do no harm by
+    that: the client library leaves a question with the broker that it has chosen, also when that one is killed, and
+    chooses anew for the next question."""
+    end_s = time.monotonic() + deadline_s
+    while True:
+        try:
+            return ask()
+        except (KafkaException, TimeoutError) as error:
+            assert time.monotonic() < end_s, f"not within {deadline_s} s: {what} ({error!r})"
+            time.sleep(0.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ class Broker:
 
     def start(self) -> Broker:
         self.server.start()
-        wait_until(self._answers, deadline_s=_DEADLINE_S, what=f"Kafka answers\n{self.server.tail()}")
+        wait_until(self._answers, deadline_s=DEADLINE_S, what=f"Kafka answers\n{self.server.tail()}")
         return self
 
     def _answers(self) -> bool:
@@ -78,22 +97,47 @@ class Broker:
         """SIGKILL; `start` goes on with the same data on the same port."""
         self.server.kill()
 
+    def metadata(self) -> ClusterMetadata:
+        """Of all topics and brokers."""
+        return answered(lambda: self.admin.list_topics(timeout=ANSWER_S), "metadata")
+
+    def order(self, order: Callable[..., dict[Any, Future[Any]]], *given: Any, done: int = 0) -> None:
+        """Has the admin client's `order` carried out. `done`: the error that says that it was before, when an answer
+        was lost."""
+
+        def ask() -> None:
+            for made in order(*given, operation_timeout=ANSWER_S, request_timeout=ANSWER_S).values():
+                try:
+                    made.result(2 * ANSWER_S)
+                except KafkaException as error:
+                    if error.args[0].code() != done:
+                        raise
+
+        answered(ask, f"{order.__name__} {given}")
+
     def topic(self, partitions: int = 1, *, name: str = "t", **config: str) -> str:
         """A new topic, named `name` with something behind it; settings with _ for the dot."""
         made = f"{name}-{uuid.uuid4().hex[:10]}"
         settings = {setting.replace("_", "."): value for setting, value in config.items()}
         new = NewTopic(made, num_partitions=partitions, replication_factor=1, config=settings)
-        self.admin.create_topics([new], operation_timeout=30)[made].result(60)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
         wait_until(lambda: self.topics().get(made) == partitions, what=f"topic {made} is shown")
         return made
 
+    def make_again(self, topic: str, partitions: int) -> None:
+        """Delete it, and make another one of its name."""
+        self.delete(topic)
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=1)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
+        wait_until(lambda: self.topics().get(topic) == partitions, what=f"topic {topic} is shown again")
+
     def grow(self, topic: str, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
-        wait_until(lambda: self.topics()[topic] == partitions, what=f"topic {topic} has {partitions} partitions")
+        given = [NewPartitions(topic, partitions)]
+        self.order(self.admin.create_partitions, given, done=KafkaError.INVALID_PARTITIONS)
+        wait_until(lambda: self.topics().get(topic) == partitions, what=f"topic {topic} has {partitions} partitions")
 
     def delete(self, *topics: str) -> None:
-        for done in self.admin.delete_topics(list(topics), operation_timeout=30).values():
-            done.result(60)
+        self.order(self.admin.delete_topics, list(topics), done=KafkaError.UNKNOWN_TOPIC_OR_PART)
         wait_until(lambda: not self.topics().keys() & set(topics), what=f"{topics} are not shown any more")
 
     def set_topic(self, topic: str, **config: str) -> None:
@@ -103,20 +147,29 @@ class Broker:
             for setting, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        for done in self.admin.incremental_alter_configs([resource]).values():
-            done.result(60)
 
-        def shown() -> bool:
-            asked = ConfigResource(ResourceType.TOPIC, topic)
-            found = self.admin.describe_configs([asked])[asked].result(60)
-            return all(found[setting].value == value for setting, value in settings.items())
+        def alter() -> None:
+            altered = self.admin.incremental_alter_configs([resource], request_timeout=ANSWER_S)
+            altered[resource].result(2 * ANSWER_S)
 
-        wait_until(shown, what=f"topic {topic} has {settings}")
+        answered(alter, f"topic {topic}: {settings}")
+        wait_until(lambda: self._has(topic, settings), what=f"topic {topic} has {settings}")
+
+    def _has(self, topic: str, settings: Mapping[str, str]) -> bool:
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+
+        def ask() -> Mapping[str, Any]:
+            found: Mapping[str, Any] = self.admin.describe_configs([asked], request_timeout=ANSWER_S)[asked].result(
+                2 * ANSWER_S
+            )
+            return found
+
+        found = answered(ask, f"settings of {topic}")
+        return all(found[setting].value == value for setting, value in settings.items())
 
     def topics(self) -> dict[str, int]:
         """Every topic and how many partitions it has."""
-        found = self.admin.list_topics(timeout=30).topics
-        return {name: len(one.partitions) for name, one in found.items()}
+        return {name: len(one.partitions) for name, one in self.metadata().topics.items()}
 
     def read(self, topic: str, *, committed: bool = True) -> list[list[Record]]:
         """What each partition holds, from its beginning to its end: `committed`, what a read-committed consumer is
@@ -158,22 +211,33 @@ class Broker:
         has been acknowledged is among them until the broker has written its marker."""
         found = []
         for partition in range(self.topics()[topic]):
-            ends = []
-            for level in ("read_committed", "read_uncommitted"):
-                settings = {"bootstrap.servers": self.address, "group.id": "ends", "isolation.level": level}
-                consumer = Consumer({**settings, "log_level": 0})
-                place = TopicPartition(topic, partition)
-                ends.append(consumer.get_watermark_offsets(place, timeout=30, cached=False)[1])
-                consumer.close()
-            found += [partition] if ends[0] < ends[1] else []
+            committed, written = (
+                self._end(topic, partition, level) for level in ("read_committed", "read_uncommitted")
+            )
+            found += [partition] if committed < written else []
         return found
+
+    def _end(self, topic: str, partition: int, level: str) -> int:
+        settings = {"bootstrap.servers": self.address, "group.id": "ends", "isolation.level": level, "log_level": 0}
+
+        def ask() -> int:
+            consumer = Consumer(settings)
+            try:
+                _, end = consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=ANSWER_S, cached=False
+                )
+                return int(end)
+            finally:
+                consumer.close()
+
+        return answered(ask, f"the end of {topic}-{partition}")
 
     def values(self, topic: str, *, committed: bool = True) -> list[list[bytes | None]]:
         """Of each partition the values alone."""
         return [[record.value for record in of] for of in self.read(topic, committed=committed)]
 
 
-def _properties(directory: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]]) -> str:
+def properties_of(directory: Path, port: int, controller: int, listeners: Mapping[str, tuple[str, int]]) -> str:
     """Topics for the broker's own use are as small as they may be: fifty partitions of one cost a second each start."""
     more = "".join(f",{name}://127.0.0.1:{at}" for name, (_, at) in listeners.items())
     protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"} | {
@@ -209,10 +273,10 @@ def _properties(directory: Path, port: int, controller: int, listeners: Mapping[
         # A producer that dies in the middle leaves a transaction; how soon the broker looks for those that are too old.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     }
-    return _lines(settings)
+    return lines_of(settings)
 
 
-def _lines(settings: Mapping[str, Any]) -> str:
+def lines_of(settings: Mapping[str, Any]) -> str:
     return "".join(f"{name}={_shown(value)}\n" for name, value in settings.items())
 
 
@@ -243,8 +307,8 @@ def running_kafka(
     require_kafka()
     directory = Path(tempfile.mkdtemp(prefix="kafka-"))
     port, controller = free_port(), free_port()
-    settings = _properties(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
-    broker = _formatted(directory, "server", settings, port, new_cluster_id(), "--standalone")
+    settings = properties_of(directory, port, controller, listeners or {}) + "".join(f"{line}\n" for line in extra)
+    broker = formatted(directory, "server", settings, port, new_cluster_id(), "--standalone")
     try:
         yield broker.start()
     finally:
@@ -257,7 +321,7 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
-def _formatted(directory: Path, name: str, settings: str, port: int, cluster: str, *options: str) -> Broker:
+def formatted(directory: Path, name: str, settings: str, port: int, cluster: str, *options: str) -> Broker:
     """A broker that was never started, of these properties."""
     properties = directory / f"{name}.properties"
     properties.write_text(settings)
@@ -271,81 +335,3 @@ def _formatted(directory: Path, name: str, settings: str, port: int, cluster: st
     assert made.returncode == 0, made.stdout + made.stderr
     server = Server(_java(directory, "kafka.Kafka", str(properties)), directory / f"{name}.log")
     return Broker(server, f"127.0.0.1:{port}", directory)
-
-
-@dataclass
-class Cluster(Broker):
-    """Two brokers: this one, number 1, which is the controller, too, and must stay; and `second`, number 2."""
-
-    second: Broker
-
-    def both(self) -> Cluster:
-        """Starts the second where it is away; returns when every partition has all its replicas in sync."""
-        if not self.second.server.alive:
-            self.second.start()
-        wait_until(self._whole, deadline_s=_DEADLINE_S, what=f"all replicas in sync\n{self.second.server.tail()}")
-        return self
-
-    def _whole(self) -> bool:
-        found = self.admin.list_topics(timeout=30)
-        every = [one for topic in found.topics.values() for one in topic.partitions.values()]
-        return sorted(found.brokers) == [1, 2] and all(len(one.isrs) == len(one.replicas) for one in every)
-
-    def replicated(self, partitions: int = 1, *, leader: int = 2, **config: str) -> str:
-        """A new topic with a replica on each; `leader`: the preferred one."""
-        made = f"r-{uuid.uuid4().hex[:10]}"
-        settings = {setting.replace("_", "."): value for setting, value in config.items()}
-        order = [leader, 3 - leader]
-        new = NewTopic(made, num_partitions=partitions, replica_assignment=[order] * partitions, config=settings)
-        self.admin.create_topics([new], operation_timeout=30)[made].result(60)
-        wait_until(lambda: self.leaders(made) == [leader] * partitions, what=f"topic {made} is shown")
-        return made
-
-    def leaders(self, topic: str) -> list[int]:
-        """Of each partition the broker; -1: it has none. Nothing of a topic that is not shown yet."""
-        found = self.admin.list_topics(timeout=30).topics
-        partitions = found[topic].partitions if topic in found else {}
-        return [partitions[number].leader for number in sorted(partitions)]
-
-    def in_sync(self, topic: str) -> list[list[int]]:
-        """Of each partition the brokers."""
-        found = self.admin.list_topics(timeout=30).topics[topic].partitions
-        return [sorted(found[number].isrs) for number in sorted(found)]
-
-    def elect_preferred(self, topic: str) -> None:
-        """Leaders become those that were wanted when the topic was made."""
-        places = [TopicPartition(topic, number) for number in range(self.topics()[topic])]
-        for place, error in self.admin.elect_leaders(ElectionType.PREFERRED, places).result(60).items():
-            assert error is None, (place, error)
-
-
-@contextlib.contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """Leaders move when a broker is gone for three seconds, and back when they are told to."""
-    require_kafka()
-    directory = Path(tempfile.mkdtemp(prefix="kafka-"))
-    first, controller, second = free_port(), free_port(), free_port()
-    common = {
-        "offsets.topic.replication.factor": 2,
-        "transaction.state.log.replication.factor": 2,
-        "auto.leader.rebalance.enable": False,
-    }
-    follower = {
-        "process.roles": "broker",
-        "node.id": 2,
-        "listeners": f"PLAINTEXT://127.0.0.1:{second}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{second}",
-        "log.dirs": directory / "data-2",
-    }
-    settings = _properties(directory, first, controller, {}) + _lines(common)
-    cluster_id = new_cluster_id()
-    one = _formatted(directory, "server", settings, first, cluster_id, "--standalone")
-    two = _formatted(directory, "server-2", settings + _lines(follower), second, cluster_id)
-    cluster = Cluster(one.server, one.address, directory, two)
-    try:
-        cluster.start()
-        yield cluster.both()
-    finally:
-        two.kill()
-        cluster.kill()
-        shutil.rmtree(directory, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, Final
 
 from binlog.tidb.time import duration_text, unpack
@@ -14,8 +14,10 @@ from drainer.batch.work import Kind
 from drainer.protocol.avro.decoder import AvroDecoder
 from drainer.protocol.avro.names import avro_name
 from drainer.protocol.encoder import Decoder, Encoder, RegisteringEncoder
-from drainer.protocol.event import Change, Event, Image, RowEvent, Value
+from drainer.protocol.event import Change, ColumnValue, Event, Image, RowEvent, Value
 from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.pb_file.decoder import PlainValue, decode
+from drainer.protocol.pb_file.encoder import EventEncoder, dml_head
 from drainer.protocol.registry import make_decoder, make_encoder
 from drainer.protocol.row_changes import RowChanges
 from drainer.protocol.schema_ids import KnownSchemas, SchemaId, merged
@@ -26,6 +28,7 @@ from drainer.row.scalar import enum_name, set_names
 from tests.support.typed_columns import read_value
 
 ZONE: Final = "America/New_York"
+OPEN: Final = ProtocolOptions("open-protocol")
 TOPIC: Final = "all.rows"
 _ABSENT: Final = "no such column"
 
@@ -61,6 +64,7 @@ CASES: Final = (
     ),
     _case("debezium", "debezium", enable_tidb_extension=True),
     _case("secondary", "secondary-binlog"),
+    _case("pb file", "pb-file"),
 )
 
 
@@ -69,13 +73,17 @@ class Wire:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._encoder: Encoder = make_encoder(case.options)
+        self._is_file = case.options.protocol == "pb-file"
+        options = OPEN if self._is_file else case.options
+        self._encoder: Encoder = make_encoder(options)
         self._ids: dict[str, int] = {}
         self._texts: dict[SchemaId, str] = {}
-        self._decoder: Decoder | None = None if case.options.protocol == "avro" else make_decoder(case.options)
+        self._decoder: Decoder | None = None if options.protocol == "avro" else make_decoder(options)
 
     def send(self, changes: RowChanges) -> list[RowEvent]:
         """What comes out behind the wire, in order."""
+        if self._is_file:
+            return _through_file(changes, self.case.options.zone)
         encoder, decoder = self._ready(changes.table)
         rows = encoder.table(changes.table).encode(changes)
         events: list[Event] = []
@@ -101,6 +109,32 @@ class Wire:
         for message in encoder.bootstrap(table, 5):
             self._decoder.decode(message.key, message.value)
         return encoder, self._decoder
+
+
+def _through_file(changes: RowChanges, zone: tzinfo) -> list[RowEvent]:
+    """Each row as a transaction of a pb file. What is text is told by the column's type."""
+    table, found = changes.table, []
+    encoder = EventEncoder(table.schema, table.name, [(column.name, column.form) for column in table.columns], zone)
+    binary = {column.name for column in table.columns if column.form.family is Family.BYTES}
+
+    def image(values: Mapping[str, PlainValue]) -> Image:
+        return {name: ColumnValue(_plain(value, is_binary=name in binary)) for name, value in values.items()}
+
+    stamps = changes.commit_ts.tolist()
+    events = encoder.encode(changes.kind, changes.commit_ts, changes.old, changes.new)
+    for commit_ts, payload in zip(stamps, events, strict=True):
+        binlog = decode(dml_head(commit_ts, len(payload)) + payload)
+        (event,) = binlog.events()
+        old = None if event.change is Change.INSERT else image(event.old)
+        new = None if event.change is Change.DELETE else image(event.new)
+        found.append(RowEvent(event.change, binlog.commit_ts, event.schema, event.table, old, new))
+    return found
+
+
+def _plain(value: PlainValue, *, is_binary: bool) -> Value:
+    if isinstance(value, bytes):
+        return value if is_binary else value.decode()
+    return int(value) if isinstance(value, int) else value
 
 
 def check(wire: Wire, changes: RowChanges) -> None:
@@ -131,12 +165,16 @@ def check(wire: Wire, changes: RowChanges) -> None:
 
 def differing(found: Mapping[str, Value], expected: Mapping[str, Value]) -> dict[str, str]:
     """What was found and expected, of each column where they differ; 1, 1.0 and -0.0 differ too."""
-    names = {*found, *expected}
-    pairs = {name: (repr(found.get(name, _ABSENT)), repr(expected.get(name, _ABSENT))) for name in names}
-    return {name: f"{one:.200} is not {other:.200}" for name, (one, other) in pairs.items() if one != other}
+    pairs = {name: (found.get(name, _ABSENT), expected.get(name, _ABSENT)) for name in {*found, *expected}}
+    return {
+        name: f"{one!r:.200} is not {other!r:.200}" for name, (one, other) in pairs.items() if not _same(one, other)
+    }
 
 
 def _same(one: Value, other: Value) -> bool:
+    """The representation of a large text takes longer than all the rest."""
+    if isinstance(one, str | bytes):
+        return type(one) is type(other) and one == other
     return repr(one) == repr(other)
 
 
@@ -169,6 +207,8 @@ def value_said(case: Case, column: Column, value: Carrier) -> Value:
             return set_names(int(value), kind.elems)
     if protocol == "debezium":
         return _of_debezium(column, value)
+    if protocol == "pb-file" and form.family is Family.FLOAT:
+        return float(value) + 0.0  # a datum has no sign of zero
     if protocol == "avro" and kind.tp is Tp.FLOAT:
         return value  # the single itself, not its shortest digits
     if protocol == "secondary-binlog":

@@ -27,8 +27,8 @@ from drainer.protocol.table import ColumnFlag, Table
 Parts = list[str | Slot]
 
 # What comes before the values in `Rows.build`.
-_TIME, _COMMIT, _CLAIM, _OLD = Slot(0), Slot(1), Slot(2), Slot(3)
-_FIRST_VALUE: Final = 4
+_TIME, _COMMIT, _CLAIM = Slot(0), Slot(1), Slot(2)
+_FIRST_VALUE: Final = 3
 
 
 class CanalTable:
@@ -85,27 +85,27 @@ class CanalTable:
             numbers(changes.commit_ts >> np.uint64(18)),
             numbers(changes.commit_ts),
             pa.array([json_string(claim).encode() for claim in claims or ()], pa.binary()),
-            self._old(changes, places, values),
             *values,
             *types,
+            *self._old(changes, places, values),
         ]
         messages = self._document(changes.kind, places, mark).build(columns)
         if self._compression != "none":
             messages = [compress(message, self._compression) for message in messages]
         return encoded_rows(None, messages, changes.commit_ts)
 
-    def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> Any:
-        """What stands between the braces."""
+    def _old(self, changes: RowChanges, places: tuple[int, ...], values: list[Any]) -> list[Any]:
+        """The old values; of updated columns alone what stands between the braces."""
         if changes.kind is not Kind.UPDATE:
-            return pa.array([], pa.binary())
+            return []
         assert changes.old is not None
         old = fragments_of(changes, changes.old, self._values, places)
-        names = [f"{self._names[place]}:" for place in places]
         if not self._updated_only:
-            return Rows(joined([[name, Slot(n, quoted=True)] for n, name in enumerate(names)])).join(old)
+            return old
+        names = [f"{self._names[place]}:" for place in places]
         found = [_where_changed(name, *pair) for name, *pair in zip(names, old, values, strict=True)]
         # Behind the first comma. Arrow's binary_slice fails on arrays with empty values.
-        return pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())
+        return [pc.utf8_slice_codeunits(as_string(pc.binary_join_element_wise(*found, b"")), 1).cast(pa.binary())]
 
     def _document(self, kind: Kind, places: tuple[int, ...], mark: str) -> Rows:
         found = self._documents.get((kind, places, mark))
@@ -129,7 +129,7 @@ class CanalTable:
         data: list[Parts] = [
             [f"{names[place]}:", Slot(_FIRST_VALUE + n, quoted=True)] for n, place in enumerate(places)
         ]
-        old: Parts = ["[{", _OLD, "}]"] if kind is Kind.UPDATE else ["null"]
+        old = self._old_parts(places, _FIRST_VALUE + len(places) + len(promoted)) if kind is Kind.UPDATE else ["null"]
         return [
             head,
             _TIME,
@@ -146,6 +146,14 @@ class CanalTable:
             "}",
         ]
 
+    def _old_parts(self, places: tuple[int, ...], first: int) -> Parts:
+        if self._updated_only:
+            return ["[{", Slot(first), "}]"]
+        members: list[Parts] = [
+            [f"{self._names[place]}:", Slot(first + n, quoted=True)] for n, place in enumerate(places)
+        ]
+        return ["[{", *joined(members), "}]"]
+
     def _extension(self, mark: str) -> Parts:
         if not self._extended:
             return []
@@ -160,5 +168,5 @@ class CanalTable:
 def _where_changed(name: str, old: Any, new: Any) -> Any:
     """A comma, the name and the old value; nothing where it is the new one's text."""
     same = pc.or_(pc.fill_null(pc.equal(old, new), False), pc.and_(old.is_null(), new.is_null()))
-    member = pc.binary_join_element_wise(f",{name}".encode(), or_null(old, quoted=True), b"")
+    member = pc.binary_join_element_wise(f",{name}".encode(), or_null(old, b'"', b'"'), b"")
     return pc.if_else(same, b"", member)

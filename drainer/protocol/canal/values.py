@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import tzinfo
 
-from drainer.protocol.json_fragments import Fragment, latin1_text, plain_double, text, utf8_text
+from drainer.protocol.binary_columns import latin1_text
+from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
 from drainer.row.family import Family
 from drainer.row.form import Form
 

@@ -16,8 +16,9 @@ from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.texts import text_of as column_text
 from drainer.changes.vector import Ints, Mask, Words
+from drainer.protocol.binary_columns import base64
 from drainer.protocol.column_text import text_of
-from drainer.protocol.json_fragments import Fragment, base64, distinct, each, short_double, text, utf8_text
+from drainer.protocol.json_fragments import Fragment, distinct, each, short_double, text, utf8_text
 from drainer.protocol.json_text import json_string
 from drainer.row.family import Family
 from drainer.row.form import Form

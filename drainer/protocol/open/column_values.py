@@ -6,7 +6,6 @@ strings what stands between the quotes.
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from functools import partial
@@ -16,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from binlog.errors import DecodeError
-from binlog.tidb.json import decode_text
 from binlog.tidb.types import Tp
 
+from drainer.changes.json_texts import json_texts
 from drainer.changes.texts import as_binary, data_of
 from drainer.changes.texts import text_of as column_text
+from drainer.protocol.binary_columns import base64
 from drainer.protocol.column_text import texts_of
 from drainer.protocol.json_text import json_number, json_strings
 from drainer.protocol.open.quote import quote
@@ -47,7 +47,7 @@ def values_of(form: Form, zone: tzinfo) -> Values:
     """Raises DecodeError when called, for a value that no column of its type holds, and for text that is not UTF-8."""
     family = form.family
     if form.kind.tp in BASE64_TYPES:
-        return _base64
+        return base64
     if family is Family.TEXT:
         return _text
     if family is Family.BYTES:
@@ -65,10 +65,6 @@ def values_of(form: Form, zone: tzinfo) -> Values:
 
 def _each(column: Any, made: Callable[[Any], Any]) -> Any:
     return pa.array([None if value is None else made(value) for value in column.to_pylist()], pa.binary())
-
-
-def _base64(column: Any) -> Any:
-    return _each(column, lambda value: b2a_base64(value, newline=False))
 
 
 def _text(column: Any) -> Any:
@@ -90,10 +86,7 @@ def _binary(column: Any) -> Any:
 
 
 def _json(column: Any) -> Any:
-    """Each distinct document is read once."""
-    encoded = column.dictionary_encode()
-    texts = _escaped(encoded.dictionary, [decode_text(value)[0] for value in encoded.dictionary.to_pylist()])
-    return texts.take(encoded.indices)
+    return json_texts(column, json_strings)
 
 
 def _escaped(column: Any, texts: Sequence[str]) -> Any:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from binlog.tidb.types import Tp
 
 from drainer.batch.work import Kind
+from drainer.protocol.binary_columns import base64
 from drainer.protocol.compression import compress
 from drainer.protocol.encoder import EncodedRow
 from drainer.protocol.errors import EncodeError
-from drainer.protocol.json_fragments import Fragment, base64, plain_double, text, utf8_text
+from drainer.protocol.json_fragments import Fragment, plain_double, text, utf8_text
 from drainer.protocol.json_rows import Rows, Slot, fragments_of, joined, numbers
 from drainer.protocol.json_text import json_string
 from drainer.protocol.one_row import encoded_rows
@@ -39,6 +39,7 @@ class SimpleTable:
         self._table = table
         self._compression = options.large_message_handle_compression
         self._values = [_value_of(column.form, options) for column in table.columns]
+        self._zone = json_string(options.time_zone)
         self._names = [json_string(column.name) for column in table.columns]
         self._all = tuple(sorted(range(len(table.columns)), key=lambda place: table.columns[place].name))
         self._documents: dict[tuple[Kind, tuple[int, ...], str], Rows] = {}
@@ -99,31 +100,19 @@ class SimpleTable:
 
     def _image(self, name: str, places: tuple[int, ...], first: int) -> Parts:
         members: list[Parts] = [
-            [f"{self._names[place]}:", Slot(first + n, quoted=not _is_object(self._table.columns[place].form))]
+            [f"{self._names[place]}:", Slot(first + n, True, *self._around(self._table.columns[place].form))]
             for n, place in enumerate(places)
         ]
         return [f',"{name}":{{', *joined(members), "}"]
 
-
-def _is_object(form: Form) -> bool:
-    """A TIMESTAMP says its zone beside it."""
-    return form.kind.tp is Tp.TIMESTAMP
+    def _around(self, form: Form) -> tuple[str, str]:
+        """A TIMESTAMP says its zone beside it."""
+        return (f'{{"location":{self._zone},"value":', "}") if form.kind.tp is Tp.TIMESTAMP else ("", "")
 
 
 def _value_of(form: Form, options: ProtocolOptions) -> Fragment:
-    if _is_object(form):
-        return _located(text(form, options.zone), options.time_zone)
     if form.family is Family.FLOAT:
         return plain_double(form)
     if form.family is Family.TEXT:
         return utf8_text
     return base64 if form.family is Family.BYTES else text(form, options.zone)
-
-
-def _located(shown: Fragment, zone: str) -> Fragment:
-    head = f'{{"location":{json_string(zone)},"value":"'.encode()
-
-    def run(array: Any) -> Any:
-        return pc.binary_join_element_wise(head, shown(array), b'"}', b"")
-
-    return run

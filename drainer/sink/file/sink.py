@@ -50,6 +50,7 @@ class OneSlot:
 
     version = 1
     count = 1
+    is_fixed = True
 
     def slots_of(self, changes: Changes, slots: int) -> Sequence[Ints]:
         return (np.zeros(len(changes), np.int64),)

@@ -13,12 +13,12 @@ from zlib import crc32
 
 import numpy as np
 from binlog.errors import DecodeError
-from binlog.tidb.json import decode_text
 from binlog.tidb.time import date_text, datetime_text, duration_text
 from binlog.tidb.types import FieldType, Tp
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes, Columns
+from drainer.changes.json_texts import json_texts
 from drainer.changes.stream import in_order
 from drainer.changes.vector import Ints
 from drainer.row.family import Family
@@ -36,6 +36,7 @@ class ByTable:
 
     count: int
     version: int = SLOTTING_VERSION
+    is_fixed: bool = True
 
     def slots_of(self, changes: Changes, slots: int) -> tuple[Ints]:
         shape = changes.shape
@@ -118,6 +119,8 @@ def _images(changes: Changes, columns: Columns | None) -> list[str]:
 
 def texts_of(kind: FieldType, family: Family, column: Any) -> list[str]:
     """One column's carriers (drainer/row/carrier.py) as JSON."""
+    if family is Family.JSON:
+        return ["null" if text is None else _string(text.decode()) for text in json_texts(column).to_pylist()]
     text = _text(kind, family)
     return ["null" if value is None else text(value) for value in column.to_pylist()]
 
@@ -141,8 +144,6 @@ def _text(kind: FieldType, family: Family) -> Text:
         return partial(_enum, kind.elems)
     if family is Family.SET:
         return str if "" in kind.elems else lambda value: _string(set_names(value, kind.elems))
-    if family is Family.JSON:
-        return lambda value: _string(decode_text(value)[0])
     return lambda value: _string(value.decode(errors="surrogateescape"))
 
 

@@ -17,7 +17,7 @@ from drainer.sink.settings import ToSection
 
 _SECURITY_KEYS: Final = frozenset(info.alias or name for name, info in KafkaSecuritySection.model_fields.items())
 # What TiCDC's URIs carry and the client library finds out by itself.
-_NEEDLESS: Final = frozenset({"kafka-version"})
+NEEDLESS: Final = frozenset({"kafka-version"})
 # Settings of the client library that are the sink's own: another value would break what it promises.
 _RESERVED: Final = frozenset(
     {
@@ -128,7 +128,7 @@ def with_sink_uri(value: Mapping[str, Any]) -> dict[str, Any]:
     for name, given in uri.parameters.items():
         if name in _SECURITY_KEYS:
             security[name] = given
-        elif name not in _NEEDLESS:
+        elif name not in NEEDLESS:
             found[name] = given
     if security:
         found["security"] = security

@@ -1,6 +1,6 @@
 """What the control topic says, as records: claims of drivers, a changefeed's position, and marks of slots. Pure.
 
-    partition 0      claim                 who drives; its offset is the epoch of all that this driver writes
+    partition 0      claim/<changefeed>    who drives; its offset is the epoch of all that this driver writes
                      <epoch>/position      position, open intent and notes, of the driver of that epoch
                      <epoch>/job/<id>      a DDL job that was run
     partition 1 + n  mark                  the last range of which slot n is committed, in the transaction of its rows
@@ -23,7 +23,9 @@ from drainer.sink.errors import DestinationRefused, Fenced, PositionMoved
 from drainer.sink.kafka.reader import Record
 from drainer.sink.position import JobMark, Stored, intent_of, intent_text
 
-CLAIM_KEY: Final = b"claim"
+POSITION_PARTITION: Final = 0
+COUNTS_NOTE: Final = "topics"  # how many partitions of each topic are used
+CLAIM_KEY: Final = b"claim"  # alone: written before claims named the changefeed in their key
 MARK_KEY: Final = b"mark"
 _OF_EPOCH: Final = re.compile(rb"(\d+)/(position|job/(\d+))")
 
@@ -37,33 +39,48 @@ class Claim:
     changefeed: str
     node_id: str
 
+    @property
+    def owner(self) -> Owner:
+        return self.cluster_id, self.changefeed
+
 
 Pair = tuple[bytes, bytes | None]
+Owner = tuple[int, str]  # cluster id and changefeed
+
+
+def claim_key(owner: Owner) -> bytes:
+    """One for each changefeed: two that claim a new control topic at once must not delete each other's claim."""
+    return CLAIM_KEY + b"/" + json.dumps(owner).encode()
 
 
 def claim_value(identity: Identity) -> bytes:
     return _json(asdict(identity))
 
 
-def newest_claim(records: Iterable[Record], label: str) -> Claim | None:
-    """Raises DestinationRefused for what is no claim."""
-    found = None
-    for record in records:
-        if record.key == CLAIM_KEY and record.value is not None:
-            found = record
-    if found is None:
-        return None
-    body = _parsed(found.value, label)
+def newest_claim(records: Iterable[Record], label: str, owner: Owner | None = None) -> Claim | None:
+    """`owner`: of this changefeed alone. Raises DestinationRefused for what is no claim."""
+    return max(claims(records, label, owner), key=lambda claim: claim.epoch, default=None)
+
+
+def claims(records: Iterable[Record], label: str, owner: Owner | None = None) -> list[Claim]:
+    """Those that were not withdrawn, of each changefeed the last one. Raises DestinationRefused for what is none."""
+    last = {record.key: record for record in records if record.key.partition(b"/")[0] == CLAIM_KEY}
+    found = [_claim(record, label) for record in last.values() if record.value is not None]
+    return [claim for claim in found if owner is None or claim.owner == owner]
+
+
+def _claim(record: Record, label: str) -> Claim:
+    body = _parsed(record.value, label)
     try:
-        return Claim(found.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]))
+        return Claim(record.offset, int(body["cluster_id"]), str(body["changefeed"]), str(body["node_id"]))
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(label, repr(error)) from error
 
 
-def check_claims(records: Iterable[Record], epoch: int, label: str) -> None:
-    """`records`: all from offset `epoch` on, or more of them. Raises Fenced where the newest claim is not that of
-    `epoch`: of a driver that came later, or in a control topic that was made anew."""
-    newest = newest_claim(records, label)
+def check_claims(records: Iterable[Record], epoch: int, label: str, owner: Owner | None = None) -> None:
+    """`records`: all from offset `epoch` on, or more of them. Raises Fenced where the newest claim of `owner` is not
+    that of `epoch`: of a driver that came later, or in a control topic that was made anew."""
+    newest = newest_claim(records, label, owner)
     if newest is None:
         raise made_anew(label)
     if newest.epoch != epoch:
@@ -138,17 +155,20 @@ def mark_value(intent: Intent) -> bytes:
     return intent_text(intent, "done").encode()
 
 
-def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
-    """Whether the last mark of a slot's partition is of this range. Raises PositionMoved where it was cut otherwise,
-    and DestinationRefused for what is no mark."""
+def mark_of(records: Iterable[Record], label: str) -> Intent | None:
+    """The range of the last mark among a slot's records. Raises DestinationRefused for what is no mark."""
     value = None
     for record in records:
         if record.key == MARK_KEY:
             value = record.value
-    if value is None:
-        return False
-    marked, _ = intent_of(value.decode(errors="replace"), label)
-    if marked.until_ts != intent.until_ts:
+    return None if value is None else intent_of(value.decode(errors="replace"), label)[0]
+
+
+def is_marked(records: Iterable[Record], intent: Intent, label: str) -> bool:
+    """Whether the last mark of a slot's partition is of this range. Raises PositionMoved where it was cut otherwise,
+    and DestinationRefused for what is no mark."""
+    marked = mark_of(records, label)
+    if marked is None or marked.until_ts != intent.until_ts:
         return False
     if marked != intent:
         raise PositionMoved(

@@ -22,29 +22,34 @@ from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
 from drainer.protocol.encoder import Message
-from drainer.sink.base import Identity
+from drainer.sink.base import Identity, Intent
 from drainer.sink.document_position import Document, DocumentPositionStore, label_of
-from drainer.sink.errors import DestinationRefused
+from drainer.sink.errors import DestinationDown, DestinationRefused, PositionMoved
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.control_records import (
-    CLAIM_KEY,
+    POSITION_PARTITION,
     Claim,
+    Owner,
     changed,
     check_claims,
+    claim_key,
     claim_value,
+    claims,
     document_of,
     made_anew,
     newest_claim,
     taken,
 )
+from drainer.sink.kafka.hanging import GRACE_S, Filler, Hanging, told
+from drainer.sink.kafka.outcomes import Basis
 from drainer.sink.kafka.producer import Producer, ProducerLost, library_batch_bytes
+from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.kafka.replicas import check_existing, check_new
 from drainer.sink.kafka.topics import Topics
 from drainer.sink.position import Stored
 from drainer.sink.retry import Patience
 
-POSITION_PARTITION: Final = 0
 _INIT_AT_ONCE: Final = 8
 
 _log = get_logger(__name__)
@@ -77,13 +82,17 @@ class Driver:
     """Closed until `start`. `epoch` and `slots` are set by it; `batch_bytes`: as of Producer, for the next
     one."""
 
-    def __init__(self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event) -> None:
+    def __init__(
+        self, config: KafkaConfig, topics: Topics, identity: Identity, stop: threading.Event, filler: Filler
+    ) -> None:
+        """`filler`: as of Hanging."""
         self._config = config
         self._topics = topics
         self._identity = identity
         self._stop = stop
         self.label = label_of(identity, f"topic {config.control_topic} of {config.address}")
         self._reader = Reader(config.client, config.control_topic)
+        self.hanging = Hanging(config, topics, self._reader, self.label, filler)
         self._producer: Producer | None = None
         self._document = Document()
         self.epoch = -1
@@ -105,8 +114,9 @@ class Driver:
         Raises DestinationRefused, Fenced where another driver takes over meanwhile, DestinationDown."""
         self.slots = self._control_slots()
         patience = self.patience("taking over")
-        self._check_owner(newest_claim(self._reader.everything(POSITION_PARTITION, patience), self.label))
+        self._withdraw_later(claims(self._reader.everything(POSITION_PARTITION, patience), self.label), patience)
         self.epoch = self._looked = self._claim(patience)
+        self._check_first(patience)
         crash_point("kafka.claimed")
         if self._config.exactly_once:
             self._settle_slots()
@@ -137,19 +147,45 @@ class Driver:
             )
         return partitions - 1
 
-    def _check_owner(self, claim: Claim | None) -> None:
-        ours = (self._identity.cluster_id, self._identity.changefeed)
-        if claim is not None and (claim.cluster_id, claim.changefeed) != ours:
-            raise DestinationRefused(
-                f"{self._config.control_topic} is the control topic of changefeed {claim.changefeed!r} of cluster "
-                f"{claim.cluster_id}: each changefeed needs its own (control-topic)"
-            )
+    @property
+    def owner(self) -> Owner:
+        return self._identity.cluster_id, self._identity.changefeed
+
+    def _check_owner(self, found: Iterable[Claim]) -> None:
+        for claim in found:
+            if claim.owner != self.owner:
+                raise DestinationRefused(
+                    f"{self._config.control_topic} is the control topic of changefeed {claim.changefeed!r} of cluster "
+                    f"{claim.cluster_id}: each changefeed needs its own (control-topic)"
+                )
+
+    def _check_first(self, patience: Patience) -> None:
+        """Of two changefeeds that have both found no claim the one that came first has the topic; the other one takes
+        its own back."""
+        found = claims(self._reader.everything(POSITION_PARTITION, patience), self.label)
+        try:
+            self._check_owner(claim for claim in found if claim.epoch < self.epoch)
+        except DestinationRefused:
+            self._send_claim(self.owner, None, patience)
+            raise
+
+    def _withdraw_later(self, found: Sequence[Claim], patience: Patience) -> None:
+        """Who lost so and died before it took its claim back is in nobody's way."""
+        ours = max((claim.epoch for claim in found if claim.owner == self.owner), default=None)
+        self._check_owner(claim for claim in found if ours is None or claim.epoch < ours)
+        for claim in found:
+            if claim.owner != self.owner:
+                self._send_claim(claim.owner, None, patience)
 
     def _claim(self, patience: Patience) -> int:
-        """An idempotent producer, so that a claim which was sent twice is there once."""
+        """Its offset."""
+        return self._send_claim(self.owner, claim_value(self._identity), patience)
+
+    def _send_claim(self, owner: Owner, value: bytes | None, patience: Patience) -> int:
+        """By an idempotent producer, so that a claim which was sent twice is there once."""
         while True:
             producer = Producer({**self._config.client, **self._config.producer}, tells_offsets=True)
-            claim = Message(CLAIM_KEY, claim_value(self._identity), 0, 0)
+            claim = Message(claim_key(owner), value, 0, 0)
             try:
                 return producer.send_plainly(self._config.control_topic, POSITION_PARTITION, claim, patience)
             except ProducerLost as error:
@@ -176,48 +212,85 @@ class Driver:
         with ThreadPoolExecutor(_INIT_AT_ONCE) as pool:
             list(pool.map(settle, range(self.slots)))
 
-    def session(self, patience: Patience) -> Producer:
-        """The producer; after a loss a new one, when the newest claim is still ours. Raises ProducerLost, Fenced."""
+    def session(self, patience: Patience, finished: Intent | None = None) -> Producer:
+        """The producer; after a loss a new one, when the newest claim is still ours. `finished`: as of Basis. Raises
+        ProducerLost, Fenced, PositionMoved."""
+        if (
+            self._producer is not None
+            and self._config.exactly_once
+            # The next transaction of this id ends the last one, too, if that has no end yet.
+            and (finished is not None or not self._reader.is_settled(POSITION_PARTITION, patience))
+        ):
+            self._end_hanging(self._producer, finished, patience)
         if self._producer is None:
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
                 if self._config.exactly_once:
                     producer.init(self._config.control_topic, patience)
+                    self._end_hanging(producer, finished, patience)
                 crash_point("kafka.initialised")
                 records = self._reader.committed(POSITION_PARTITION, patience)
-                check_claims(records, self.epoch, self.label)
-                self._document = document_of(records, self.label)
+                check_claims(records, self.epoch, self.label, self.owner)
+                self._document = self._not_older(document_of(records, self.label))
             except BaseException:
                 producer.drop()
                 raise
             self._producer = producer
         return self._producer
 
+    def _end_hanging(self, producer: Producer, finished: Intent | None, patience: Patience) -> None:
+        def check() -> None:
+            records = self._reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
+            check_claims(records, self.epoch, self.label, self.owner)
+
+        self.hanging.end(producer, self.slots, Basis(self._document.stored, finished), check, patience)
+
+    def _not_older(self, read: Document) -> Document:
+        """Brokers may have lost what they acknowledged. Raises PositionMoved."""
+        before, now = self._document.stored, read.stored
+        if before is not None and (now is None or now.commit_ts < before.commit_ts):
+            raise PositionMoved(
+                f"{self.label}: the brokers have acknowledged the position {before.commit_ts} and say "
+                f"{now.commit_ts if now is not None else 'that there is none'}: the drainer must begin again from there"
+            )
+        return read
+
     def _check_claim(self, patience: Patience) -> None:
         """Raises Fenced where another driver has claimed."""
         if self._reader.end(POSITION_PARTITION, patience) < self._looked:
             raise made_anew(self.label)
         records = self._reader.everything(POSITION_PARTITION, patience, begin=self._looked)
-        if newest_claim(records, self.label) is not None:
-            check_claims(records, self.epoch, self.label)
+        if newest_claim(records, self.label, self.owner) is not None:
+            check_claims(records, self.epoch, self.label, self.owner)
         if records:
             self._looked = records[-1].offset + 1
 
     def ends(self) -> tuple[int, ...]:
         """Where each partition of the control topic ends: as long as that stays, nothing was written there."""
         patience = self.patience("asking where the control topic ends")
-        found = tuple(self._reader.settled_end(partition, patience) for partition in range(1 + self.slots))
-        patience.over()
-        return found
+        control = [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
+        while True:
+            try:
+                found, open_at = self._topics.settled(control, GRACE_S)
+                if not open_at:
+                    patience.over()
+                    return tuple(found[place] for place in control)
+                if self._config.exactly_once:
+                    self._end_hanging(self.session(patience), None, patience)
+                patience.failed(DestinationDown(told(open_at, self._config.address)))
+            except ProducerLost as error:
+                self.lose()
+                patience.failed(error)
 
-    def transact(self, what: str, body: Body, done: Done) -> bool:
+    def transact(self, what: str, body: Body, done: Done, finished: Intent | None = None) -> bool:
         """Run `body` in one transaction until it is committed. True when it turned out to be committed already, which
-        `done` tells from the position. Raises what `body` raises, with nothing of it committed."""
+        `done` tells from the position. `finished`: the range that it ends. Raises what `body` raises, with nothing of
+        it committed."""
         patience = self.patience(what)
         uncertain = False
         while True:
             try:
-                producer = self.session(patience)
+                producer = self.session(patience, finished)
                 if uncertain and self._document.stored is not None and done(self._document.stored):
                     patience.over()
                     return True
@@ -299,13 +372,3 @@ class Driver:
     def close(self) -> None:
         self.lose()
         self._reader.close()
-
-
-def new_producer(config: KafkaConfig, transactional_id: str, batch_bytes: int = 0) -> Producer:
-    """Without transactions it has no id. `batch_bytes`: as of Producer."""
-    return Producer(
-        {**config.client, **config.producer},
-        transactional_id=transactional_id if config.exactly_once else "",
-        transaction_timeout_s=config.transaction_timeout_s,
-        batch_bytes=batch_bytes,
-    )

@@ -58,14 +58,26 @@ class Reader:
         end = self.settled_end(partition, patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
+    def before_open(self, partition: int, patience: Patience) -> list[Record]:
+        """All that is committed before the first transaction that is open there, which is not waited for."""
+        end = self._end(partition, committed=True, patience=patience)
+        return self._read(partition, 0, end, committed=True, patience=patience)
+
+    def is_settled(self, partition: int, patience: Patience) -> bool:
+        """Whether no transaction is open there."""
+        end = self.end(partition, patience)
+        return self._end(partition, committed=True, patience=patience) >= end
+
     def settled_end(self, partition: int, patience: Patience) -> int:
-        """The end of a partition, once no transaction is open there."""
+        """The end of a partition, once no transaction is open there; behind the marker that ended the last one."""
         while True:
             end = self.end(partition, patience)
             stable = self._end(partition, committed=True, patience=patience)
-            if stable >= end:
+            if stable == end:
                 return end
-            patience.failed(DestinationDown(f"{self._topic}-{partition}: a transaction is open at offset {stable}"))
+            if stable < end:
+                patience.failed(DestinationDown(f"{self._topic}-{partition}: a transaction is open at offset {stable}"))
+            # Else the marker came between the two questions: `end` is where it stands.
 
     def end(self, partition: int, patience: Patience) -> int:
         """Behind everything that was ever written."""

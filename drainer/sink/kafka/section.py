@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from binlog.errors import ConfigError
 from binlog.runtime.fields import ByteSize, Duration, Section
@@ -15,7 +16,7 @@ from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import PROTOCOLS, make_encoder
 from drainer.sink.kafka.config import KafkaConfig, PartitionChange
 from drainer.sink.kafka.connection import KafkaConnectionSection
-from drainer.sink.kafka.registry_http import access_of
+from drainer.sink.kafka.registry_http import RegistryAccess, access_of
 from drainer.sink.kafka.sink_uri import checked_topic
 
 _S = timedelta(seconds=1)
@@ -38,6 +39,42 @@ class DispatcherSection(Section):
         return DispatchRule(self.matcher, self.partition, self.dispatcher, self.topic, self.index, self.columns)
 
 
+class RegistrySection(Section):
+    """`[syncer.to.registry]`: TLS and authentication, under the names of Confluent's clients with - for the dot."""
+
+    ssl_ca_location: str = Field("", description="CA file that the registry's certificate is verified with")
+    ssl_certificate_location: str = Field("", description="client certificate file")
+    ssl_key_location: str = Field("", description="key file of the certificate")
+    bearer_auth_token: str = Field(
+        "", repr=False, description="token that is sent in place of a user; never logged or shown"
+    )
+    insecure_skip_verify: bool = Field(
+        False, description="true: neither the registry's certificate nor its name is verified"
+    )
+
+    def check(self, url: str) -> None:
+        """Raises ConfigError for settings that do not fit together."""
+        where = "syncer.to.registry"
+        if self.ssl_key_location and not self.ssl_certificate_location:
+            raise ConfigError(f"{where}: ssl-key-location needs ssl-certificate-location")
+        tls = [self.ssl_ca_location, self.ssl_certificate_location, self.insecure_skip_verify]
+        if any(tls) and not url.startswith("https:"):
+            raise ConfigError(f"{where}: TLS is set, and schema-registry does not begin with https")
+        if self.bearer_auth_token and "@" in urlsplit(url).netloc:
+            raise ConfigError(f"{where}: bearer-auth-token, and a user in schema-registry: one of them")
+
+    def access(self, url: str) -> RegistryAccess:
+        """Raises ConfigError."""
+        return access_of(
+            url,
+            token=self.bearer_auth_token,
+            ca=self.ssl_ca_location,
+            cert=self.ssl_certificate_location,
+            key=self.ssl_key_location,
+            insecure_skip_verify=self.insecure_skip_verify,
+        )
+
+
 class KafkaSection(KafkaConnectionSection):
     """Beside how brokers are reached: what messages are, where they go, and how often they count."""
 
@@ -54,7 +91,11 @@ class KafkaSection(KafkaConnectionSection):
         "transactional ids, too. Empty: tidb-binlog-<changefeed>-<cluster id>",
     )
     slots: Number = Field(
-        16, ge=1, le=200, description="writers of a spread batch; fixed when the control topic is created"
+        16,
+        ge=1,
+        le=200,
+        description="the most writers that a spread batch has, which are twice the tasks that run at once; fixed when "
+        "the control topic is created",
     )
     transaction_timeout: Duration = Field(
         timedelta(minutes=5),
@@ -106,6 +147,7 @@ class KafkaSection(KafkaConnectionSection):
     schema_registry: str = Field(
         "", repr=False, description="of avro: http(s)://user:password@host:port of a registry with Confluent's API"
     )
+    registry: RegistrySection = Field(default_factory=lambda: RegistrySection.model_validate({}))
     large_message_handle_option: Literal["none", "handle-key-only", "claim-check"] = Field(
         "none", description="what becomes of a row that no message can hold: an error, its handle key alone, or a claim"
     )
@@ -128,7 +170,8 @@ class KafkaSection(KafkaConnectionSection):
         if isinstance(make_encoder(self.options()), RegisteringEncoder):
             if not self.schema_registry:
                 raise ConfigError(f"syncer.to.schema-registry: {self.protocol} needs one")
-            access_of(self.schema_registry)
+            self.registry.check(self.schema_registry)
+            self.registry.access(self.schema_registry).tls()
         if self.large_message_handle_option == "claim-check" and not self.claim_check_storage_uri:
             raise ConfigError("syncer.to.claim-check-storage-uri: claim-check needs a place for whole rows")
         if not self.exactly_once and any(rule.method is Method.CONFLICT for rule in self.router().rules):
@@ -192,5 +235,5 @@ class KafkaSection(KafkaConnectionSection):
             partition_change=self.partition_change,
             look_s=self.partition_look / _S,
             spread=spread,
-            registry=access_of(self.schema_registry) if self.schema_registry else None,
+            registry=self.registry.access(self.schema_registry) if self.schema_registry else None,
         )

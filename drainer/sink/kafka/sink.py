@@ -22,7 +22,7 @@ from drainer.batch.work import Pieces
 from drainer.changes.change_segment import ChangeSegment
 from drainer.dispatch.piece_order import Part, PartsOf
 from drainer.dispatch.slotting import PartitionSlotting
-from drainer.protocol.encoder import RegisteringEncoder
+from drainer.protocol.encoder import Message, RegisteringEncoder
 from drainer.protocol.simple.bootstrap import BootstrapSchedule
 from drainer.schema.steps import Ddl
 from drainer.schema.view import SchemaView
@@ -43,11 +43,12 @@ from drainer.sink.errors import DestinationError, Fenced, PositionMoved
 from drainer.sink.kafka.bootstraps import describe
 from drainer.sink.kafka.config import KafkaConfig
 from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.partition_changes import take_up
 from drainer.sink.kafka.producer import ProducerLost
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.section import KafkaSection
 from drainer.sink.kafka.sink_uri import TOPIC_LENGTH_MAX
-from drainer.sink.kafka.slot_writer import KafkaSlotWriter
+from drainer.sink.kafka.slot_writer import KafkaSlotWriter, required_of
 from drainer.sink.kafka.topic_counts import TopicCounts
 from drainer.sink.position import DONE, JobMark, Stored, purge_old_jobs
 from drainer.sink.settings import SyncerSettings
@@ -120,7 +121,7 @@ class KafkaSink:
             name = re.sub(r"[^A-Za-z0-9._-]", "_", f"tidb-binlog-{identity.changefeed}-{identity.cluster_id}")
             self._config = replace(self._config, control_topic=name[:TOPIC_LENGTH_MAX])
         topics = self._topics = TopicCounts(self._config, self._publication, self._stop)
-        driver = self._driver = Driver(self._config, topics.admin, identity, self._stop)
+        driver = self._driver = Driver(self._config, topics.admin, identity, self._stop, self._resolved)
         missing: tuple[TableName, ...] = ()
 
         def create() -> Document:
@@ -136,6 +137,8 @@ class KafkaSink:
             if driver.use_batches(topics.publication.batch_bytes):
                 driver.lose()
             self._commit_ts, self._schema_version = stored.commit_ts, stored.schema_version
+            if self._config.exactly_once:
+                driver.hanging.tell(list(topics.publication.partitions()))
             if stored.intent is None:
                 self._take_up_partitions(now=True)
         except BaseException:
@@ -231,8 +234,11 @@ class KafkaSink:
             if topics.stops_at_changes:  # they are not taken up here: the range is cut by what is recorded
                 topics.look()
             ends = self._record(intent)
-        publication = topics.publication
-        return KafkaSlotWriter(self._config, publication, driver.epoch, intent, driver.label, ends)
+        return self._writer(intent, ends)
+
+    def _writer(self, intent: Intent, ends: tuple[int, ...] = ()) -> KafkaSlotWriter:
+        driver, topics = self._opened()
+        return KafkaSlotWriter(self._config, topics.publication, driver.epoch, intent, driver.label, ends, driver.owner)
 
     def _record(self, intent: Intent) -> tuple[int, ...]:
         """Where the control topic's partitions end then."""
@@ -251,18 +257,23 @@ class KafkaSink:
         self._schedule = schedule
         return driver.ends()
 
-    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> None:
+    def commit(self, intent: Intent, receipts: Sequence[Receipt], schema_version: int) -> KafkaSlotWriter | None:
         driver, topics = self._opened()
+        required = {one for receipt in receipts if receipt.detail for one in required_of(receipt.detail)}
+        if required:
+            topics.register(sorted(required))
+            return self._writer(intent)
 
         def body(transaction: Transaction) -> None:
             transaction.store.clear_intent(epoch=driver.epoch, intent=intent, schema_version=schema_version)
             transaction.store.document.notes = topics.notes()
             self._resolve(transaction, topics.publication, intent.until_ts)
 
-        driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts)
+        driver.transact(f"end of {intent}", body, lambda stored: stored.commit_ts == intent.until_ts, finished=intent)
         self._moved(intent.until_ts, schema_version)
         crash_point("kafka.committed")
         self._take_up_behind_range()
+        return None
 
     def _move(
         self,
@@ -310,6 +321,10 @@ class KafkaSink:
         for topic, partition in publication.partitions() if messages else ():
             transaction.send_last(topic, partition, messages)
 
+    def _resolved(self, commit_ts: int) -> Sequence[Message]:
+        """What says that everything up to there is in a partition."""
+        return self._opened()[1].publication.encoder.resolved(commit_ts)
+
     def _known(self, names: Iterable[str], tables: Sequence[TopicTable] = ()) -> Publication:
         """In a transaction: for these topics, too, and with the ids of the schemas of these tables."""
         driver, topics = self._opened()
@@ -333,33 +348,8 @@ class KafkaSink:
         self._moved_s = self._monotonic()
 
     def _take_up_partitions(self, *, now: bool = False) -> None:
-        """Where a topic has another number of partitions: resolved and Admin events to all of them, and from then on
-        the new number. Raises DestinationRefused where that is not wanted. Only while no range is open."""
         driver, topics = self._opened()
-        changes = topics.look(now=now)
-        if not changes:
-            return
-        notes, encoder = topics.take_up(changes), topics.publication.encoder
-
-        def body(transaction: Transaction) -> None:
-            self._catch_up(transaction)
-            transaction.store.document.notes = notes
-            for change in changes:
-                told = encoder.partitions_changed(change.found, self._commit_ts)
-                for partition in range(change.found):
-                    # Before the position, also without transactions: who dies in between tells it again, not never.
-                    transaction.send(change.topic, partition, [*encoder.resolved(self._commit_ts), *told])
-
-        driver.transact("another number of partitions", body, lambda stored: driver.document.notes == notes)
-        topics.taken_up(notes)
-        for change in changes:
-            _log.warning(
-                "a topic has another number of partitions from here on",
-                topic=change.topic,
-                before=change.recorded,
-                partitions=change.found,
-                commit_ts=self._commit_ts,
-            )
+        take_up(driver, topics, self._commit_ts, self._catch_up, now=now)
 
     def _take_up_behind_range(self) -> None:
         """The range is committed, so what fails here must not look as if it had: it is tried again later."""

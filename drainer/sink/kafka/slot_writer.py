@@ -7,8 +7,10 @@ new one initialises first, and looks then.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,28 +19,40 @@ from binlog.runtime.log import get_logger
 
 from drainer.changes.change_segment import ChangeSegment
 from drainer.protocol.encoder import Message
+from drainer.protocol.errors import SchemaIdMissing
+from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.base import Intent, Receipt
 from drainer.sink.errors import DestinationError
 from drainer.sink.kafka.config import KafkaConfig
-from drainer.sink.kafka.control_records import MARK_KEY, check_claims, is_marked, mark_value
-from drainer.sink.kafka.driver import POSITION_PARTITION, new_producer
+from drainer.sink.kafka.control_records import (
+    MARK_KEY,
+    POSITION_PARTITION,
+    Owner,
+    check_claims,
+    is_marked,
+    mark_value,
+)
 from drainer.sink.kafka.producer import Producer, ProducerLost
+from drainer.sink.kafka.producers import new_producer
 from drainer.sink.kafka.publication import Publication
 from drainer.sink.kafka.reader import Reader
 from drainer.sink.retry import Patience
 
 _KEPT_MAX: Final = 32
 _ABORT_S: Final = 10.0
+_MARK_OFFSETS: Final = 2  # of a transaction in its slot's partition
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """`marked`: the range that this producer has committed last, or whose mark it has read."""
+    """`marked`: the range that this producer has committed last, or whose mark it has read; `end`: where the slot's
+    partition of the control topic ends behind its mark, if nobody else writes there, -1: not known."""
 
     producer: Producer
     marked: Intent | None
+    end: int = -1
 
 
 _Key = tuple[str, str, int, int]  # brokers, control topic, epoch, slot
@@ -50,7 +64,8 @@ _lock = threading.Lock()
 @dataclass(frozen=True, slots=True)
 class KafkaSlotWriter:
     """See base.SlotWriter. `label`: the changefeed and its place, for errors; `ends`: where the partitions of the
-    control topic ended when the driver had recorded the intent, () for one that was open before."""
+    control topic ended when the driver had recorded the intent, () for one that was open before; `owner`: whose claim
+    counts."""
 
     config: KafkaConfig
     publication: Publication
@@ -58,11 +73,15 @@ class KafkaSlotWriter:
     intent: Intent
     label: str
     ends: tuple[int, ...] = ()
+    owner: Owner | None = None
 
     def write(self, slot: int, segment: ChangeSegment) -> Receipt:
         patience = Patience(f"{self.label}: slot {slot}", self.config.retry_for_s)
         while True:
             kept = self._taken(slot)
+            if kept is not None and self._is_overtaken(kept, slot):
+                kept.producer.drop()
+                kept = None
             try:
                 if kept is None:
                     kept = self._opened(slot, patience)
@@ -76,14 +95,29 @@ class KafkaSlotWriter:
                 if kept is not None:
                     kept.producer.drop()
                 patience.failed(error)
+            except SchemaIdMissing:
+                # Of a version of a table that the driver had not met. It alone talks to the registry.
+                if kept is not None:
+                    self._abort(kept.producer)
+                required = self.publication.required_schemas(self.publication.tables_in(segment))
+                return Receipt(slot, segment.change_count, 0, 0, required_text(required))
             except BaseException:
                 if kept is not None:
                     self._abort(kept.producer)
                 raise
             else:
                 patience.over()
-                self._keep(slot, replace(kept, marked=self.intent))
+                self._keep(slot, replace(kept, marked=self.intent, end=self._end_behind(slot)))
                 return receipt
+
+    def _is_overtaken(self, kept: _Kept, slot: int) -> bool:
+        """Whether another process has written the slot's last mark, and so has fenced this producer off: it would learn
+        that only when it has sent the whole slot. What is not seen here is found out then."""
+        return bool(self.ends) and kept.end >= 0 and kept.marked != self.intent and kept.end != self.ends[1 + slot]
+
+    def _end_behind(self, slot: int) -> int:
+        """A mark, and the marker that ends its transaction."""
+        return self.ends[1 + slot] + _MARK_OFFSETS if self.ends and self.config.exactly_once else -1
 
     def _abort(self, producer: Producer) -> None:
         """What is open would hold readers of committed messages until its time is up."""
@@ -102,7 +136,8 @@ class KafkaSlotWriter:
             reader = self._reader()
             if self._unchanged(reader, slot, patience):
                 return _Kept(producer, None)
-            check_claims(reader.everything(POSITION_PARTITION, patience, begin=self.epoch), self.epoch, self.label)
+            claims = reader.everything(POSITION_PARTITION, patience, begin=self.epoch)
+            check_claims(claims, self.epoch, self.label, self.owner)
             marks = reader.committed(1 + slot, patience)
             return _Kept(producer, self.intent if is_marked(marks, self.intent, self.label) else None)
         except BaseException:
@@ -160,6 +195,15 @@ class KafkaSlotWriter:
                 dropped.append(_kept.popitem(last=False)[1])
         for one in dropped:
             one.producer.drop()
+
+
+def required_text(required: Iterable[RequiredSchema]) -> str:
+    """As a receipt carries them."""
+    return json.dumps([list(one) for one in required])
+
+
+def required_of(text: str) -> list[RequiredSchema]:
+    return [RequiredSchema(subject, schema) for subject, schema in json.loads(text)]
 
 
 def forget_producers() -> None:

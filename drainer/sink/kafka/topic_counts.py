@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
@@ -17,8 +17,10 @@ from binlog.runtime.log import get_logger
 
 from drainer.dispatch.dispatcher import Dispatcher
 from drainer.dispatch.slotting import SLOTTING_VERSION, PartitionSlotting
+from drainer.protocol.schema_ids import RequiredSchema
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.config import KafkaConfig
+from drainer.sink.kafka.control_records import COUNTS_NOTE
 from drainer.sink.kafka.publication import Publication, TopicTable
 from drainer.sink.kafka.replicas import check_existing, check_new
 from drainer.sink.kafka.schema_registry import SchemaRegistry
@@ -26,21 +28,23 @@ from drainer.sink.kafka.topics import PARTITIONS_DEFAULT, Topics
 
 _log = get_logger(__name__)
 
-_COUNTS: Final = "topics"
 # Of a topic that is gone, which is told when it is looked for.
 LIMIT_DEFAULT: Final = 1 << 20
 _BEHIND_S: Final = 3.0
 _ASK_AGAIN_S: Final = 0.2
 _GENERATION: Final = "partition_changes"
+_IDS: Final = "topic_ids"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A topic that has another number of partitions than is recorded; 0: it is gone."""
+    """A topic that has another number of partitions than is recorded, 0: it is gone; or that was deleted and made
+    again, and then has another `id_`."""
 
     topic: str
     recorded: int
     found: int
+    id_: str = ""
 
 
 class TopicCounts:
@@ -53,6 +57,7 @@ class TopicCounts:
         self._lock = threading.RLock()
         self._publication = publication
         self._generation = 0
+        self._ids: dict[str, str] = {}
         self._looked_s = float("-inf")
         self._slotting: PartitionSlotting | None = None
         self._registry = (
@@ -78,15 +83,20 @@ class TopicCounts:
             self._registry.check()
         with self._lock:
             self._generation = int(notes.get(_GENERATION, 0))
-            recorded = {str(topic): int(count) for topic, count in notes.get(_COUNTS, {}).items()}
+            recorded = {str(topic): int(count) for topic, count in notes.get(COUNTS_NOTE, {}).items()}
             there = self.admin.counts()
             sizes = {topic: self.admin.max_message_bytes(topic) for topic in recorded if there.get(topic)}
             self._set(recorded, {topic: sizes.get(topic, LIMIT_DEFAULT) for topic in recorded})
+            # What was recorded before topics had ids counts as what is there.
+            self._ids = {
+                **self.admin.ids(recorded),
+                **{str(topic): str(id_) for topic, id_ in notes.get(_IDS, {}).items()},
+            }
             self.know([self._publication.router.default_topic])
 
     def notes(self) -> dict[str, Any]:
         """What is recorded with the position."""
-        return {_COUNTS: dict(self._publication.counts), _GENERATION: self._generation}
+        return {COUNTS_NOTE: dict(self._publication.counts), _GENERATION: self._generation, _IDS: dict(self._ids)}
 
     def know(self, names: Iterable[str]) -> Publication:
         """These topics, too: they are made where they are not there. Raises DestinationRefused, DestinationDown."""
@@ -103,6 +113,7 @@ class TopicCounts:
                 if counts[name] < found:
                     _log.warning("only the first partitions are used", topic=name, used=counts[name], partitions=found)
                 sizes[name] = self.admin.max_message_bytes(name)
+            self._ids.update(self.admin.ids(unknown))
             self._set(counts, sizes)
             return self._publication
 
@@ -112,9 +123,15 @@ class TopicCounts:
             new = [(topic, table) for topic, table in tables if (topic, table.key) not in self._prepared]
             required = self._publication.required_schemas(new)
             if required:
-                assert self._registry is not None, "the configuration is refused without a registry"
-                self._publication = self._publication.with_ids(self._registry.register_all(required))
+                self.register(required)
             self._prepared |= {(topic, table.key) for topic, table in new}
+            return self._publication
+
+    def register(self, required: Iterable[RequiredSchema]) -> Publication:
+        """With the ids of these schemas. Raises SchemaRefused, DestinationDown."""
+        with self._lock:
+            assert self._registry is not None, "the configuration is refused without a registry"
+            self._publication = self._publication.with_ids(self._registry.register_all(required))
             return self._publication
 
     def _set(self, counts: Mapping[str, int], sizes: Mapping[str, int]) -> None:
@@ -161,22 +178,25 @@ class TopicCounts:
         return crc32(repr((parts, router.default_topic, router.rules)).encode())
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """Topics with another number of partitions than is recorded; asked for now and then."""
+        """Topics with another number of partitions than is recorded, or that are others; asked for now and then."""
         if not now and time.monotonic() - self._looked_s < self._config.look_s:
             return []
         self._looked_s = time.monotonic()
         there = self._there()
+        ids = self.admin.ids(self._publication.counts)
         changes = []
         for topic, recorded in self._publication.counts.items():
             found = there.get(topic, 0)
             used = self._used(topic, found) if found else 0
-            if used != recorded:
-                changes.append(Change(topic, recorded, used))
+            is_another = topic in self._ids and ids.get(topic, self._ids[topic]) != self._ids[topic]
+            if used != recorded or is_another:
+                changes.append(Change(topic, recorded, used, ids[topic] if is_another else ""))
         gone = [change.topic for change in changes if not change.found]
         if gone:
             raise DestinationRefused(
                 f"topic {gone[0]} is gone, with the messages that were in it: create it with "
-                f"{self._publication.counts[gone[0]]} partitions, and what comes from here on will be in it"
+                f'{self._publication.counts[gone[0]]} partitions and set partition-change = "take-up", and what comes '
+                f"from here on will be in it"
             )
         if changes and self.stops_at_changes:
             raise DestinationRefused(_refusal(changes[0]))
@@ -192,19 +212,26 @@ class TopicCounts:
             if not missing or time.monotonic() > end_s or self._stop.wait(_ASK_AGAIN_S):
                 return there
 
-    def take_up(self, changes: Iterable[Change]) -> dict[str, Any]:
+    def take_up(self, changes: Sequence[Change]) -> dict[str, Any]:
         """The notes that say so; `taken_up` when they are recorded."""
         counts = {**self._publication.counts, **{change.topic: change.found for change in changes}}
-        return {_COUNTS: counts, _GENERATION: self._generation + 1}
+        ids = {**self._ids, **{change.topic: change.id_ for change in changes if change.id_}}
+        return {COUNTS_NOTE: counts, _GENERATION: self._generation + 1, _IDS: ids}
 
     def taken_up(self, notes: Mapping[str, Any]) -> None:
         with self._lock:
             self._generation = int(notes[_GENERATION])
             # Whoever plans may have met topics since the notes were made.
-            self._set({**self._publication.counts, **notes[_COUNTS]}, self._publication.topic_bytes)
+            self._ids = {**self._ids, **notes[_IDS]}
+            self._set({**self._publication.counts, **notes[COUNTS_NOTE]}, self._publication.topic_bytes)
 
 
 def _refusal(change: Change) -> str:
+    if change.id_:
+        return (
+            f"topic {change.topic} was deleted and made again: what nobody had read is gone, and what is written from "
+            f'here on follows nothing. Set partition-change = "take-up" to go on all the same'
+        )
     return (
         f"topic {change.topic} has {change.found} partitions, and {change.recorded} when rows were last written: rows "
         f"of one key would go to another partition, past what waits in theirs. Set the former number, or set "

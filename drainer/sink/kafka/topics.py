@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from binlog.runtime.log import get_logger
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from drainer.sink.errors import DestinationDown, DestinationRefused
 from drainer.sink.kafka.producer import meaning
 from drainer.sink.retry import Patience
 
 _ANSWER_S: Final = 10.0
+# A marker follows its commit within milliseconds, but for brokers that were just started.
+_LOOK_AGAIN_S_FIRST: Final = 0.002
+_LOOK_AGAIN_S_MAX: Final = 0.2
+_NO_ID: Final = str(Uuid(0, 0))
 PARTITIONS_DEFAULT: Final = 3
 # Compacted soon: a position is written every second, and all of it is read at every start.
 _CONTROL: Final = {
@@ -26,6 +31,7 @@ _CONTROL: Final = {
 }
 
 T = TypeVar("T")
+Place = tuple[str, int]  # topic and partition
 _log = get_logger(__name__)
 
 
@@ -64,6 +70,24 @@ class Topics:
 
         return self._patiently("asking for replicas", ask)
 
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """What tells a topic from another one that had its name before. Without topics that are not there, and empty
+        for brokers that have no such ids (before 2.8)."""
+        names = sorted(topics)
+
+        def ask() -> dict[str, str]:
+            found = {}
+            described = self._admin.describe_topics(TopicCollection(names), request_timeout=_ANSWER_S)
+            for name, answer in described.items():
+                try:
+                    found[name] = str(answer.result(_ANSWER_S + 5).topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in _NOT_THERE:
+                        raise
+            return {name: id_ for name, id_ in found.items() if id_ != _NO_ID}
+
+        return self._patiently("asking for the ids of topics", ask) if names else {}
+
     def min_insync(self, topic: str) -> int:
         """How many replicas must be in sync for acks=all, `min.insync.replicas` of the topic."""
         return int(self._setting(topic, "min.insync.replicas"))
@@ -85,6 +109,40 @@ class Topics:
     def cleanup_policy(self, topic: str) -> str:
         """What becomes of old messages, `cleanup.policy`: compact, delete, or both with a comma between."""
         return self._setting(topic, "cleanup.policy")
+
+    def ends(self, places: Sequence[Place], *, committed: bool) -> dict[Place, int]:
+        """Where partitions end: for readers of committed messages, which is where the first open transaction begins, or
+        behind everything. Without those that are not there."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+
+        def ask() -> dict[Place, int]:
+            found = {}
+            answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_ANSWER_S)
+            for place, answer in answers.items():
+                try:
+                    found[place.topic, place.partition] = int(answer.result(_ANSWER_S + 5).offset)
+                except KafkaException as error:
+                    if error.args[0].code() not in _NOT_THERE:
+                        raise
+            return found
+
+        return self._patiently("asking where partitions end", ask) if places else {}
+
+    def settled(self, places: Sequence[Place], grace_s: float) -> tuple[dict[Place, int], dict[Place, int]]:
+        """Where partitions end; and those at whose offsets readers of committed messages have stood still for `grace_s`
+        because a transaction has no end there. The ends are those of a moment at which there was no such partition."""
+        end_s = time.monotonic() + grace_s
+        still: dict[Place, int] | None = None
+        pause_s = _LOOK_AGAIN_S_FIRST
+        while True:
+            committed = self.ends(places, committed=True)  # first: what ends meanwhile is not counted as open
+            written = self.ends(places, committed=False)
+            found = {place: at for place, at in committed.items() if at < written.get(place, at)}
+            still = found if still is None else {place: at for place, at in still.items() if found.get(place) == at}
+            if not found or not still or time.monotonic() > end_s or self._stop.wait(pause_s):
+                return written, still
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S_MAX)
 
     def _setting(self, topic: str, name: str) -> str:
         return self._setting_of(ConfigResource(ResourceType.TOPIC, topic), name)
@@ -155,4 +213,9 @@ _REFUSALS: Final = (
     KafkaError.INVALID_CONFIG,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.POLICY_VIOLATION,
+)
+_NOT_THERE: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
 )

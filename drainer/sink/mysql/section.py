@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from binlog.errors import ConfigError
+from binlog.runtime.encrypt import CipherError, decrypt, warn_of_default_key
 from binlog.runtime.fields import Section
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.settings import SyncerSettings, ToSection
@@ -40,6 +41,13 @@ class ServerSecuritySection(Section):
             )
 
 
+def _decrypted(text: str) -> str:
+    try:
+        return decrypt(text) if text else ""
+    except CipherError as error:
+        raise ValueError(str(error)) from error
+
+
 class MySQLSection(ToSection):
     """How the server is reached."""
 
@@ -47,6 +55,13 @@ class MySQLSection(ToSection):
     port: int = Field(3306, ge=1, le=65535, description="its port")
     user: str = Field("root", description="user; operations.md lists the privileges it needs")
     password: str = Field("", repr=False, description="password of the user; never logged or shown")
+    encrypted_password: Annotated[str, AfterValidator(_decrypted)] = Field(
+        "",
+        alias="encrypted_password",
+        repr=False,
+        description="password as `binlogctl encrypt` prints it, in place of the other; its key is in the environment "
+        "variable BINLOG_SECRET_KEY",
+    )  # the value is the decrypted one
     params: dict[str, str] = Field(
         default_factory=dict, description="session variables of the connections, as name = value"
     )
@@ -75,11 +90,13 @@ class MySQLSection(ToSection):
         self.security.check()
 
     def server(self, syncer: SyncerSettings) -> ServerConfig:
+        if self.encrypted_password:
+            warn_of_default_key()
         return ServerConfig(
             host=self.host,
             port=self.port,
             user=self.user,
-            password=self.password,
+            password=self.encrypted_password or self.password,
             params=tuple(self.params.items()),
             ssl_ca=self.security.ssl_ca,
             ssl_cert=self.security.ssl_cert,

@@ -6,7 +6,7 @@ The value in etcd is JSON with upstream's keys in upstream's order (`R-02`), so 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -16,6 +16,22 @@ from binlog.errors import DecodeError, LifecycleError
 # Labels of this project, which the original's programs ignore.
 FINAL_LABEL = "final"  # "true": a `paused` pump that stores nothing above its maxCommitTS and holds nothing pending
 STATUS_LABEL = "status"  # host:port of the node's status page, where PUT /state is answered
+OWN_LABELS = frozenset({FINAL_LABEL, STATUS_LABEL})
+
+
+def parse_labels(items: Iterable[str]) -> dict[str, str]:
+    """Labels as an operator gives them, each `name=value`. ValueError for anything else and names in OWN_LABELS."""
+    labels: dict[str, str] = {}
+    for item in items:
+        name, found, value = (part.strip() for part in item.partition("="))
+        if not (name and found and value):
+            raise ValueError(f"label {item!r} must be name=value")
+        if name in OWN_LABELS:
+            raise ValueError(f"label {item!r}: the name {name} is used by pumps themselves")
+        if name in labels:
+            raise ValueError(f"label {item!r}: {name} is given twice")
+        labels[name] = value
+    return labels
 
 
 class State(StrEnum):

@@ -71,7 +71,7 @@ class OwnRecord:
         try:
             self.revision = await self._registry.update(self._kind, status, mod_revision=self.revision)
         except (RegistryConflict, NodeNotFound):  # this write certainly did not take place
-            if first:
+            if first and status in self._open:  # a write beside this one may have settled all of them
                 self._open.remove(status)
             raise
         self._open.clear()
@@ -82,6 +82,8 @@ class OwnRecord:
             found = await self.read()
         except DecodeError as error:
             raise ForeignRecord(self._node_id, "unreadable", error) from error
+        if found is not None and found.mod_revision == self.revision:
+            return  # a write beside this one, which has been settled
         if found is None or found.status not in self._open:
             raise ForeignRecord(self._node_id, str(found.status.state) if found else "removed", found)
         self.revision = found.mod_revision

@@ -82,6 +82,19 @@ class TiKV:
             await self._above_safepoint(start_ts)
         return commit_ts
 
+    async def mvcc(self, key: bytes) -> Any:
+        """The MvccGetByKeyResponse of a key: its lock, writes and values. Raises as `outcome` does."""
+        place = await self._place(key)
+        channel = open_channel(place.address, self._security)
+        try:
+            stub = tikv_pb2_grpc.TikvStub(channel)  # type: ignore[no-untyped-call]
+            request = tikv_pb2.MvccGetByKeyRequest(context=place.context, key=key)
+            return await stub.MvccGetByKey(request, timeout=REQUEST_TIMEOUT_S)
+        except aio.AioRpcError as error:
+            raise StoreUnavailable(f"TiKV at {place.address}: {error.code().name}: {error.details()}") from error
+        finally:
+            await channel.close()
+
     async def _above_safepoint(self, start_ts: int) -> None:
         """BelowSafepoint unless every record of the transaction is still there."""
         leader = await ask_first(self._pd_urls, self._security)

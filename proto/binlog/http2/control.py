@@ -52,7 +52,7 @@ class ControlFrames(BriefRequests):
             values[name] = value
         self._pay(COST_FRAME)
         if Setting.INITIAL_WINDOW_SIZE in values:
-            self._outgoing.set_initial_window(values[Setting.INITIAL_WINDOW_SIZE])
+            self._outgoing.set_initial_window(values[Setting.INITIAL_WINDOW_SIZE], self._streams.values())
         if Setting.MAX_FRAME_SIZE in values:
             self._outgoing.frame_size(values[Setting.MAX_FRAME_SIZE])
         self._settled = True

@@ -9,7 +9,7 @@ decoder has judged once is remembered; what differs elsewhere goes through it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ _STATUS_200 = b"\x88"
 _STATUS = b"\x08\x03"  # :status, not indexed, of three digits
 _CONTENT_TYPE = b"\x0f\x10"  # index 31, not indexed
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_BAD_VALUE = re.compile(rb"[\x00\r\n]")
+_BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
 _OF_CONNECTION = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 
@@ -66,21 +66,19 @@ def request_head(fields: Iterable[tuple[bytes, bytes]]) -> Head:
     pseudo: dict[bytes, bytes] = {}
     others: list[tuple[bytes, bytes]] = []
     for name, value in fields:
-        if _BAD_VALUE.search(value):
-            raise Malformed(f"the value of {name!r} has a character that is not allowed")
         if name[:1] == b":":
             if others or name not in _PSEUDO or name in pseudo:
                 raise Malformed(f"pseudo field {name!r} is unknown, repeated, or not at the beginning")
+            _check_value(name, value)
             pseudo[name] = value
             continue
         _check_field(name, value)
         others.append((name, value))
-    if not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
-        raise Malformed(":method, :scheme or :path is missing")
+    _check_pseudo(pseudo)
     return Head(
         pseudo[b":method"],
-        pseudo[b":scheme"],
-        pseudo[b":path"],
+        pseudo.get(b":scheme", b""),
+        pseudo.get(b":path", b""),
         pseudo.get(b":authority", b""),
         tuple(others),
         _content_length(others),
@@ -95,7 +93,21 @@ def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
         _check_field(name, value)
 
 
+def _check_pseudo(pseudo: Mapping[bytes, bytes]) -> None:
+    if pseudo.get(b":method") == b"CONNECT":
+        if not pseudo.get(b":authority") or b":scheme" in pseudo or b":path" in pseudo:
+            raise Malformed("CONNECT has an :authority, and neither :scheme nor :path")
+    elif not (pseudo.get(b":method") and pseudo.get(b":scheme") and pseudo.get(b":path")):
+        raise Malformed(":method, :scheme or :path is missing")
+
+
+def _check_value(name: bytes, value: bytes) -> None:
+    if _BAD_VALUE.search(value):
+        raise Malformed(f"the value of {name!r} has a character that is not allowed there")
+
+
 def _check_field(name: bytes, value: bytes) -> None:
+    _check_value(name, value)
     if not _NAME.fullmatch(name):
         raise Malformed(f"field name {name!r} has a character that is not allowed")
     if name in _OF_CONNECTION or (name == b"te" and value != b"trailers"):

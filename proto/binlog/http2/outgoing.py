@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from binlog.http2 import frames
 from binlog.http2.frames import FRAME_SIZE_MIN, WINDOW_DEFAULT, WINDOW_MAX, Code, ProtocolError, StreamError
@@ -24,6 +24,7 @@ class Outgoing:
         self.frame_bytes_max = FRAME_SIZE_MIN
         self.data_frames = 0  # sent so far
         self.is_urgent = False  # something waits to be taken that should not wait for more
+        self._sent_min = 0  # what `sent` of no stream is below
 
     def write(self, frame: bytes, *, urgent: bool = True) -> None:
         self._pieces.append(frame)
@@ -41,7 +42,12 @@ class Outgoing:
     def frame_size(self, size: int) -> None:
         self.frame_bytes_max = min(size, self._frame_limit)
 
-    def set_initial_window(self, size: int) -> None:
+    def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
+        """Of all streams. ProtocolError where that makes the window of one of them more than can be."""
+        if size - self._sent_min > WINDOW_MAX:
+            self._sent_min = min((stream.sent for stream in streams), default=0)
+            if size - self._sent_min > WINDOW_MAX:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "SETTINGS make a stream's window above 2^31-1")
         if size > self.initial_window:
             self._ready.update(self._blocked)
             self._blocked.clear()
@@ -56,6 +62,7 @@ class Outgoing:
     def grow_stream(self, stream: Stream, increment: int) -> None:
         """A stream's. StreamError likewise."""
         stream.sent -= increment
+        self._sent_min = min(self._sent_min, stream.sent)
         if self.initial_window - stream.sent > WINDOW_MAX:
             raise StreamError(stream.stream_id, Code.FLOW_CONTROL_ERROR, "its window is above 2^31-1")
         if self._blocked.pop(stream.stream_id, None) is not None:

@@ -4,12 +4,16 @@ Its handler takes messages when it likes. Until it does, their bytes fill the st
 complete the window is opened as its bytes come, so that one may be larger than the window. A message for which there
 is no room is read nevertheless, so that the handler can refuse it and the stream lives on; where too much is read in
 that way already, its window stays closed until something is given back.
+
+Of the messages that wait for the handler QUEUE_MAX are kept as such, and others as the bytes they came in: an empty
+message has five of them, and would be sixty times as large as an object.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -18,6 +22,9 @@ from binlog.rpc.call import Call, Link, gunzip
 from binlog.rpc.messages import Buffer, Message
 from binlog.rpc.method import Method, Received
 from binlog.rpc.status import RpcError, Status
+
+QUEUE_MAX = 64
+_PIECE_BYTES = 64 << 10  # that are read on at once
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +45,8 @@ class BidiCall(Call):
         super().__init__(link, stream_id, path, method, gzip=gzip)
         self._queue: deque[Message] = deque()
         self._arrived = asyncio.Event()
-        self._ended = False
+        self._unread = bytearray()  # what came behind a full queue
+        self._end_came = self._ended = False
         self._receiving = _Place(0)  # the message that was announced last
         self._places: set[_Place] = set()  # of messages that the handler has not got
         self._uncredited = 0
@@ -49,6 +57,17 @@ class BidiCall(Call):
     @property
     def is_stalled(self) -> bool:
         return not self._collector.is_between and not self._queue and not self._receiving.blocked
+
+    def _collect(self, data: bytes) -> list[Message]:
+        found: list[Message] = []
+        if not self._unread and len(self._queue) < QUEUE_MAX:
+            found = self._collector.feed(data, QUEUE_MAX - len(self._queue))
+            data = data[self._collector.consumed :]
+        self._unread += data
+        while self._unread and (count := QUEUE_MAX - len(self._queue) - len(found)) > 0:
+            found += self._collector.feed(bytes(self._unread[:_PIECE_BYTES]), count)
+            del self._unread[: self._collector.consumed]
+        return found
 
     def _announced(self, size: int) -> _Place:
         place = self._receiving = _Place(size)
@@ -81,24 +100,28 @@ class BidiCall(Call):
             self._find_room(place)
         else:
             self._tolerate(place)
-        self._give_credit()
+        self._give_credit(late=True)
 
     def _receive(self, found: list[Message], size: int, end: bool) -> None:
         for message in found:
             message.place.blocked = False  # it came within the window, and is not counted
             self._queue.append(message)
         self._uncredited += size
-        self._ended = end
-        if end and not self._collector.is_between:
+        self._end_came = self._end_came or end
+        self._ended = self._end_came and not self._unread
+        if self._ended and not self._collector.is_between:
             raise RpcError(Status.INTERNAL, "the requests ended within a message")
-        if found or end:
+        if found or self._ended:
             self._arrived.set()
         self._give_credit()
 
-    def _give_credit(self) -> None:
+    def _give_credit(self, *, late: bool = False) -> None:
+        """`late`: the peer may have had no window until now, so that its time begins anew."""
         if not self._queue and not self._receiving.blocked and self._uncredited:
             size, self._uncredited = self._uncredited, 0
             self._link.credit(self.stream_id, size)
+            if late:
+                self.received_s = time.monotonic()
 
     def _release(self, place: _Place) -> None:
         self._places.discard(place)
@@ -111,6 +134,7 @@ class BidiCall(Call):
 
     def _close(self) -> None:
         self._queue.clear()
+        self._unread.clear()
         for place in list(self._places):  # those too that were announced and never came into the queue
             self._release(place)
         super()._close()
@@ -138,7 +162,9 @@ class BidiCall(Call):
                 self._arrived.clear()
                 await self._arrived.wait()
             message = self._queue.popleft()
-            self._give_credit()
+            if self._unread:
+                self.on_data(b"", end=False)
+            self._give_credit(late=True)
             received = await self._received(message)
             del message
             yield received

@@ -15,6 +15,7 @@ from binlog.runtime.log import get_logger
 
 SEND_AHEAD_BYTES = 256 << 10  # of a stream's messages that wait for their reader
 GUNZIP_INLINE_BYTES_MAX = 4096
+STALL_SHARE = 60  # of a message that must come in each span of Timing.stall_s: one part in so many
 
 _log = get_logger("rpc")
 
@@ -65,7 +66,8 @@ class Call:
         self._sent: asyncio.Event | None = None  # made when its reader is behind
         self.over = False
         self.deadline_s: float | None = None
-        self.received_s = 0.0  # when its last bytes came
+        self.received_s = 0.0  # when it went on last
+        self.came = 0  # bytes since then
 
     # What the connection tells
 
@@ -73,7 +75,7 @@ class Call:
         if self.over:
             return
         try:
-            self._receive(self._collector.feed(data) if data else [], len(data), end)
+            self._receive(self._collect(data), len(data), end)
         except TooLong as error:
             self.fail(self._method.too_long(error.size, error.head, self._method.request_bytes_max))
         except Exception as error:  # noqa: BLE001  what Room raises is the method's to name
@@ -104,7 +106,19 @@ class Call:
         """Whether the peer owes the rest of a message."""
         raise NotImplementedError
 
+    def progressed(self, size: int, now_s: float) -> None:
+        """So many bytes are about to be taken. A large message must bring its share of bytes to count as going on, or
+        one byte now and then would hold its room for ever."""
+        self.came += size
+        if self._collector.is_between or self.came >= self._collector.size // STALL_SHARE:
+            self.came = 0
+            self.received_s = now_s
+
     # Of the kinds
+
+    def _collect(self, data: bytes) -> list[Message]:
+        """The messages that are complete. May raise."""
+        return self._collector.feed(data)
 
     def _announced(self, size: int) -> Any:
         """A message of this size begins. May raise."""

@@ -18,6 +18,7 @@ PREFIX = Struct(">BI")
 PREFIX_BYTES = PREFIX.size
 MAPPED_BYTES_MIN = 4 << 20
 JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
+COUNT_MAX = 1 << 31  # of messages: as many as there are
 HEAD_BYTES = 64  # kept of a message that is too long
 _PIECE_BYTES = 256 << 10
 _GZIP_TRAILER_BYTES, _GZIP_BYTES_MIN = 4, 18
@@ -81,6 +82,7 @@ class Collector:
         "_place",
         "_prefix",
         "_size",
+        "consumed",
     )
 
     def __init__(self, bytes_max: int, announced: Callable[[int], Any]) -> None:
@@ -94,14 +96,22 @@ class Collector:
         self._filled = 0
         self._compressed = False
         self._place: Any = None
+        self.consumed = 0  # bytes of what was fed last
+
+    @property
+    def size(self) -> int:
+        """Bytes of the message that has begun and not ended; 0 where none has, or its length is not known yet."""
+        return self._size if self._buffer is not None else self._long
 
     @property
     def is_between(self) -> bool:
         """No message has begun and not ended."""
         return self._buffer is None and not self._prefix and not self._long
 
-    def feed(self, data: bytes) -> list[Message]:
-        """The messages that end in `data`. RpcError for a prefix that is none; TooLong."""
+    def feed(self, data: bytes, count_max: int = COUNT_MAX) -> list[Message]:
+        """The messages that end in `data`, no more of them than `count_max` (at least 1): what `consumed` does not
+        count is to be fed again. RpcError for a prefix that is none; TooLong."""
+        self.consumed = len(data)
         if self._buffer is None and not self._prefix and not self._long and len(data) >= PREFIX_BYTES:
             flag, size = PREFIX.unpack_from(data)
             if flag <= 1 and size == len(data) - PREFIX_BYTES and size <= self._bytes_max:
@@ -118,6 +128,9 @@ class Collector:
                 if self._filled == self._size:
                     found.append(Message(_sealed(self._buffer), self._compressed, self._place))
                     self._buffer = self._place = None
+                    if len(found) >= count_max:
+                        break
+        self.consumed = at
         return found
 
     def forget(self) -> None:

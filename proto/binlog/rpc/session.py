@@ -15,7 +15,7 @@ from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
-from binlog.rpc.call import SEND_AHEAD_BYTES, Call, SingleCall
+from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
 from binlog.rpc.messages import PREFIX, framed
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
@@ -37,7 +37,7 @@ _log = get_logger("rpc")
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Seconds. A peer is asked whether it lives after so long without a byte, and has so long to answer; it has so long
-    for its first frames, and for the next bytes of a message that it has begun."""
+    for its first frames, and for the next bytes of a message that it has begun (see call.STALL_SHARE)."""
 
     ping_after_s: float = 60.0
     ping_timeout_s: float = 20.0
@@ -76,6 +76,7 @@ class Session(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._sunk = SunkCalls(self, self._connection, settings.room)
         self._timed: dict[int, Call] = {}  # those with a deadline
+        self._no_grpc: dict[int, Route] = {}  # requests of plain HTTP that have not ended
         self._senders: set[Call] = set()  # those that wait for their reader
         self._first = b""  # bytes of a connection of which it is not known yet what it speaks
         self._greeted = False
@@ -112,12 +113,10 @@ class Session(asyncio.Protocol):
             self._greeted, self._first = True, b""
         self._flushing = True  # at the end of this
         events = self._connection.receive(data, self._now_s)
-        wholes = [event for event in events if type(event) is tuple]
-        if wholes:
+        if wholes := [event for event in events if type(event) is tuple]:
             self._on_wholes(cast("list[Whole]", wholes))
-        if len(wholes) < len(events):
-            for event in events:
-                self._on_event(event)
+        for event in events if len(wholes) < len(events) else ():
+            self._on_event(event)
         if self._connection.is_urgent or not self._sunk:
             self._flush()
         else:  # a client that measures its round trips sends a ping with every call
@@ -156,8 +155,6 @@ class Session(asyncio.Protocol):
         protocol.connection_made(transport)
         protocol.data_received(data)
 
-    # Events
-
     def _on_wholes(self, requests: list[Whole]) -> None:
         """Before the other events that came with them: nothing but a reset can follow on their streams."""
         for _, head, _, _ in requests:
@@ -175,7 +172,7 @@ class Session(asyncio.Protocol):
         if found is None:
             found = head.note = route(head, self._settings.methods)
         if found.method is None or self._refusal is not None:
-            self._turn_away(stream_id, found)
+            self._turn_away(stream_id, found, end=event.end)
             return
         method = found.method
         kind = SingleCall if method.bidi is None else BidiCall
@@ -191,31 +188,39 @@ class Session(asyncio.Protocol):
         if event.end:
             call.on_data(b"", end=True)
 
-    def _turn_away(self, stream_id: int, found: Route) -> None:
+    def _turn_away(self, stream_id: int, found: Route, *, end: bool) -> None:
+        """A call is refused at once. Plain HTTP is answered when it has ended, as its clients expect."""
         connection = self._connection
-        if found.http_status != 200:
-            connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
-            connection.send_data(stream_id, found.text.encode())
-            connection.send_end(stream_id)
-        else:
+        if found.http_status == 200:
             error = found.error
             if error is None or self._refusal is not None:
                 error = RpcError(Status.UNAUTHENTICATED, self._refusal or "")
             connection.send_head(stream_id, status.refusal(error.status, error.text), end=True)
+        elif end:
+            connection.send_head(stream_id, encode_response(found.http_status, b"text/plain; charset=utf-8"))
+            connection.send_data(stream_id, found.text.encode())
+            connection.send_end(stream_id)
+        else:
+            self._no_grpc[stream_id] = found
+            return
         connection.finished(stream_id)
 
     def _on_data(self, stream_id: int, data: bytes, end: bool) -> None:
         call = self._calls.get(stream_id)
         if call is not None:
-            call.received_s = self._now_s
+            call.progressed(len(data), self._now_s)
             call.on_data(data, end=end)
-        else:
-            self._connection.credit(stream_id, len(data))
+            return
+        self._connection.credit(stream_id, len(data))
+        if end and (found := self._no_grpc.pop(stream_id, None)) is not None:
+            self._turn_away(stream_id, found, end=True)
 
     def _on_reset(self, event: Reset) -> None:
         call = self._calls.get(event.stream_id)
         if call is not None:
             call.cancel()
+        elif self._no_grpc.pop(event.stream_id, None) is not None:
+            self._connection.finished(event.stream_id)
 
     def _on_failed(self, event: Failed) -> None:
         settings = self._settings
@@ -241,9 +246,6 @@ class Session(asyncio.Protocol):
 
     def credit(self, stream_id: int, size: int) -> None:
         self._connection.credit(stream_id, size)
-        call = self._calls.get(stream_id)
-        if call is not None:
-            call.received_s = time.monotonic()  # the peer may have had no window until now
         self._flush_soon()
 
     def send_answer(self, stream_id: int, message: bytes) -> None:
@@ -332,7 +334,8 @@ class Session(asyncio.Protocol):
             self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
             if call.is_stalled and now_s - call.received_s > timing.stall_s and not self._read_paused:
-                text = f"no byte of the message came for {timing.stall_s:g} s"
+                what = "no byte" if not call.came else f"less than a {STALL_SHARE}th"
+                text = f"{what} of the message came for {timing.stall_s:g} s"
                 self._end(call, RpcError(Status.UNAVAILABLE, text))
         if self._pinged_s is not None:
             if now_s - self._pinged_s > timing.ping_timeout_s:

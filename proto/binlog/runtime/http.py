@@ -57,6 +57,11 @@ def html_response(text: str, *, status: int = 200) -> Response:
     return Response(text.encode(), status, "text/html; charset=utf-8")
 
 
+def ready_response(lacks: str) -> Response:
+    """Answer to a probe. `lacks`: why the program does not do its work now, empty: it does."""
+    return text_response(f"{lacks}\n", status=503) if lacks else text_response("ready\n")
+
+
 class NoAnswer(BinlogError):
     """No HTTP server answers at an address; the text gives the reason."""
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from http.client import HTTPException
+from itertools import accumulate
 
 import prometheus_client
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client.registry import REGISTRY
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.exposition import default_handler
+from prometheus_client.registry import REGISTRY, Collector
+from prometheus_client.utils import floatToGoString
 
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "binlog_"
+PUSH_TIMEOUT_S = 5.0
+FEW = 16
 
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -53,18 +61,83 @@ def exponential(start: float, factor: float, count: int) -> list[float]:
     return [start * factor**i for i in range(count)]
 
 
+def total_of(metric: Counter) -> float:
+    """Over all its labels."""
+    return sum(sample.value for family in metric.collect() for sample in family.samples)
+
+
+class Buckets:
+    """A histogram of one series for hot places: a tenth of the library's price. One thread observes."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, count: int = 1) -> None:
+        """`count` times the value."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self._sum += value * count
+
+    def observe_each(self, values: Sequence[float]) -> None:
+        """Values that repeat cost less where there are many."""
+        pairs = [(value, 1) for value in values] if len(values) < FEW else Tally(values).items()
+        for value, count in pairs:
+            self.observe(value, count)
+
+    def sample(self) -> tuple[list[tuple[str, float]], float]:
+        """(upper bound, how many at or below it) of each bucket, and the sum."""
+        bounds = [floatToGoString(bound) for bound in (*self._bounds, float("inf"))]  # type: ignore[no-untyped-call]
+        return list(zip(bounds, accumulate(self._counts), strict=True)), self._sum
+
+
+class _BucketsCollector(Collector):
+    def __init__(self, name: str, text: str, label: str, series: Mapping[str, Buckets]) -> None:
+        self._name, self._text, self._label, self._series = name, text, label, series
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._text, labels=[self._label])
+        for value, buckets in self._series.items():
+            counts, total = buckets.sample()
+            family.add_metric([value], counts, total)
+        yield family
+
+
+def hot_histogram(name: str, text: str, label: str, values: Sequence[str], *, bounds: Sequence[float]) -> list[Buckets]:
+    """A histogram `binlog_<name>` with one label; its series, parallel to the label's `values`."""
+    series = [Buckets(bounds) for _ in values]
+    REGISTRY.register(_BucketsCollector(PREFIX + name, text, label, dict(zip(values, series, strict=True))))
+    return series
+
+
 def render() -> bytes:
     """The text exposition of everything, with the process's own metrics."""
-    text = prometheus_client.generate_latest(REGISTRY).decode()
+    return _plain_names(prometheus_client.generate_latest(REGISTRY))
+
+
+def _plain_names(exposition: bytes) -> bytes:
+    """Without the ending that the library gives to counters that were not named so."""
 
     def plain(match: re.Match[str]) -> str:
         return match[1] + match[2] if match[2] in _PLAIN else match[0]
 
+    text = exposition.decode()
     return re.sub(r"^((?:# (?:HELP|TYPE) )?)(binlog_\w+)_total\b", plain, text, flags=re.MULTILINE).encode()
 
 
+def _sender(
+    url: str, method: str, timeout: float | None, headers: list[tuple[str, str]], data: bytes
+) -> Callable[[], None]:
+    return default_handler(url, method, timeout, headers, _plain_names(data))
+
+
 async def push(gateway: str, instance: str, *, interval_s: float) -> None:
-    """Add everything to a Pushgateway (`K-10`: job `binlog`) every so often, until cancelled; failures are logged."""
+    """Add everything to a Pushgateway (`K-10`: job `binlog`) every so often, until cancelled; failures are logged.
+
+    `gateway`: host:port, or a URL. A gateway that does not answer holds a thread for PUSH_TIMEOUT_S at most.
+    """
     outage = Outage(_log, "metrics could not be pushed", "metrics are pushed again")
     while True:
         await asyncio.sleep(interval_s)
@@ -75,8 +148,9 @@ async def push(gateway: str, instance: str, *, interval_s: float) -> None:
                 job="binlog",
                 registry=REGISTRY,
                 grouping_key={"instance": instance},
-                timeout=interval_s,
+                timeout=min(interval_s, PUSH_TIMEOUT_S),
+                handler=_sender,
             )
             outage.over(gateway=gateway)
-        except OSError as error:
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: an address that is no URL
             outage.failed(gateway=gateway, error=error)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
 
+from binlog.runtime.chart import Chart, svg
+
 REFRESH_S = 3
 
 
@@ -39,35 +41,44 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of text; `empty` is shown if there are none. Columns named in `right` hold numbers."""
+    """Rows of text; `empty` is shown if there are none. Columns named in `right` hold numbers, those in `prose` texts
+    of any length, which are wrapped; all others stay in one line."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     empty: str = "none"
     right: frozenset[str] = frozenset()
+    prose: frozenset[str] = frozenset()
 
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1c2330;--dim:#667085;--line:#e4e7ec;--box:#fff;--back:#f6f7f9;
---good:#067647;--warn:#b54708;--bad:#b42318}
+--mark:#175cd3;--good:#067647;--warn:#b54708;--bad:#b42318}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#30384a;--box:#1a2130;--back:#11161f;
---good:#47cd89;--warn:#fdb022;--bad:#f97066}}
+--mark:#84adff;--good:#47cd89;--warn:#fdb022;--bad:#f97066}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--back);color:var(--ink);font:15px/1.45 system-ui,-apple-system,"Segoe UI",sans-serif}
 main{max-width:1080px;margin:0 auto;padding:28px 20px 40px}
 h1{font-size:22px;margin:0}h2{font-size:15px;margin:28px 0 8px}
 .sub{color:var(--dim);margin:2px 0 18px;overflow-wrap:anywhere}
-.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:12px}
+.facts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,190px),1fr));gap:12px}
 .fact,table,.alarm{background:var(--box);border:1px solid var(--line);border-radius:8px}
 .fact{padding:12px 14px;min-width:0}.name,.note{color:var(--dim);font-size:12.5px}
-.value{font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
+.value{font-size:21px;font-weight:600;font-variant-numeric:tabular-nums;overflow-wrap:break-word}
 .alarm{padding:10px 14px;margin:0 0 12px;border-left:4px solid;overflow-wrap:anywhere}
 .good{color:var(--good)}.warn{color:var(--warn)}.bad{color:var(--bad)}
 .scroll{overflow-x:auto}table{border-collapse:separate;border-spacing:0;width:100%;font-size:13.5px}
 th,td{text-align:left;padding:7px 12px;border-bottom:1px solid var(--line);vertical-align:top}
 th{color:var(--dim);font-weight:500}tr:last-child td{border-bottom:0}
-td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}.right{text-align:right}
+td{font-variant-numeric:tabular-nums}th,td{white-space:nowrap}.right{text-align:right}
+td.prose{white-space:normal;overflow-wrap:anywhere;min-width:220px}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,300px),1fr));gap:12px;margin-top:12px}
+figure{margin:0;padding:10px 12px 6px;min-width:0;background:var(--box);border:1px solid var(--line);border-radius:8px}
+figcaption{color:var(--dim);font-size:12.5px}svg{display:block;width:100%;height:auto}
+.grid{stroke:var(--line)}.tick{fill:var(--dim);font-size:11px}
+.line{fill:none;stroke:var(--mark);stroke-width:1.6;stroke-linejoin:round}.area{fill:var(--mark);opacity:.14}
+@media(max-width:560px){.tick{font-size:15px}.facts{grid-template-columns:1fr 1fr;gap:8px}.value{font-size:17px}}
 footer{color:var(--dim);font-size:12.5px;margin-top:28px}a{color:inherit}
 """
 
@@ -78,6 +89,7 @@ def render(
     *,
     facts: Sequence[Fact],
     tables: Sequence[Table] = (),
+    charts: Sequence[Chart] = (),
     alarms: Sequence[Alarm] = (),
     links: Sequence[str] = ("/status", "/metrics"),
 ) -> str:
@@ -86,12 +98,16 @@ def render(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="refresh" content="{REFRESH_S}">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        '<link rel="icon" href="data:,">',  # browsers would ask for /favicon.ico
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>",
         f'<h1>{escape(title)}</h1><p class="sub">{escape(subtitle)}</p>',
         *(f'<p class="alarm {alarm.mood}">{escape(alarm.text)}</p>' for alarm in alarms),
         '<div class="facts">',
         *map(_fact, facts),
         "</div>",
+        '<div class="charts">' if charts else "",
+        *map(_chart, charts),
+        "</div>" if charts else "",
         *map(_table, tables),
         "<footer>" + " · ".join(f'<a href="{escape(link)}">{escape(link)}</a>' for link in links),
         f" · refreshed every {REFRESH_S} s</footer></main></body></html>\n",
@@ -107,13 +123,18 @@ def _fact(fact: Fact) -> str:
     )
 
 
+def _chart(chart: Chart) -> str:
+    return f"<figure><figcaption>{escape(chart.title)}</figcaption>{svg(chart)}</figure>"
+
+
 def _table(table: Table) -> str:
     if not table.rows:
         return f'<h2>{escape(table.title)}</h2><p class="sub">{escape(table.empty)}</p>'
-    sides = ['class="right"' if name in table.right else "" for name in table.columns]
-    head = "".join(f"<th {side}>{escape(name)}</th>" for name, side in zip(table.columns, sides, strict=True))
+    kinds = ["right" if name in table.right else "prose" if name in table.prose else "" for name in table.columns]
+    marks = [f' class="{kind}"' if kind else "" for kind in kinds]
+    head = "".join(f"<th{mark}>{escape(name)}</th>" for name, mark in zip(table.columns, marks, strict=True))
     body = "".join(
-        "<tr>" + "".join(f"<td {side}>{escape(cell)}</td>" for cell, side in zip(row, sides, strict=True)) + "</tr>"
+        "<tr>" + "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True)) + "</tr>"
         for row in table.rows
     )
     return f'<h2>{escape(table.title)}</h2><div class="scroll"><table><tr>{head}</tr>{body}</table></div>'

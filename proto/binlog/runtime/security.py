@@ -4,30 +4,28 @@ TLS is on only when a CA is set (`S-01`). The pair is read when a program starts
 again for every handshake (`S-02`), so that it can be renewed without a restart.
 
 `cert-allowed-cn` (`S-03`): a server then asks every client for a certificate of that CA and wants its Common Name in
-the list. grpc offers no callback inside the handshake, so for gRPC the name is checked when a call arrives, before its
-handler runs; the caller sees UNAUTHENTICATED. Upstream checks servers' names with the same list when it is the
-client; here a client verifies the server's host name, as is usual.
+the list. The name is checked where a call or a request arrives, before its handler runs, so that the caller sees the
+reason. Upstream checks servers' names with the same list when it is the client; here a client verifies the server's
+host name, as is usual.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc import aio
 
 from binlog.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The `[security]` section. Empty: no TLS, and every method below returns None (or no interceptor)."""
+    """The `[security]` section. Empty: no TLS, and every method below returns None."""
 
     ssl_ca: str = ""
     ssl_cert: str = ""
@@ -55,18 +53,15 @@ class Security:
         return grpc.ssl_channel_credentials(_read("ssl-ca", self.ssl_ca), *(reversed(pair) if pair else (None, None)))
 
     def grpc_server_credentials(self) -> grpc.ServerCredentials | None:
-        """For a server. The pair is read again for every handshake; a pair that cannot be read leaves the old one."""
+        """For stubs, which stand on grpc's own server: neither renewed nor with a look at names."""
         if not self.enabled:
             return None
         self.verify()
-        ask = bool(self.cert_allowed_cn)
-        return grpc.dynamic_ssl_server_credentials(self._configuration(), self._renewed, ask)  # type: ignore[arg-type]  # None keeps the pair
-
-    def grpc_server_interceptors(self) -> list[aio.ServerInterceptor]:
-        """What a gRPC server needs besides credentials to enforce `cert-allowed-cn`."""
-        if not self.enabled or not self.cert_allowed_cn:
-            return []
-        return [_AllowedNames(self)]
+        pair = self._pair()
+        if pair is None:
+            raise ConfigError("security: a server needs ssl-cert and ssl-key beside ssl-ca")
+        chain, key = pair
+        return grpc.ssl_server_credentials([(key, chain)])
 
     def ssl_context(self, *, server: bool, protocols: Sequence[str] = ()) -> ssl.SSLContext | None:
         """For HTTP, SQL and our own gRPC servers. A server's context reads the pair anew for every handshake.
@@ -119,20 +114,6 @@ class Security:
             return None
         return _read("ssl-cert", self.ssl_cert), _read("ssl-key", self.ssl_key)
 
-    def _configuration(self) -> grpc.ServerCertificateConfiguration:
-        pair = self._pair()
-        if pair is None:
-            raise ConfigError("security: a server needs ssl-cert and ssl-key beside ssl-ca")
-        chain, key = pair
-        return grpc.ssl_server_certificate_configuration([(key, chain)], _read("ssl-ca", self.ssl_ca))
-
-    def _renewed(self) -> grpc.ServerCertificateConfiguration | None:
-        try:
-            self._context(server=True)
-            return self._configuration()
-        except ConfigError:
-            return None
-
 
 def common_names(tls: ssl.SSLObject | None) -> tuple[str, ...]:
     """Those of the certificate that the other side of a connection has shown."""
@@ -152,46 +133,3 @@ def _refusal(names: tuple[str, ...], allowed: tuple[str, ...]) -> str:
         f"client certificate authentication failed. The Common Name from the client certificate {', '.join(names)} "
         f"was not found in the configuration cluster-verify-cn with value: {', '.join(allowed)}"
     )
-
-
-class _AllowedNames(aio.ServerInterceptor):
-    """Refuses a call whose client certificate has no allowed Common Name.
-
-    grpc shows a handler the client's own certificate only, not the chain, so a name on an intermediate does not count.
-    """
-
-    def __init__(self, security: Security) -> None:
-        self._security = security
-
-    async def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        sides = (
-            "stream" if streaming else "unary" for streaming in (handler.request_streaming, handler.response_streaming)
-        )
-        kind = "_".join(sides)
-        make = getattr(grpc, f"{kind}_rpc_method_handler")
-        return make(self._guarded(getattr(handler, kind)), handler.request_deserializer, handler.response_serializer)
-
-    def _guarded(self, inner: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        if inspect.isasyncgenfunction(inner):
-
-            async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-                await self._check(context)
-                async for answer in inner(request, context):
-                    yield answer
-
-            return stream
-
-        async def single(request: Any, context: Any) -> Any:
-            await self._check(context)
-            return await inner(request, context)
-
-        return single
-
-    async def _check(self, context: Any) -> None:
-        names = tuple(name.decode(errors="replace") for name in context.auth_context().get("x509_common_name", ()))
-        refusal = self._security.check_names(names)
-        if refusal is not None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, refusal)

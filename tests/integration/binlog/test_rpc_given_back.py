@@ -21,7 +21,7 @@ from grpc import StatusCode, aio
 from pump.admission import InFlight
 from pump.edge import Edge
 from pump.ext import IN_FLIGHT_MAX, ExtService
-from tests.integration.binlog.test_rpc import MIB, WAIT_S, path, raw, running, until
+from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, until
 from tests.unit.http2.peer import GREETING, data, headers, rst, settings, window_update
 
 PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
@@ -153,9 +153,10 @@ async def test_a_stream_whose_window_was_closed_has_time_again() -> None:
 
 
 async def drip(writer: asyncio.StreamWriter) -> None:
-    while True:
-        writer.write(data(1, b"x"))
-        await asyncio.sleep(0.2)
+    """The message goes on, but does not end: it has 4 MiB, of which a 60th is wanted in each span of time."""
+    for _ in range(4 * MIB // 16384 - 1):
+        writer.write(data(1, bytes(16384)))
+        await asyncio.sleep(0.1)
 
 
 async def test_a_connection_whose_handshake_ends_after_the_server_stopped() -> None:

@@ -16,7 +16,7 @@ from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
 from pump.admission import InFlight
-from tests.integration.binlog.test_rpc import WAIT_S, Running, path, raw, refused, running, until
+from tests.integration.binlog.rpc_server import WAIT_S, Running, path, raw, refused, running, until
 from tests.unit.http2.peer import GREETING, data, frame, headers, parse
 
 

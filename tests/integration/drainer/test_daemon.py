@@ -93,15 +93,20 @@ def test_a_life(stubs: Stubs) -> None:
     found = status(port)
     assert set(found["PumpPos"]) == {"a", "b", "go"}  # type: ignore[call-overload]
     assert found["Duplicates"] == 1
-    address = drainer_address(drainer)
-    with grpc.insecure_channel(address) as channel:
-        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=60)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-        assert b"binlog_drainer_checkpoint_tso" in answer.read()
+    notify(drainer)
+    for place in (f"127.0.0.1:{port}", drainer_address(drainer)):
+        with urllib.request.urlopen(f"http://{place}/metrics", timeout=60) as answer:
+            assert b"binlog_drainer_checkpoint_tso" in answer.read()
     assert drainer.stop(deadline_s=90) == 0, drainer.tail()
     left = record(stubs).status
     assert left.state is State.PAUSED
     assert left.max_commit_ts == status_position(stubs)
+
+
+def notify(drainer: Server) -> None:
+    """What a Go pump asks of every drainer when it starts."""
+    with grpc.insecure_channel(drainer_address(drainer)) as channel:
+        cistern_pb2_grpc.CisternStub(channel).Notify(cistern_pb2.NotifyReq(), timeout=60)
 
 
 def drainer_address(drainer: Server) -> str:
@@ -118,13 +123,22 @@ def status_position(stubs: Stubs) -> int:
         return int(connection.execute(f'SELECT commit_ts FROM "{tables[0]}"').fetchone()[0])
 
 
-@pytest.mark.parametrize(("word", "state"), [("pause", State.PAUSED), ("offline", State.OFFLINE)])
-def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State) -> None:
-    """And a pump of ours, which tells in the same way where its page is: tests of the pump."""
+@pytest.mark.parametrize(
+    ("word", "state", "page"), [("pause", State.PAUSED, "status-addr"), ("offline", State.OFFLINE, "addr")]
+)
+def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State, page: str) -> None:
+    """At status-addr, or without one at the address of gRPC, where it answers the original's binlogctl, too. And a pump
+    of ours, which tells in the same way where its page is: tests of the pump."""
     stubs.add("a").put(*CAPTURE.binlogs)
     stubs.resolve(END)
     port = free_port()
-    drainer = stubs.drainer(configuration(stubs, port)).start()
+    text = configuration(stubs, port)
+    if page == "addr":
+        text = text.replace(f'status-addr = "127.0.0.1:{port}"', 'status-addr = ""')
+    drainer = stubs.drainer(text).start()
+    if page == "addr":
+        port = int(drainer_address(drainer).rpartition(":")[2])
+        drainer.wait_for_output("drainer is running", deadline_s=120)
     reached(drainer, port, END)
     words = (f"{word}-drainer", "-node-id", "d1", "-pd-urls", stubs.etcd.endpoint)
     asked = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
@@ -133,7 +147,7 @@ def test_binlogctl_asks_a_drainer_to_go(stubs: Stubs, word: str, state: State) -
     left = record(stubs).status
     assert (left.state, left.max_commit_ts) == (state, status_position(stubs))
     again = subprocess.run([sys.executable, "-m", "pumpclient.ctl", *words], cwd=ROOT, capture_output=True, check=False)
-    assert again.returncode == 1 and b"does not answer" in again.stdout + again.stderr
+    assert again.returncode == 5 and b"does not answer" in again.stdout + again.stderr
 
 
 def test_a_pump_that_does_not_answer_holds_everything_back_visibly(stubs: Stubs) -> None:
@@ -168,6 +182,7 @@ def test_a_destination_that_is_away_is_told_and_waited_for(stubs: Stubs) -> None
         assert status(port)["Phase"] == "opening the destination"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert b"Failing since" in answer.read()
+        notify(drainer)  # a Go pump can start, whatever the destination does
         mariadb.server.start()
         drainer.wait_for_output("drainer is running", deadline_s=120)
         assert (status(port)["Phase"], status(port)["Error"]) == ("", "")

@@ -337,7 +337,7 @@ async def test_binlogctl_asks_a_pump_to_go(tmp_path: Path, etcd: Etcd, word: str
         record = await Registry(store).get("pumps", "p1")
         assert record is not None and record.status.state is state
         again = await asyncio.to_thread(binlogctl, etcd, f"{word}-pump", "-node-id", "p1")
-        assert again.returncode == 1 and "does not answer" in again.stdout + again.stderr
+        assert again.returncode == 5 and "does not answer" in again.stdout + again.stderr
     finally:
         server.kill()
         await store.close()
@@ -359,5 +359,23 @@ def test_a_status_port(tmp_path: Path, etcd: Etcd) -> None:
     try:
         server.wait_for_output("status server is listening")
         wait_until(lambda: "pump is serving" in server.text(), what="pump serves")
+    finally:
+        server.kill()
+
+
+def test_a_pump_that_is_debugged_prints_its_stacks(tmp_path: Path, etcd: Etcd) -> None:
+    """By SIGUSR1, which needs no event loop; and what has no effect in its file is named at the start."""
+    file = tmp_path / "pump.toml"
+    file.write_text("[storage]\nkv_chan_cap = 100\n")
+    server = pump(tmp_path, etcd, "p1", free_port(), "-enable-debug", "-config", str(file)).start()
+    try:
+        server.wait_for_output("pump is serving")
+        assert "no effect here" in server.text()
+        assert "storage.kv_chan_cap" in server.text()
+        assert server.process is not None
+        server.process.send_signal(signal.SIGUSR1)
+        server.wait_for_output("Current thread")
+        wait_until(lambda: "in _take" in server.text(), what="the stack of the writer's thread")
+        assert server.stop() == 0
     finally:
         server.kill()

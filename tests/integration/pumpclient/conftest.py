@@ -50,9 +50,12 @@ class Cluster:
     def url(self) -> str:
         return self.etcd.endpoint
 
-    def add(self, node_id: str) -> Pump:
-        addr = f"127.0.0.1:{free_port()}"
-        arguments = ("-addr", addr, "-pd-urls", self.url, "-node-id", node_id, "-status-addr", "")
+    def add(self, node_id: str, *options: str) -> Pump:
+        """`options`: further flags. With `-advertise-addr` others reach the pump by way of that address."""
+        flags = {"-addr": f"127.0.0.1:{free_port()}", **dict(zip(options[::2], options[1::2], strict=True))}
+        addr = flags["-addr"]
+        given = [word for pair in flags.items() for word in pair]
+        arguments = ("-pd-urls", self.url, "-node-id", node_id, "-status-addr", "", *given)
         output = self.directory / f"{node_id}.log"
         server = python_module("pump", *arguments, "-data-dir", str(self.directory / node_id), output=output)
         pump = self.pumps[node_id] = Pump(node_id, server, addr)

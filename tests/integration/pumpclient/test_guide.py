@@ -7,11 +7,14 @@ import asyncio
 import importlib.util
 import itertools
 import json
+import os
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,22 +29,25 @@ from drainer.sink.sqlite.sink import SQLiteSink
 from pumpclient import sdk
 from tests.integration.pumpclient.conftest import Cluster
 from tests.integration.sink.test_sdk_columns import drain
-from tests.support.servers import ROOT, wait_until
+from tests.support.servers import ROOT, Server, free_port, wait_until
 
 PAGE = (ROOT / "docs" / "sdk.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 URL = "http://10.0.0.9:2379"
 
 
-def outbox_source() -> str:
-    (found,) = [block for block in BLOCKS if block.startswith("# outbox.py")]
+PROGRAMS = ("# outbox.py", "# readings.py")  # blocks that are files of their own
+
+
+def source_of(program: str) -> str:
+    (found,) = [block for block in BLOCKS if block.startswith(f"# {program}")]
     return found
 
 
 @pytest.fixture
 def outbox(tmp_path: Path) -> Iterator[ModuleType]:
     file = tmp_path / "outbox.py"
-    file.write_text(outbox_source())
+    file.write_text(source_of("outbox.py"))
     spec = importlib.util.spec_from_file_location("outbox", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -66,7 +72,7 @@ async def test_every_block_runs_as_it_stands(cluster: Cluster) -> None:
     names: dict[str, Any] = {}
     ran = 0
     for block in BLOCKS:
-        if block.startswith("# outbox.py"):
+        if block.startswith(PROGRAMS):
             continue
         source = block.replace(URL, cluster.url)
         code = compile(source, "docs/sdk.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -74,7 +80,8 @@ async def test_every_block_runs_as_it_stands(cluster: Cluster) -> None:
         if awaited is not None:
             await awaited
         ran += 1
-    assert ran >= 6
+    assert ran >= 9
+    assert names["committed"] is True
     assert await asyncio.to_thread(names["in_a_thread"]) == ("shop",)
     assert names["orders"].column_names == ("id", "reference", "amount", "state", "created_at", "pieces")
 
@@ -156,3 +163,93 @@ async def test_the_outbox_survives_kills_of_its_relay(cluster: Cluster, outbox: 
     await outbox.relay(cluster.url, path, until_empty=True)
     assert left() == 0
     assert await arrived(cluster, tmp_path / "down.sqlite") == kept(path)
+
+
+# --- the web service --------------------------------------------------------------------------------------------------
+
+
+class Web:
+    """The page's web service, as uvicorn runs it."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        (directory / "readings.py").write_text(source_of("readings.py"))
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self.server = Server(
+            [sys.executable, "-m", "uvicorn", "readings:app", "--port", self.url.rsplit(":", 1)[1]],
+            directory / "web.log",
+            {"BINLOG_URL": cluster.url, "PYTHONPATH": f"{ROOT / 'proto'}{os.pathsep}{ROOT}{os.pathsep}{directory}"},
+        )
+
+    def ask(self, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and answer, JSON where it is."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        return status, text.decode() if path == "/metrics" else json.loads(text)
+
+
+@pytest.fixture
+def web(cluster: Cluster, tmp_path: Path) -> Iterator[Web]:
+    made = Web(cluster, tmp_path)
+    made.server.start()
+    made.server.wait_for_output("Application startup complete", deadline_s=180)
+    yield made
+    made.server.kill()
+
+
+def reading(number: int, celsius: str = "21.50") -> dict[str, str]:
+    return {"device": f"d{number}", "at": f"2026-11-22T01:02:{number % 60:02}.250Z", "celsius": celsius}
+
+
+@pytest.mark.integration
+async def test_the_web_service_writes_and_tells(cluster: Cluster, web: Web) -> None:
+    status, answer = await asyncio.to_thread(web.ask, "/readings", [reading(1), reading(2)])
+    assert status == 201, answer
+    again, repeated = await asyncio.to_thread(web.ask, "/readings", [reading(1), reading(2)])
+    assert again == 201
+    assert repeated["commit_ts"] > answer["commit_ts"]
+    for wrong, text in ((reading(3, "123456.00"), "celsius"), (reading(4) | {"device": "d" * 41}, "device")):
+        status, refused = await asyncio.to_thread(web.ask, "/readings", [wrong])
+        assert (status, text in refused["error"]) == (422, True), refused
+    many = await asyncio.gather(*(asyncio.to_thread(web.ask, "/readings", [reading(n)]) for n in range(10, 40)))
+    assert {status for status, _ in many} == {201}
+    assert (await asyncio.to_thread(web.ask, "/ready"))[0] == 200
+    _, metrics = await asyncio.to_thread(web.ask, "/metrics")
+    assert 'binlog_sdk_transactions_total{outcome="committed"} 32.0' in metrics
+    assert "binlog_sdk_rows_total 34.0" in metrics
+    assert "binlog_sdk_in_flight 0.0" in metrics
+    assert await asyncio.to_thread(web.server.stop) in (0, -signal.SIGTERM), "uvicorn ends by the signal it was sent"
+    assert "Application shutdown complete" in web.server.text(), web.server.tail()
+    told = {answer["commit_ts"], repeated["commit_ts"], *(done["commit_ts"] for _, done in many)}
+    async with await sdk.Service.connect(cluster.url) as service:
+        until_ts = await service._timestamps.get()
+        found = [
+            envelope.commit_ts
+            for pump in cluster.pumps.values()
+            for envelope in await cluster.pull(pump, service.client.cluster_id, until_ts)
+            if not envelope.ddl_job_id
+        ]
+    assert sorted(found) == sorted(told)
+
+
+@pytest.mark.integration
+async def test_the_web_service_without_pumps(cluster: Cluster, web: Web) -> None:
+    """It says so within its ten seconds and a little, is not ready, and writes again when they are back."""
+    leader = await cluster.leader()
+    other = next(pump for name, pump in cluster.pumps.items() if name != leader)
+    await asyncio.to_thread(other.server.stop)
+    await asyncio.to_thread(cluster.pumps[leader].server.stop)
+    status, refused = await asyncio.to_thread(web.ask, "/readings", [reading(1)])
+    assert status == 503, refused
+    assert refused["error"] == "it was not written: send it again"
+    assert (await asyncio.to_thread(web.ask, "/ready"))[0] == 503
+    await asyncio.gather(*(asyncio.to_thread(pump.start) for pump in cluster.pumps.values()))
+
+    def written() -> bool:
+        return web.ask("/readings", [reading(1)])[0] == 201
+
+    await asyncio.to_thread(wait_until, written, deadline_s=90, what="a reading to be written")

@@ -62,14 +62,14 @@ async def test_a_range_that_cannot_be_read_has_a_way_out(cluster: Cluster, tmp_p
 
     words = ("pass-over", "-node-id", pump.node_id, "-commit-ts", named[1])
     unasked = await asyncio.to_thread(binlogctl, cluster, *words)
-    assert unasked.returncode == 1
+    assert unasked.returncode == 6
     assert "confirm with -yes" in unasked.stdout + unasked.stderr
     shown = await asyncio.to_thread(binlogctl, cluster, *words, "-dry-run", "-o", "json")
     assert json.loads(shown.stdout)["done"][0]["commit_ts"] == commits[2], shown
     with pytest.raises(grpc.aio.AioRpcError):
         await cluster.pull(pump, cluster_id, until_ts)
     other = await asyncio.to_thread(binlogctl, cluster, *words[:-1], str(jobs[0].finished_ts), "-yes")
-    assert other.returncode == 1, "nothing but what cannot be read, and nothing that another pump holds"
+    assert other.returncode in (4, 6), "nothing but what cannot be read, and nothing that another pump holds"
     done = await asyncio.to_thread(binlogctl, cluster, *words, "-yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a damaged binlog is passed over" in pump.server.text()

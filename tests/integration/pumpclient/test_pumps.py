@@ -159,7 +159,7 @@ async def test_a_writer_that_died_is_settled(
         how = facts["settle_with"].split()
     words = ("settle", "-node-id", facts["node_id"], "-start-ts", facts["start_ts"], *how)
     refused = await asyncio.to_thread(binlogctl, cluster, *words)
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert "confirm with -yes" in refused.stdout + refused.stderr
     done = await asyncio.to_thread(binlogctl, cluster, *words, "-yes")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -189,7 +189,7 @@ async def test_binlogctl_lists_and_updates(cluster: Cluster, tmp_path: Path) -> 
     assert (directory / "savepoint").read_text().startswith("commitTS = 4")
     cluster.pumps["p2"].server.kill()
     refused = await asyncio.to_thread(binlogctl, cluster, "pause-pump", "-node-id", "p2")
-    assert refused.returncode == 1
+    assert refused.returncode == 5
     assert "does not answer" in refused.stdout + refused.stderr
     assert "SIGTERM" in refused.stdout + refused.stderr
     asked = await asyncio.to_thread(binlogctl, cluster, "pause-pump", "-node-id", "p1")
@@ -202,5 +202,5 @@ async def test_binlogctl_lists_and_updates(cluster: Cluster, tmp_path: Path) -> 
     assert "NodeID: p2" not in listed.stdout + listed.stderr
     cluster.etcd.endpoint = "http://127.0.0.1:1"
     nowhere = await asyncio.to_thread(binlogctl, cluster, "pumps")
-    assert nowhere.returncode == 1
+    assert nowhere.returncode == 3
     assert "fail to execute command" in nowhere.stdout + nowhere.stderr

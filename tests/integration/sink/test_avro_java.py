@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import random
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from binlog.tidb.time import Civil, pack
 from binlog.tidb.types import FieldType, Flag, Tp
-from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from drainer.batch.work import Kind
 from drainer.protocol.avro.schema import table_schemas
 from drainer.protocol.options import ProtocolOptions
 from drainer.row.carrier import Carrier
+from tests.support.jvm import PYSPARK_JARS, running_jvm
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.protocol.avro.cases import CASES, ready
 from tests.unit.drainer.protocol.avro.test_schema import with_default
@@ -88,26 +83,9 @@ class Java:
 
 @pytest.fixture(scope="module")
 def avro(java: None) -> Iterator[Java]:
-    jars = Path(pyspark.__file__).parent / "jars"
-    (gateway_jar,) = jars.glob("py4j-*.jar")
-    needed = [jar for name in _JARS for jar in jars.glob(f"{name}-[0-9]*.jar")]
-    port, process = launch_gateway(
-        jarpath=str(gateway_jar),
-        classpath=os.pathsep.join(map(str, needed)),
-        die_on_exit=True,
-        return_proc=True,
-        javaopts=["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
-        redirect_stdout=subprocess.DEVNULL,
-        redirect_stderr=subprocess.DEVNULL,
-    )
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
-    try:
+    needed = [jar for name in _JARS for jar in PYSPARK_JARS.glob(f"{name}-[0-9]*.jar")]
+    with running_jvm(needed) as gateway:
         yield Java(gateway.jvm)
-    finally:
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
-        process.kill()
-        process.wait(60)
 
 
 def test_every_type_is_read_and_written_again_to_the_same_bytes(avro: Java) -> None:

@@ -18,6 +18,7 @@ from drainer.protocol.registry import make_decoder
 from drainer.sink.errors import DestinationRefused
 from drainer.sink.kafka.registry_http import access_of
 from drainer.sink.kafka.schema_registry import SchemaRegistry
+from tests.integration.sink.test_kafka_takeover import KEYS, World, range_of, segment, sent
 from tests.support import kafka_case
 from tests.support.change_replay import commits
 from tests.support.http_registry import Registry, serving
@@ -93,6 +94,29 @@ def test_a_registry_that_lets_nobody_in_is_told_at_the_start(kafka: Broker) -> N
         given = settings(kafka, "denied", protocol="avro", schema_registry=served.url)
         with pytest.raises(DestinationRefused, match="HTTP 401"):
             kafka_case.run(given, EDGES[-1:])
+
+
+def test_slots_with_a_table_that_the_driver_has_not_met(kafka: Broker) -> None:
+    """Such as late rows under a definition that is not the view's any more: the driver registers its schemas, and all
+    slots are written once more."""
+    with serving(Registry()) as served:
+        topic = kafka.topic(3)
+        made = World(kafka, topic, protocol="avro", schema_registry=served.url)
+        try:
+            destination = made.opened()
+            intent = range_of(destination, 0, 30)
+            writer = sent(destination.begin(intent))
+            whole = segment(0, 30, *KEYS)
+            receipts = [writer.write(slot, whole) for slot in range(intent.slots)]
+            again = destination.commit(intent, receipts, 1)
+            assert again is not None
+            assert all(not partition for partition in kafka.read(topic)), "none of it is there yet"
+            receipts = [sent(again).write(slot, whole) for slot in range(intent.slots)]
+            assert destination.commit(intent, receipts, 1) is None
+            assert sum(map(len, kafka.read(topic))) == len(KEYS)
+            assert destination.commit_ts == intent.until_ts
+        finally:
+            made.close()
 
 
 def test_a_publication_takes_its_ids_along(kafka: Broker) -> None:

@@ -8,18 +8,37 @@ import re
 import resource
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from drainer.batch.work import Pieces
+from drainer.changes.change_segment import ChangeSegment
 from drainer.failures import Failures
 from drainer.service.status import error_fields
 from drainer.sink import retry
-from drainer.sink.errors import DestinationRefused
-from tests.integration.sink.test_kafka_takeover import KEYS, Once, World, at, segment, spread
-from tests.support.kafka import Broker, Cluster, running_cluster, running_kafka
+from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka import driver as driver_module
+from drainer.sink.kafka import sink as sink_module
+from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.sink import KafkaSink
+from tests.integration.sink.test_kafka_takeover import (
+    KEYS,
+    OTHER,
+    Died,
+    Once,
+    World,
+    at,
+    range_of,
+    segment,
+    sent,
+    spread,
+)
+from tests.support.kafka import Broker, running_kafka
+from tests.support.kafka_cluster import Cluster, running_cluster
+from tests.support.row_case import BEGIN_TS
 from tests.support.servers import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -143,6 +162,114 @@ def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(
         assert made.keys() == [*range(1, 13), *range(20, 30)]
         assert made.resolved() == {60}
     assert any(re.search(reason, str(line.get("error", ""))) for line in lines), lines
+
+
+class Leaderless:
+    """What befalls a transaction between two crash points: as it begins to be committed its partitions lose their
+    leader, so that brokers acknowledge it and pass its markers over (KAFKA-20734), and have one again behind that."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str], begin: str, end: str) -> None:
+        """`topics`: in all of which the transaction is that this befalls."""
+        self._cluster, self._topics, self._begin, self._end = cluster, topics, begin, end
+        self.done = False
+
+    def _open(self) -> bool:
+        return all(self._cluster.open_partitions(topic) for topic in self._topics)
+
+    def __call__(self, name: str) -> None:
+        if name == self._begin and not self.done and self._cluster.second.server.alive and self._open():
+            self._cluster.second.kill()
+            wait_until(self._away, what="partitions have no leader")
+        elif name == self._end and not self._cluster.second.server.alive:
+            self.done = True
+            self._cluster.both()
+            assert self._open()
+
+    def _away(self) -> bool:
+        return {leader for topic in self._topics for leader in self._cluster.leaders(topic)} == {-1}
+
+
+@contextlib.contextmanager
+def hanging(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, begin: str, end: str, *, dies: bool = False, rows: bool = True
+) -> Iterator[tuple[World, KafkaSink]]:
+    """A destination that has (0, 10] and whose next transaction between these points hangs. `dies`: behind it; `rows`:
+    one that has some."""
+    topic, control = cluster.alone(3), cluster.alone(4, cleanup_policy="compact")
+    with world(cluster, topic, control_topic=control) as made:
+        destination = made.opened()
+        destination.apply(segment(0, 10, 1), 1)
+        leaderless = Leaderless(cluster, [topic, control] if rows else [control], begin, end)
+
+        def passed(name: str) -> None:
+            leaderless(name)
+            if dies and leaderless.done:
+                raise Died
+
+        for module in (driver_module, sink_module, slot_writer):
+            monkeypatch.setattr(module, "crash_point", passed)
+        yield made, destination
+        assert leaderless.done
+        assert made.settled().resolved() == {60}
+    cluster.both()
+
+
+DRIVER = ("sink.before_commit", "sink.after_commit")
+SLOT = ("kafka.slot_flushed", "kafka.slot_committed")
+
+
+@pytest.mark.parametrize("points", [DRIVER, SLOT])
+def test_a_transaction_that_was_acknowledged_and_has_no_marker_is_committed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, points: tuple[str, str]
+) -> None:
+    """Whatever comes next in its partitions, also one that is given up: that would take it away."""
+    with hanging(cluster, monkeypatch, *points) as (made, destination):
+        if points == SLOT:
+            spread(destination, 10, 30, *range(2, 14))
+        else:
+            destination.apply(segment(10, 30, *range(2, 14)), 1)
+
+        def torn() -> Iterator[ChangeSegment]:
+            yield segment(30, 45, *range(20, 30))
+            raise DestinationDown("the pump is gone")
+
+        with pytest.raises(DestinationDown, match="the pump is gone"):
+            destination.apply_pieces(Pieces(BEGIN_TS + 30, BEGIN_TS + 50, torn), 1)
+        assert made.settled().keys() == list(range(1, 14))
+        spread(destination, 30, 60, *range(20, 30))
+        assert made.keys() == [*range(1, 14), *range(20, 30)]
+
+
+@pytest.mark.parametrize("points", [DRIVER, SLOT])
+def test_a_transaction_that_nobody_knows_of_is_written_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, points: tuple[str, str]
+) -> None:
+    """Its driver died behind it; the next one must neither miss its rows nor write them twice."""
+    with hanging(cluster, monkeypatch, *points, dies=True) as (made, old):
+        with pytest.raises(Died):
+            if points == SLOT:
+                spread(old, 10, 60, *range(2, 14))
+            else:
+                old.apply(segment(10, 60, *range(2, 14)), 1)
+        monkeypatch.undo()
+        new = made.opened(OTHER)
+        assert new.commit_ts == BEGIN_TS + 10
+        spread(new, 10, 60, *range(2, 14))
+        assert made.keys() == list(range(1, 14))
+
+
+def test_an_intent_that_has_no_marker_is_kept_where_slots_have_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not be cut anew: a slot's rows are there."""
+    with hanging(cluster, monkeypatch, *DRIVER, rows=False) as (made, old):
+        intent = range_of(old, 10, 60)
+        writer = sent(old.begin(intent))
+        writer.write(0, segment(10, 60, *range(2, 14)))
+        new = made.sink()
+        assert new.open(OTHER, 1).intent == intent
+        spread(new, 10, 60, *range(2, 14))
+        assert made.keys() == list(range(1, 14))
 
 
 def test_a_broker_whose_disk_is_full_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
+from drainer.sink.retry import Patience
 from tests.support import kafka_case
 from tests.support.kafka import Broker
 from tests.support.kafka_case import ROWS, Partition, seen
@@ -130,7 +131,7 @@ def spread(destination: KafkaSink, after: int, until: int, *keys: int) -> None:
     intent = range_of(destination, after, until)
     writer = sent(destination.begin(intent))
     receipts = [writer.write(slot, segment(after, until, *keys)) for slot in range(intent.slots)]
-    assert destination.commit(intent, receipts, 1) is None
+    assert destination.commit(intent, receipts, 1) is None, "nothing is to be written once more"
 
 
 def sent(writer: KafkaSlotWriter) -> KafkaSlotWriter:
@@ -302,6 +303,26 @@ def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(
     assert world.keys() == sorted([*KEYS, *range(20, 30)])
 
 
+def test_a_producer_that_another_process_overtook_sends_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would send its whole slot before it learnt that it is fenced off, and the slot would be sent again."""
+    passed: list[str] = []
+    monkeypatch.setattr(slot_writer, "crash_point", passed.append)
+    destination = world.opened()
+    spread(destination, 0, 30, *KEYS)
+    spread(destination, 30, 60, *range(20, 30))
+    slots = destination.slotting.count
+    assert passed.count("kafka.slot_initialised") == slots, "who alone writes a slot keeps its producer"
+    kept = dict(slot_writer._kept)
+    slot_writer._kept.clear()
+    spread(destination, 60, 90, *range(30, 40))  # in another process
+    forget_producers()
+    slot_writer._kept.update(kept)
+    passed.clear()
+    spread(destination, 90, 120, *range(40, 50))
+    assert (passed.count("kafka.slot_sent"), passed.count("kafka.slot_initialised")) == (slots, slots)
+    assert world.keys() == sorted([*KEYS, *range(20, 50)])
+
+
 def test_a_slot_that_is_tried_again_counts_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the same process, by another one, and by two at a time, each of which fences off the other."""
     destination = world.opened()
@@ -340,8 +361,8 @@ def test_the_broker_dies_and_comes_back(world: World, monkeypatch: pytest.Monkey
     destination.apply(segment(0, 10, 1), 1)
 
     def broker_dies() -> None:
-        # One that dies between the acknowledgement of a commit and its marker may never write it (docs: a transaction
-        # that hangs): what is looked at here is what follows a commit that is whole.
+        # One that dies between the acknowledgement of a commit and its marker may never write it, which
+        # test_kafka_faults.py looks at: here is what follows a commit that is whole.
         if point == "kafka.slot_committed":
             world.settled()
         world.broker.kill()
@@ -499,6 +520,68 @@ def test_a_topic_that_is_gone_is_named(world: World) -> None:
     destination._opened()[1]._looked_s = float("-inf")
     with pytest.raises(DestinationRefused, match=f"topic {world.topic} is gone"):
         destination.apply(segment(10, 20, 2), 1)
+
+
+@pytest.mark.parametrize("partitions", [3, 2])
+def test_a_topic_that_was_made_again_is_named_or_taken_up(world: World, partitions: int) -> None:
+    """Between two looks at it, and so also with fewer partitions."""
+    destination = world.opened()
+    destination.apply(segment(0, 20, *KEYS), 1)
+    world.broker.make_again(world.topic, partitions)
+    destination._opened()[1]._looked_s = float("-inf")
+    refused = f"topic {world.topic} was deleted and made again"
+    with pytest.raises(DestinationRefused, match=refused):
+        destination.apply(segment(20, 30, 20), 1)
+    with pytest.raises(DestinationRefused, match=refused):
+        world.opened()
+    again = world.opened(partition_change="take-up")
+    again.apply(segment(20, 40, *range(20, 32)), 1)
+    spread(again, 40, 60, *range(40, 52))
+    found = world.seen()
+    assert [[(one.partitions, one.commit_ts) for one in of.admin] for of in found] == (
+        [[(partitions, BEGIN_TS + 20)]] * partitions
+    )
+    assert all(of.rows for of in found)
+    assert world.keys() == [*range(20, 32), *range(40, 52)]
+    again.close(clean=True)
+    world.opened().apply(segment(60, 70, 99), 1)
+
+
+OTHERS = "is the control topic of changefeed 'main' of cluster 7"
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_two_changefeeds_that_claim_one_new_control_topic(
+    world: World, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """Both find no claim in it. The first claim counts, and whose it is goes on, also where the other one `dies` before
+    it takes its own back."""
+    first, second = Identity(7, "main", "d1"), Identity(7, "other", "d2")
+    opened: list[KafkaSink] = []
+    real = driver_module.Driver._claim
+
+    def claim(driver: driver_module.Driver, patience: Patience) -> int:
+        """The other one comes between what this one has read and its own claim."""
+        monkeypatch.undo()
+        opened.append(world.opened(first))
+        found = real(driver, patience)
+        if dies:
+            raise Died
+        return found
+
+    monkeypatch.setattr(driver_module.Driver, "_claim", claim)
+    with pytest.raises(Died if dies else DestinationRefused, match=None if dies else OTHERS):
+        world.opened(second)
+    [winner] = opened
+    winner.apply(segment(0, 10, 1), 1)
+    winner.close(clean=True)
+    if dies:
+        winner = world.opened(first)
+        winner.close(clean=True)
+    with pytest.raises(DestinationRefused, match=OTHERS):
+        world.opened(second)
+    assert world.opened(first).commit_ts == BEGIN_TS + 10
+    assert world.keys() == [1]
 
 
 def test_topics_by_table_are_made_and_resolved(world: World) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 from binlog.errors import ConfigError
 from binlog.runtime.config import load
 
 from drainer.config import FLAGS, Config
+from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.settings import SyncerSettings
 
 SQLITE = '[syncer]\ndb-type = "sqlite"\n[syncer.to]\n'
 
@@ -110,3 +113,18 @@ def test_an_unfinished_batch_depends_on_what_chooses_rows_and_on_nothing_else(tm
 
 def test_a_password_is_not_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(loaded(tmp_path, '[syncer.to]\npassword = "secret"'))
+
+
+def test_an_encrypted_password_is_read_and_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the original's binlogctl printed it, with its public key, of which there is a warning."""
+    monkeypatch.delenv("BINLOG_SECRET_KEY", raising=False)
+    text = '[syncer.to]\npassword = "x"\nencrypted_password = "LnGqL+lXxdbxgEVd4nCEc0Bz41MARPyXz+4u"'
+    config = loaded(tmp_path, text)
+    to = config.syncer.to
+    assert isinstance(to, MySQLSection)
+    with structlog.testing.capture_logs() as lines:
+        assert to.server(SyncerSettings()).password == "pässw0rd!"
+    assert "default key, which is public" in lines[0]["event"]
+    assert "pässw0rd" not in repr(config)
+    with pytest.raises(ConfigError, match=r"drainer.toml, line 2: .*encrypted_password: ciphertext not valid"):
+        loaded(tmp_path, '[syncer.to]\nencrypted_password = "c2VjcmV0"')

@@ -212,3 +212,34 @@ def test_padding_fills_no_window() -> None:
         if found.kind == frames.WINDOW_UPDATE:
             granted[found.stream_id] += int.from_bytes(found.payload)
     assert min(granted.values()) > 4000 * 257 - (64 << 10)
+
+
+def test_gigabytes_on_one_stream() -> None:
+    """More than a window can ever be, in both directions at once: what counts bytes does not end at 2^31."""
+    talk = Talk()
+    connection, total = talk.connection, 9 << 28
+    talk.say(settings(MAX_FRAME_SIZE=1 << 20, INITIAL_WINDOW_SIZE=4 << 20), window_update(0, 4 << 20), headers(1))
+    connection.send_head(1, HEAD)
+    may_send = {0: Limits().connection_window_bytes, 1: Limits().stream_window_bytes}
+    upload, upload_bytes, piece = data(1, bytes(1 << 14)) * 16, 16 << 14, memoryview(bytes(1 << 20))
+    queued = uploaded = downloaded = 0
+    while downloaded < total or uploaded < total:
+        if min(may_send.values()) >= upload_bytes:
+            for event in connection.receive(upload, 100.0):
+                assert isinstance(event, Data)
+                connection.credit(1, len(event.data))
+            may_send = {stream_id: left - upload_bytes for stream_id, left in may_send.items()}
+            uploaded += upload_bytes
+        while queued < total and connection.waiting_bytes(1) < len(piece):
+            connection.send_data(1, piece)
+            queued += len(piece)
+        came = 0
+        for found in talk.heard():
+            if found.kind == frames.WINDOW_UPDATE:
+                may_send[found.stream_id] += int.from_bytes(found.payload)
+            elif found.kind == frames.DATA:
+                came += len(found.payload)
+        downloaded += came
+        if came:
+            assert connection.receive(window_update(1, came) + window_update(0, came), 100.0) == []
+    assert uploaded >= total and downloaded == queued

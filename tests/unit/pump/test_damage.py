@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import plyvel
 import pytest
 from binlog.errors import BinlogError
+from binlog.runtime import metrics
 
 from pump import keys
 from pump.errors import DamagedRecord
@@ -28,6 +30,12 @@ def damage(directory: Path, payload: bytes) -> int:
     data[at + HEADER_BYTES] ^= 1
     path.write_bytes(data)
     return at
+
+
+def prewrites_not_found() -> float:
+    """The counter under upstream's name."""
+    (found,) = re.findall(r'error_count{type="feed_pre_write_value"} (\S+)', metrics.render().decode())
+    return float(found)
 
 
 async def left_behind(
@@ -65,7 +73,9 @@ async def test_a_damaged_prewrite_that_was_not_indexed_with_its_commit_intact(tm
         async with opened(here, SetClock(FAR)) as store:
             assert [each.offset for each in store.damage] == [at]
             assert store.outcome(30) == 0
+            counted = prewrites_not_found()
             await all_but(store, 40, f"000000.vlog at byte {at}", wanted=[merged(10, 20), merged(50, 60)])
+            assert prewrites_not_found() == counted + 1
 
 
 async def test_a_damaged_prewrite_that_was_indexed_and_its_commit_was_not(tmp_path: Path) -> None:

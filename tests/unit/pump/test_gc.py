@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pump.errors import DrainerUnreadable
 from pump.gc import GarbageCollector, purge_point
 from pump.purge import SLACK_MS
 from pump.record import Pointer
+from pump.store import Store
 from tests.unit.pump.build import SetClock, binlogs_of, commit, merged, opened, prewrite, rollback
 from tests.unit.pump.test_damage import damage
 
@@ -39,6 +41,26 @@ def test_rule_20_no_drainer_in_use_is_overtaken() -> None:
     assert purge_point(drainers, now_ms=now_ms, retention=DAY, resolved_ts=1 << 62) == 900
 
 
+def collector(store: Store, registry: Registry) -> GarbageCollector:
+    """Of a store whose source of timestamps counts from 1: its clock is years behind."""
+    return GarbageCollector(store, registry, DAY, clock_ms=lambda: time.time_ns() // 1_000_000)
+
+
+async def test_a_clock_that_jumps_forward_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No drainer is registered, so age alone decides, and the timestamp source says what time it is."""
+    clock_ms = time.time_ns() // 1_000_000
+    start_ts, commit_ts = compose(clock_ms - 1000), compose(clock_ms - 999)
+    async with opened(tmp_path, SetClock(compose(clock_ms))) as store:
+        await store.write([prewrite(start_ts), commit(start_ts, commit_ts)])
+        await store.resolver.refresh()
+        monkeypatch.setattr(time, "time", lambda: clock_ms / 1000 + 30 * 86_400)
+        await GarbageCollector(store, Registry(MemoryEtcd()), DAY).collect()
+        assert store.purged_ts < start_ts
+        monkeypatch.setattr(time, "time", lambda: clock_ms / 1000 - 30 * 86_400)
+        await GarbageCollector(store, Registry(MemoryEtcd()), DAY).collect()
+        assert store.purged_ts < start_ts
+
+
 async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     registry = Registry(etcd)
@@ -47,10 +69,10 @@ async def test_rule_20_nothing_goes_while_a_drainers_record_cannot_be_read(tmp_p
         store.resolver.advance(30)
         await etcd.put(f"{ROOT}/drainers/d", b"{")
         with pytest.raises(DrainerUnreadable, match="drainers/d"):
-            await GarbageCollector(store, registry, DAY).collect()
+            await collector(store, registry).collect()
         assert store.purged_ts == 0
         await etcd.delete(f"{ROOT}/drainers/d")
-        assert await GarbageCollector(store, registry, DAY).collect() == 30
+        assert await collector(store, registry).collect() == 30
 
 
 async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
@@ -62,8 +84,8 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
             assert await store.write([payload]) == [None]
         store.resolver.advance(all_)
         await registry.create("drainers", drainer(State.ONLINE, passed))
-        collector = GarbageCollector(store, registry, DAY)
-        assert await collector.collect() == passed
+        collecting = collector(store, registry)
+        assert await collecting.collect() == passed
         assert store.purged_ts == passed
         assert [file.fid for file in store.log.files()] == [0, 3, 4]
         assert await binlogs_of(store, passed) == [merged(10, late)]
@@ -71,7 +93,7 @@ async def test_files_go_when_nobody_needs_them(tmp_path: Path) -> None:
         record = await registry.get("drainers", "d")
         assert record is not None
         await registry.update("drainers", drainer(State.ONLINE, all_), mod_revision=record.mod_revision)
-        await collector.collect()
+        await collecting.collect()
         assert [file.fid for file in store.log.files()] == [4]
     async with opened(tmp_path, SetClock(1)) as store:
         assert store.purged_ts == all_
@@ -91,7 +113,7 @@ async def test_a_file_stays_for_the_largest_commit_that_needs_it(tmp_path: Path)
         assert await store.write([commit(20, 30)]) == [None]
         assert [file.fid for file in store.log.files()][:2] == [0, 1]
         store.resolver.advance(all_)
-        await GarbageCollector(store, registry, DAY).collect()
+        await collector(store, registry).collect()
         assert await binlogs_of(store, passed) == [merged(10, late)]
     shutil.rmtree(tmp_path / "kv")
     async with opened(tmp_path, SetClock(1), file_bytes_max=size, ts_ahead_max_s=0) as store:
@@ -102,7 +124,7 @@ async def test_the_point_never_goes_back(tmp_path: Path) -> None:
     registry = Registry(MemoryEtcd())
     async with opened(tmp_path, SetClock(1)) as store:
         store.index.save_purged(50)
-        assert await GarbageCollector(store, registry, DAY).collect() == 50
+        assert await collector(store, registry).collect() == 50
 
 
 async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_made_anew(tmp_path: Path) -> None:
@@ -117,7 +139,7 @@ async def test_what_ended_before_the_purge_is_not_pending_in_an_index_that_is_ma
         assert await store.write([rollback(old), rollback(old + 1), rollback(old + 2)]) == [None] * 3
         assert await store.write([commit(young, young + 5)]) == [None]
         store.resolver.advance(all_)
-        assert await GarbageCollector(store, registry, DAY).collect() == point
+        assert await collector(store, registry).collect() == point
         assert (store.log.has(0), store.log.has(1)) == (True, False)
         assert await store.write([prewrite(slow), prewrite(all_ + 1)]) == [None, None]
     async with opened(tmp_path, SetClock(all_ + 2), ts_ahead_max_s=0) as store:
@@ -152,7 +174,7 @@ async def test_damage_in_a_file_that_is_gone_is_no_damage_any_more(tmp_path: Pat
     async with opened(tmp_path, SetClock(1), file_bytes_max=1, ts_ahead_max_s=0) as store:
         assert len(store.index.damages()) == 1
         store.resolver.advance(point + 100)
-        await GarbageCollector(store, registry, DAY).collect()
+        await collector(store, registry).collect()
         assert not store.log.has(0)
         batch, raw = store.index.batch()
         batch.damage(Pointer(0, 0), 9)  # as it is until the collector comes to its key

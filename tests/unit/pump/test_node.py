@@ -55,6 +55,26 @@ async def test_registration_and_lifecycle() -> None:
     assert again.previous is State.PAUSED
 
 
+async def test_the_record_has_score_and_labels() -> None:
+    """Each heartbeat measures anew; labels of the operator stand beside those of the pump."""
+    etcd = MemoryEtcd()
+    node = Node(Registry(etcd), "p1", resolved_ts=lambda: 42, labels={"zone": "a"})
+    node.score = 700
+    await node.register("127.0.0.1:8250", NOW, status_addr="127.0.0.1:9250")
+    status = await state_of(etcd)
+    assert (status.score, status.label) == (700, {"zone": "a", "status": "127.0.0.1:9250"})
+    scores = iter(range(1, 700))
+
+    async def measure() -> int:
+        return next(scores)
+
+    beating = asyncio.create_task(node.heartbeat(0.01, measure))
+    async with asyncio.timeout(60):
+        while not 3 <= (await state_of(etcd)).score < 700:  # noqa: ASYNC110  written by another task
+            await asyncio.sleep(0.01)
+    beating.cancel()
+
+
 async def test_rule_1_final_is_said_while_paused_and_taken_back_before_anything_is_accepted() -> None:
     """The label and its ts survive heartbeats; the next life's registration has neither."""
     etcd = MemoryEtcd()

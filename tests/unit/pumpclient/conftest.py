@@ -19,6 +19,7 @@ FAST = Limits(
     commit_retry_first_s=0.01,
     commit_retry_s=0.05,
     commit_budget_s=5.0,
+    detect_first_s=0.05,
     detect_s=0.1,
     detect_soonest_s=0.02,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -49,6 +49,8 @@ class StubPump:
     node_id: str
     extension: bool = True
     state: State = State.ONLINE
+    score: int = 0
+    label: Mapping[str, str] | None = None
     faults: deque[Fault] = field(default_factory=deque)
     only: Callable[[Envelope], bool] = lambda envelope: True
     on_write: Callable[[Envelope], object] = lambda envelope: None
@@ -88,7 +90,7 @@ class StubPump:
 
     @property
     def status(self) -> NodeStatus:
-        return NodeStatus(self.node_id, self.addr, self.state)
+        return NodeStatus(self.node_id, self.addr, self.state, score=self.score, label=self.label)
 
     def release(self) -> None:
         """The delayed writes arrive now. A prewrite whose tombstone is there is refused, as a pump must."""
@@ -147,6 +149,11 @@ class StubPump:
         else:
             self.pending.pop(start_ts, None)
             self.tombstones.add(start_ts)
+
+    def store_rollback(self, start_ts: int) -> None:
+        """As if its writer's lease had ended."""
+        self.pending.pop(start_ts, None)
+        self.tombstones.add(start_ts)
 
     def of(self, tp: BinlogType) -> list[Envelope]:
         return [envelope for envelope in self.received if envelope.tp == tp and envelope.start_ts]

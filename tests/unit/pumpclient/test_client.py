@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from binlog.cluster.node import State
+from binlog.errors import ConfigError
 
 from pumpclient.errors import (
     ClientClosed,
@@ -52,11 +53,81 @@ async def test_hash_is_stable(field: Field) -> None:
 
 async def test_unknown_strategy_means_range(field: Field) -> None:
     await field.add("a")
-    client = await field.client("score")
+    client = await field.client("best")
     assert await client.write_prewrite(5, KEY, VALUE) == "a"
-    with pytest.raises(PumpClientError, match="strategy score is not support"):
-        client.set_strategy("score")
-    client.set_strategy("hash")
+    with pytest.raises(PumpClientError, match="strategy best is not support"):
+        client.set_strategy("best")
+    with pytest.raises(PumpClientError, match="label needs labels"):
+        client.set_strategy("label")
+    client.set_strategy("score")
+    assert await client.write_prewrite(7, KEY, VALUE) == "a"
+
+
+async def test_score_follows_the_records(field: Field, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pumps report arrives by the watch; beside the best possible score the least one gets next to nothing."""
+    monkeypatch.setattr("pumpclient.pool.STALE_S", 600.0)  # stub pumps have no heartbeats
+    good, bad = await field.add("good"), await field.add("bad")
+    for pump, score in ((good, 1000), (bad, 1)):
+        pump.score = score
+        await field.announce(pump)
+    client = await field.client("score", limits=PATIENT)
+    for start_ts in range(100, 160, 2):
+        await client.write_prewrite(start_ts, KEY, VALUE)
+    assert len(good.pending) >= 25
+    for pump, score in ((good, 1), (bad, 1000)):
+        pump.score = score
+        await field.announce(pump)
+    await until(lambda: client._pool.weights(("bad", "good")) == [1000, 1])
+    for start_ts in range(200, 260, 2):
+        await client.write_prewrite(start_ts, KEY, VALUE)
+    assert len(bad.pending) >= 25
+
+
+async def test_label_keeps_to_its_own_pumps(field: Field) -> None:
+    """While there is one; then any other takes its place, and the count tells."""
+    near, far, go = [await field.add(name) for name in ("near", "far", "go")]
+    near.label, far.label = {"zone": "a"}, {"zone": "b"}
+    for pump in (near, far):
+        await field.announce(pump)
+    client = await field.client("label", limits=PATIENT, labels={"zone": "a"})
+    for start_ts in range(100, 120, 2):
+        assert await client.write_prewrite(start_ts, KEY, VALUE) == "near"
+    assert client.counts.outside == 0
+    near.state = State.PAUSED
+    await field.announce(near)
+    await until(lambda: client.available_pumps == ("far", "go"))
+    assert await client.write_prewrite(200, KEY, VALUE) in ("far", "go")
+    assert client.counts.outside == 1
+    await client.commit(118, 119)  # still where its prewrite is
+    assert near.commits == {118: 119}
+    assert not go.commits
+
+
+async def test_labels_only_would_rather_fail(field: Field) -> None:
+    near, far = await field.add("near"), await field.add("far")
+    near.label, far.label = {"zone": "a"}, {"zone": "b"}
+    for pump in (near, far):
+        await field.announce(pump)
+    client = await field.client(
+        "label", limits=replace(FAST, write_timeout_s=0.05), labels={"zone": "a"}, labels_only=True
+    )
+    assert await client.write_prewrite(100, KEY, VALUE) == "near"
+    near.faults.extend([Fault.REFUSE] * 1000)
+    with pytest.raises(PrewriteFailed, match="the last error: near"):
+        await client.write_prewrite(102, KEY, VALUE)
+    near.state = State.PAUSED
+    await field.announce(near)
+    await until(lambda: not client.available_pumps)
+    with pytest.raises(NoPump, match="2 registered, 1 of them with zone=a"):
+        await client.write_prewrite(104, KEY, VALUE)
+    assert not far.received
+
+
+async def test_labels_without_the_strategy_are_refused(field: Field) -> None:
+    await field.add("a")
+    for strategy, labels in (("range", {"zone": "a"}), ("label", {}), ("label", {"zone": 1})):
+        with pytest.raises(ConfigError):
+            await field.client(strategy, labels=labels)
 
 
 async def test_waiting_binlogs_share_a_message(field: Field) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from binlog.cluster.node import NodeStatus, State
 
-from pumpclient.pool import ERRORS_MAX, Pool
+from pumpclient.pool import ERRORS_MAX, PAUSE_MAX_S, STALE_S, STEADY_S, WORST, Pool
 
 
 def status(node_id: str, state: State = State.ONLINE, host: str = "h:1") -> NodeStatus:
@@ -25,7 +25,7 @@ def test_eleven_errors_in_a_row_make_it_unavailable() -> None:
     pool.put(status("a"))
     assert [pool.failed("a") for _ in range(ERRORS_MAX + 2)] == [False] * ERRORS_MAX + [True, False]
     assert pool.available() == ()
-    assert pool.suspended() == pool.online() == ("a",)
+    assert pool.due() == pool.online() == ("a",)
     assert pool.succeeded("a") is True
     assert pool.available() == ("a",)
 
@@ -90,3 +90,150 @@ def test_strangers_are_ignored() -> None:
     assert pool.failed("x") is False
     assert pool.succeeded("x") is False
     assert pool.remove("x") is False
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def two(clock: Clock) -> Pool:
+    pool = Pool(clock=clock)
+    pool.put(status("a"))
+    pool.put(status("b"))
+    return pool
+
+
+def test_a_slow_pump_is_passed_over_and_the_last_one_never() -> None:
+    pool = two(Clock())
+    assert pool.found_slow("a") is True
+    assert pool.available() == ("b",)
+    assert pool.found_slow("b") is False
+    assert pool.found_slow("a") is False
+    assert pool.available() == ("b",)
+
+
+def test_only_a_probe_ends_slowness_while_there_are_others() -> None:
+    """Acknowledgements that come late, one after another, are what made it slow."""
+    pool = two(Clock())
+    pool.found_slow("a")
+    assert pool.succeeded("a") is False
+    assert pool.available() == ("b",)
+    assert pool.succeeded("a", probe=True) is True
+    assert pool.available() == ("a", "b")
+    pool.found_slow("a")
+    pool.put(status("b", State.PAUSED))
+    assert pool.succeeded("a") is True, "the only one there is"
+
+
+def test_probes_come_ever_later() -> None:
+    clock = Clock()
+    pool = two(clock)
+    pool.found_slow("a")
+    pauses = []
+    for _ in range(8):
+        assert pool.due() == ()
+        pauses.append(pool.next_probe_s())
+        clock.now_s += pauses[-1]
+        assert pool.due() == ("a",)
+        pool.probe_failed("a")
+    assert pauses == [1, 2, 4, 8, 16, PAUSE_MAX_S, PAUSE_MAX_S, PAUSE_MAX_S]
+
+
+def test_a_pump_that_comes_and_goes_comes_back_ever_later() -> None:
+    """Each return costs writers a second of waiting; after a steady while it has its first chance again."""
+    clock = Clock()
+    pool = two(clock)
+    pauses = []
+    for _ in range(4):
+        pool.found_slow("a")
+        pauses.append(pool.next_probe_s())
+        clock.now_s += pauses[-1]
+        pool.succeeded("a", probe=True)
+        clock.now_s += 0.5
+    assert pauses == [1, 2, 4, 8]
+    clock.now_s += STEADY_S
+    pool.found_slow("a")
+    assert pool.next_probe_s() == 1
+
+
+def test_all_are_probed_at_once_where_none_is_available() -> None:
+    clock = Clock()
+    pool = two(clock)
+    pool.found_slow("a")
+    for _ in range(ERRORS_MAX + 1):
+        pool.failed("b")
+    assert pool.available() == ()
+    assert pool.due() == ("a", "b")
+
+
+def test_what_is_not_suspended_is_never_due() -> None:
+    pool = two(Clock())
+    assert pool.next_probe_s() == float("inf")
+    assert pool.due() == ()
+
+
+# --- scores and labels ------------------------------------------------------------------------------------------------
+
+
+def scored(pool: Pool, clock: Clock, **scores: int) -> None:
+    """A heartbeat of each."""
+    for node_id, score in scores.items():
+        pool.put(NodeStatus(node_id, "h:1", State.ONLINE, score=score, update_ts=int(clock.now_s * 1000)))
+
+
+def test_pumps_that_report_nothing_count_as_the_mean() -> None:
+    """A Go pump gets its share beside ours; among Go pumps alone all count alike."""
+    clock = Clock()
+    pool = Pool(clock=clock)
+    scored(pool, clock, a=900, b=300, go=0)
+    assert pool.weights(("a", "b", "go")) == [900, 300, 600]
+    assert pool.weights(("go",)) == [1]
+    assert pool.weights(("go", "unknown")) == [1, 1]
+
+
+def test_a_score_that_is_not_renewed_is_the_worst() -> None:
+    clock = Clock()
+    pool = Pool(clock=clock)
+    scored(pool, clock, a=900, b=300)
+    clock.now_s += STALE_S + 1
+    assert pool.weights(("a", "b")) == [1, 1], "nobody was heard of: that is this process's trouble, not theirs"
+    scored(pool, clock, b=400)
+    assert pool.weights(("a", "b")) == [WORST, 400]
+    pool.put(NodeStatus("a", "h:1", State.ONLINE, score=900, update_ts=1_000_000))  # listed again, as it was
+    assert pool.weights(("a", "b")) == [WORST, 400]
+    scored(pool, clock, a=800)
+    assert pool.weights(("a", "b")) == [800, 400]
+
+
+def test_rare_heartbeats_are_no_silence() -> None:
+    """`heartbeat-interval` is an operator's choice."""
+    clock = Clock()
+    pool = Pool(clock=clock)
+    for _ in range(3):
+        scored(pool, clock, a=500)
+        clock.now_s += 60
+    scored(pool, clock, b=100)
+    assert pool.weights(("a", "b")) == [500, 100]
+    clock.now_s += 121
+    scored(pool, clock, b=100)
+    assert pool.weights(("a", "b")) == [WORST, 100]
+
+
+def test_a_pool_of_labels_has_no_others() -> None:
+    clock = Clock()
+    pool = Pool(clock=clock, only={"zone": "a"})
+    pool.put(NodeStatus("a1", "h:1", State.ONLINE, label={"zone": "a", "status": "h:2"}))
+    pool.put(NodeStatus("a2", "h:1", State.ONLINE, label={"zone": "a"}))
+    pool.put(NodeStatus("b1", "h:1", State.ONLINE, label={"zone": "b"}))
+    pool.put(NodeStatus("go", "h:1", State.ONLINE))
+    assert pool.available() == pool.online() == ("a1", "a2")
+    assert pool.told() == "4 registered, 2 of them with zone=a"
+    assert pool.labelled("a1", {"zone": "a"})
+    assert not pool.labelled("go", {"zone": "a"})
+    assert pool.found_slow("a1")
+    assert not pool.found_slow("a2"), "the last one of its labels stays"
+    assert pool.get("b1") is not None, "ends of older transactions still go there"

@@ -1,13 +1,16 @@
-"""Selection strategies, `range` and `hash`."""
+"""Selection strategies."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pumpclient.selector import HashSelector, RangeSelector, make_selector
+from pumpclient.selector import HashSelector, LabelSelector, RangeSelector, ScoreSelector, make_selector
 
 NAMES = st.lists(st.text("abcdef", min_size=1, max_size=3), unique=True, max_size=6)
 
@@ -48,7 +51,68 @@ def test_range_is_fair(names: list[str], rounds: int) -> None:
 
 
 def test_names() -> None:
-    assert make_selector("hash")[0].name == "hash"
-    assert make_selector("range")[1]
-    selector, known = make_selector("score")
-    assert (selector.name, known) == ("range", False)
+    def made(name: str) -> tuple[str, bool]:
+        selector, known = make_selector(name, weights=alike)
+        return selector.name, known
+
+    assert [made(name) for name in ("range", "hash", "score", "label")] == [
+        ("range", True),
+        ("hash", True),
+        ("score", True),
+        ("label", True),
+    ]
+    assert made("best") == ("range", False)
+
+
+# --- score ------------------------------------------------------------------------------------------------------------
+
+
+def alike(pumps: Sequence[str]) -> list[float]:
+    return [1.0] * len(pumps)
+
+
+def test_score_chooses_as_often_as_weights_say() -> None:
+    weights = {"a": 100.0, "b": 300.0, "c": 600.0}
+    selector = ScoreSelector(lambda pumps: [weights[pump] for pump in pumps], random.Random(1))
+    counts = Counter(selector.select(("a", "b", "c"), start_ts=0, tries=0) for _ in range(10_000))
+    assert {pump: round(count / 10_000, 1) for pump, count in counts.items()} == {"a": 0.1, "b": 0.3, "c": 0.6}
+
+
+def test_writers_that_see_the_same_do_not_do_the_same() -> None:
+    """A thousand processes whose first write is now: each pump gets its share, none gets them all."""
+    weights = {"a": 900.0, "b": 1000.0, "c": 950.0}
+    first = Counter(
+        ScoreSelector(lambda pumps: [weights[pump] for pump in pumps]).select(("a", "b", "c"), start_ts=1, tries=0)
+        for _ in range(1000)
+    )
+    assert min(first.values()) > 200  # 316 are expected; so few have a chance of 1e-14
+
+
+@given(NAMES, st.sets(st.text("abcdef", min_size=1, max_size=3)), st.integers())
+def test_score_tries_each_pump_before_any_twice(names: list[str], tried: set[str], seed: int) -> None:
+    chosen = ScoreSelector(alike, random.Random(seed)).select(names, start_ts=0, tries=1, tried=tried)
+    if not names:
+        assert chosen is None
+    else:
+        assert chosen in (set(names) - tried or set(names))
+
+
+# --- label ------------------------------------------------------------------------------------------------------------
+
+
+@given(NAMES, st.sets(st.text("abcdef", min_size=1, max_size=3)), st.sets(st.text("abcdef", min_size=1, max_size=3)))
+def test_label_takes_its_own_then_others_then_anyone(names: list[str], ours: set[str], tried: set[str]) -> None:
+    selector = LabelSelector(ScoreSelector(alike), lambda pump: pump in ours)
+    chosen = selector.select(names, start_ts=0, tries=1, tried=tried)
+    mine, others = set(names) & ours, set(names) - ours
+    for allowed in (mine - tried, others - tried, mine, others):
+        if allowed:
+            assert chosen in allowed
+            return
+    assert chosen is None
+
+
+@pytest.mark.parametrize(("ours", "chosen"), [("a", "a"), ("", "abc")])
+def test_without_a_pump_of_its_label_any_is_taken(ours: str, chosen: str) -> None:
+    selector = LabelSelector(ScoreSelector(alike), lambda pump: pump in ours)
+    assert {selector.select("abc", start_ts=0, tries=0) for _ in range(200)} == set(chosen)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
+from binlog.envelope import BinlogType
 
 from pumpclient.errors import UnknownTransaction
-from pumpclient.sdk import BigInt, Column, SyncService, Table, ValueRejected, VarChar
+from pumpclient.sdk import BigInt, Column, SyncService, SyncTransaction, Table, ValueRejected, VarChar
 from pumpclient.sdk.service import Service
 from pumpclient.sync import LoopThread, SyncPumpsClient
+from tests.unit.pumpclient.conftest import FAST
 from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.stub_pump import Fault
 
 
 @pytest.fixture
@@ -94,3 +98,46 @@ def test_a_failed_connect_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     connect()
     assert set(threading.enumerate()) <= before
+
+
+def test_run_and_outcome_from_a_thread(loop: LoopThread) -> None:
+    """The answer of the first commit is lost for longer than its budget: asked, and not written again."""
+
+    async def brief() -> tuple[Shop, Service]:
+        shop = Shop()
+        await shop.add("a")
+        return shop, await shop.service(limits=replace(FAST, write_timeout_s=60, commit_budget_s=0.02))
+
+    shop, inner = loop.run(brief())
+    service = SyncService(inner, loop)
+    service.create_database("shop")
+    table = service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+    pump = shop.pumps["a"]
+    pump.only = lambda envelope: envelope.tp == BinlogType.COMMIT
+    attempts: list[int] = []
+
+    def work(txn: SyncTransaction) -> None:
+        attempts.append(txn.start_ts)
+        txn.insert(table, {"id": len(attempts)})
+        if len(attempts) == 1:
+            pump.faults.append(Fault.ERRMSG)
+            pump.on_write = lambda envelope: envelope.tp == BinlogType.COMMIT and pump.store_rollback(envelope.start_ts)
+        else:
+            pump.on_write = lambda envelope: None
+            pump.faults.extend([Fault.LOSE_ANSWER] * 20)
+
+    commit_ts = service.run(work, within_s=60)
+    assert len(attempts) == 2, "rolled back by its pump, then committed once"
+    assert pump.commits.get(attempts[1]) == commit_ts
+    assert attempts[0] not in pump.commits
+    with service.transaction() as txn:
+        txn.insert(table, {"id": 9})
+    assert txn.outcome() is True
+    assert (service.in_flight, service.queued) == (0, 0)
+    with pytest.raises(ValueError, match="mine"):
+        service.run(raising, within_s=60)
+    loop.run(shop.close())
+
+
+def raising(txn: SyncTransaction) -> None:
+    raise ValueError("mine")

@@ -6,7 +6,6 @@ was interrupted is run again, and errors such as "table exists" (D-LD-14) are th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Final, TypeVar
@@ -23,10 +22,8 @@ from drainer.sink.errors import DestinationRefused
 from drainer.sink.mysql.config import ServerConfig
 from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
 from drainer.sink.mysql.ddl.runner import IGNORABLE
-from drainer.sink.mysql.replay.statements import RowStatement, TableThere, statements
-from drainer.sink.mysql.rows.row_warnings import stored_exactly
+from drainer.sink.mysql.replay.row_writer import RowWriter
 from drainer.sink.mysql.rows.statements import quote
-from drainer.sink.mysql.rows.unique_keys import read
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.replay import Replayed, ReplayFailed, ReplayPosition, ReplaySettings
 from drainer.sink.replay_time import to_utc
@@ -44,8 +41,6 @@ _CREATE: Final = (
     b" DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
 )
 _IDLE_S: Final = 8 * 3600
-_GENERATED: Final = re.compile(r"\b(?:VIRTUAL|STORED|PERSISTENT)\b", re.IGNORECASE)
-_AT_ROW: Final = re.compile(r"column '?(?:[^']*\.)*`?([^'`]+)`?'? at row (\d+)$")
 
 _log = get_logger(__name__)
 _T = TypeVar("_T")
@@ -64,7 +59,7 @@ class ServerReplayer:
         self._settings = settings
         self._zone = ZoneInfo(settings.zone)
         self._session: Session | None = None
-        self._tables: dict[tuple[str, str], TableThere] = {}
+        self._rows = RowWriter(safe=settings.safe)
 
     @property
     def name(self) -> str:
@@ -121,59 +116,11 @@ class ServerReplayer:
         self._tried("applying rows", applied)
 
     def _write(self, session: Session, one: Replayed) -> None:
-        place = ""
         try:
             events = [self._in_utc(event) for event in one.events]
-            for event in events:
-                place = f"`{event.schema}`.`{event.table}`"
-                self._look(session, event)
-            for statement in statements(events, self._tables, session.flavour, safe=self._settings.safe):
-                place = f"`{statement.schema}`.`{statement.table}`"
-                self._run(session, statement, one.commit_ts)
-        except (ServerError, MessageError, DecodeError) as error:
-            raise ReplayFailed(f"{place}: {error}", commit_ts=one.commit_ts, table=place) from error
-
-    def _run(self, session: Session, statement: RowStatement, commit_ts: int) -> None:
-        found = session.execute(statement.sql)
-        place = f"`{statement.schema}`.`{statement.table}`"
-        if statement.rows not in (-1, found):
-            raise ReplayFailed(
-                f"{place}: {found} rows were found, and {statement.rows} should be: the destination is not what it was "
-                f"upstream at that time; -safe-mode goes over it. The statement: {statement.sql[:200]!r}",
-                commit_ts=commit_ts,
-                table=place,
-            )
-        if session.warning_count:
-            self._judge(session, statement, place, commit_ts)
-
-    def _judge(self, session: Session, statement: RowStatement, place: str, commit_ts: int) -> None:
-        """A value that the server stored otherwise than it is."""
-        for level, code, text in session.warnings():
-            at = _AT_ROW.search(text)
-            if level == "Note" or at is None or at[1] not in statement.columns:
-                continue
-            row = int(at[2]) - 1
-            known = 0 <= row < len(statement.tuples)
-            if known and stored_exactly(code, statement.tuples[row][statement.columns.index(at[1])]):
-                continue
-            raise ReplayFailed(f"{place}: {code}: {text}", commit_ts=commit_ts, table=place)
-
-    def _look(self, session: Session, event: FileEvent) -> None:
-        """How the destination has an event's table; asked once until a DDL."""
-        name = event.schema, event.table
-        if name in self._tables:
-            return
-        found = read(session, *name)
-        if found is None:
-            raise MessageError("there is no such table in the destination")
-        keys = sorted(found[0], key=lambda key: key.name.upper() != "PRIMARY")
-        parts = [tuple(part.column.lower() for part in key.parts) for key in keys]
-        extra = session.query(
-            b"SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA=%s AND TABLE_NAME=%s"
-            % (session.literal(event.schema), session.literal(event.table))
-        )
-        generated = frozenset(str(column).lower() for column, text in extra if _GENERATED.search(str(text)))
-        self._tables[name] = TableThere(tuple(key for key in parts if "" not in key), generated)
+        except (MessageError, DecodeError) as error:
+            raise ReplayFailed(str(error), commit_ts=one.commit_ts) from error
+        self._rows.write(session, one.commit_ts, events)
 
     def _in_utc(self, event: FileEvent) -> FileEvent:
         """The session's zone is UTC, the file's may be another one."""
@@ -201,7 +148,7 @@ class ServerReplayer:
         def run(session: Session) -> None:
             if self._position(session) == position:
                 return
-            self._tables.clear()
+            self._rows.forget()
             self._store(session, begun)
             crash_point("reparo.before_ddl")
             try:

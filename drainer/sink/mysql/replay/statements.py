@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from binlog.tidb.types import Tp
@@ -25,10 +25,11 @@ _DECIMAL: Final = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?")
 @dataclass(frozen=True, slots=True)
 class TableThere:
     """A table as the destination has it. `keys`: the columns of each unique key, the primary one first; `generated`:
-    columns that are not written. Names are in lower case."""
+    columns that are not written; `types`: names of the columns' types, `varbinary`. All is in lower case."""
 
     keys: tuple[tuple[str, ...], ...]
     generated: frozenset[str] = frozenset()
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import pytest
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.registry import Registry
 from binlog.cluster.upstream import BOUND_KEY
-from binlog.errors import TimestampUnavailable
+from binlog.errors import ConfigError, TimestampUnavailable
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
 from grpc import aio
@@ -198,3 +198,18 @@ async def test_a_pump_does_not_start_from_a_bound_far_ahead(tmp_path: Path, etcd
     await etcd.put(BOUND_KEY, b"1")
     async with running(tmp_path, etcd, pd, **{"tso-source": "own"}) as pump:
         assert pump.store.resolved_ts
+
+
+async def test_a_pump_whose_node_file_was_changed_does_not_start(tmp_path: Path, etcd: MemoryEtcd, pd: StubPD) -> None:
+    """Drainers would wait for the record it left behind. Said on purpose, it takes the new name."""
+    async with running(tmp_path, etcd, pd):
+        pass
+    (tmp_path / "p1" / ".node").write_text("p2")
+    pump = Pump(config(tmp_path, pd, **{"node-id": ""}), etcd=etcd)
+    with pytest.raises(ConfigError, match=r"\.node makes this pump 'p2', but its data-dir was written by pump 'p1'"):
+        await pump.start()
+    assert await Registry(etcd).get("pumps", "p2") is None
+    async with running(tmp_path, etcd, pd, **{"node-id": "p2"}) as renamed:
+        assert renamed.node.node_id == "p2"
+    async with running(tmp_path, etcd, pd, **{"node-id": ""}) as renamed:
+        assert renamed.node.node_id == "p2"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from binlog.cluster.kv import Compare, Put
 from binlog.cluster.node import NodeStatus, State
 from binlog.cluster.own_record import ForeignRecord, OwnRecord
 from binlog.cluster.registry import Registry, key_of
@@ -98,3 +101,37 @@ async def test_a_promise_is_never_repeated_in_the_words_of_another_state() -> No
     kept = await record.read()
     assert kept is not None
     assert kept.status == final
+
+
+class Overtaken(MemoryEtcd):
+    """Holds the first write back until `others` have been made; `held`: it is."""
+
+    others: asyncio.Event | None = None
+    held: asyncio.Event
+
+    async def txn(
+        self, compares: Sequence[Compare], puts: Sequence[Put] = (), deletes: Sequence[str] = ()
+    ) -> int | None:
+        others, self.others = self.others, None
+        if others is not None:
+            self.held.set()
+            await others.wait()
+        return await super().txn(compares, puts, deletes)
+
+
+async def test_a_write_that_another_one_overtook_is_settled_by_it() -> None:
+    """The first fails because of the second, which is ours: neither is lost, and nobody else has written."""
+    etcd, values = Overtaken(), statuses()
+    record = await taken(etcd, values)
+    slow, quick = values.pop(), values.pop()
+    others = etcd.others = asyncio.Event()
+    etcd.held = asyncio.Event()
+    first = asyncio.ensure_future(record.write(lambda: slow))
+    await asyncio.wait_for(etcd.held.wait(), 60)
+    await record.write(lambda: quick)
+    others.set()
+    await asyncio.wait_for(first, 60)
+    kept = await record.read()
+    assert kept is not None
+    assert kept.mod_revision == record.revision
+    assert kept.status == slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from binlog.runtime.chart import Chart, seconds_tick
 from binlog.runtime.page import Alarm, Fact, Mood, Table, bytes_text, render, span_text
 
 
@@ -33,3 +34,23 @@ def test_spans(seconds: float, text: str) -> None:
 )
 def test_sizes(count: int, text: str) -> None:
     assert bytes_text(count) == text
+
+
+def test_charts_stand_between_facts_and_tables() -> None:
+    chart = Chart("lag & more", [(10.0, 1.0), (0.0, 2.0)], seconds_tick)
+    page = render("pump", "", facts=[Fact("lag", "2 s")], tables=[Table("t", ("x",), [("1",)])], charts=[chart])
+    assert page.index('class="facts"') < page.index("<figcaption>lag &amp; more") < page.index("<h2>t</h2>")
+    assert 'class="charts"' not in render("pump", "", facts=[])
+
+
+def test_only_prose_is_wrapped() -> None:
+    table = Table(
+        "t",
+        ("state", "age", "problem"),
+        [("online", "1 s", "a long text")],
+        "",
+        frozenset({"age"}),
+        frozenset({"problem"}),
+    )
+    page = render("pump", "", facts=[], tables=[table])
+    assert '<td>online</td><td class="right">1 s</td><td class="prose">a long text</td>' in page

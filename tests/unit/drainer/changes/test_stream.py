@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from drainer.batch.work import Kind
 from drainer.changes import stream
+from drainer.changes.change_blob import unpack_blob
 from drainer.changes.change_segment import ChangeSegment
 from drainer.changes.decode import Changes
 from drainer.changes.stream import StreamDecoder, in_order, merge
@@ -22,7 +24,7 @@ from drainer.changes.vector import Ints
 from drainer.order.errors import BlobError
 from drainer.row.decode import Decoder
 from drainer.row.transaction_pieces import pieces
-from drainer.schema.errors import TableUnknown, TableUnverified
+from drainer.schema.errors import SchemaError, TableUnknown, TableUnverified
 from drainer.schema.view import Relocation, SchemaView
 from tests.support.row_case import BEGIN_TS, INT, Step, table, transaction, view_of
 from tests.unit.drainer.changes.cases import tables
@@ -174,7 +176,7 @@ def test_shares_of_a_slot_follow_one_another(monkeypatch: pytest.MonkeyPatch) ->
     builder.add_all(payloads)
     (blob,) = builder.cut(1, by_parity).values()
     segment = merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)
-    assert len(segment.changes) == 3
+    assert len(segment.changes) == 8  # 16 bytes each, two or three of which begin in 40
     assert listed(segment) == expected(view_of(FIRST), payloads)
 
 
@@ -198,6 +200,59 @@ def test_a_row_that_says_itself_which_table_it_is_of() -> None:
     found = listed(whole(view, payloads))
     assert found == expected(view, payloads)
     assert len(found) == 3
+
+
+def test_rows_of_both_ways_share_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that say themselves which table they are of travel as they are; others, between them, as columns."""
+    view = replace(
+        view_of(FIRST, SECOND), relocations={FIRST.id: (Relocation(9, FIRST),)}, relocated_ids={FIRST.id: FIRST.id}
+    )
+    steps = [(FIRST, put(n, n)) if n % 2 else (SECOND, ("insert", {}, {1: n})) for n in range(20)]
+    payloads = [transaction([step], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)]
+    blobs: list[bytes] = []
+    for share in (payloads[:12], payloads[8:]):  # some transactions are in both parts
+        builder = StreamDecoder(view).builder()
+        builder.add_all(share)
+        blobs += builder.cut(1, by_parity).values()
+    parts = [unpack_blob(blob) for blob in blobs]
+    assert all(part.raw is not None and part.groups for part in parts)
+    for limit in (1 << 20, 40):
+        monkeypatch.setattr(stream, "SHARE_BYTES_MAX", limit)
+        assert listed(merge(StreamDecoder(view), blobs, 0, 1)) == expected(view, payloads)
+
+
+def test_a_slot_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = [transaction([(FIRST, put(n, n))], commit_ts=BEGIN_TS + n) for n in range(20)]
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all(payloads)
+    (blob,) = builder.cut(1, by_parity).values()
+    monkeypatch.setattr(StreamDecoder, "decode", None)
+    assert listed(merge(StreamDecoder(view_of(FIRST)), [blob], 0, 1)) == expected(view_of(FIRST), payloads)
+
+
+def test_a_blob_of_another_schema_is_refused() -> None:
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all([transaction([(FIRST, put(1))], commit_ts=BEGIN_TS)])
+    (blob,) = builder.cut(1, by_parity).values()
+    wider = table([("id", INT), ("v", INT), ("w", INT)], handle="id", table_id=100, name="first")
+    with pytest.raises(BlobError, match="rows of table 100 have other columns"):
+        merge(StreamDecoder(view_of(wider)), [blob], 0, 1)
+    with pytest.raises(TableUnknown):
+        merge(StreamDecoder(view_of(SECOND)), [blob], 0, 1)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.data())
+def test_a_blob_with_changed_bytes_is_read_or_refused(data: st.DataObject) -> None:
+    steps: list[Step] = [put(1, 7), ("update", {1: 1, 2: 7}, {1: 1, 2: 8}), ("delete", {1: 1, 2: 8}, {})]
+    builder = StreamDecoder(view_of(FIRST)).builder()
+    builder.add_all([transaction([(FIRST, step)], commit_ts=BEGIN_TS + n) for n, step in enumerate(steps)])
+    (blob,) = builder.cut(1, by_parity).values()
+    changed = bytearray(blob)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(blob) - 1))] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(BlobError, SchemaError):
+        merge(StreamDecoder(view_of(FIRST)), [bytes(changed)], 0, 1)
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -21,7 +21,7 @@ from drainer.dispatch.dispatcher import Dispatcher, Routes
 from drainer.dispatch.errors import DispatchError
 from drainer.dispatch.row_events import RowEvents
 from drainer.dispatch.rules import DispatchRule, Router
-from drainer.dispatch.slotting import PartitionSlotting, part_of_slot
+from drainer.dispatch.slotting import PartitionSlotting, part_of_slot, slots_of_topic
 from tests.support.row_case import BEGIN_TS, view_of
 from tests.support.row_changes import make_changes, make_table
 from tests.unit.drainer.dispatch.histories import (
@@ -251,6 +251,17 @@ def test_a_topic_whose_partitions_are_not_known_is_named() -> None:
     table = make_table("db", "t", [("id", INT)], primary=["id"])
     with pytest.raises(DispatchError, match="topic all: the number of its partitions is not known"):
         Dispatcher(Router([], "all"), {}, UTC).routes([make_changes(table, Kind.INSERT, new=[[1]])])
+
+
+@settings(deadline=None)
+@given(topic=st.text(min_size=1, max_size=20), partitions=st.integers(1, 70), slots=st.integers(1, 20))
+def test_slots_have_as_many_partitions_as_one_another(topic: str, partitions: int, slots: int) -> None:
+    """The fullest slot is what a batch takes."""
+    found = np.bincount(slots_of_topic(topic, partitions, slots), minlength=slots)
+    assert len(found) == slots
+    assert found.max() - found.min() <= 1
+    alone = {int(slots_of_topic(f"{topic}{number}", 1, 4)[0]) for number in range(64)}
+    assert alone == {0, 1, 2, 3}, "topics of one partition are in all slots"
 
 
 def test_a_slotting_travels_without_the_tables_that_it_has_met() -> None:

@@ -66,7 +66,10 @@ def test_a_value_that_no_column_holds_is_named() -> None:
 
 @given(
     rows=st.lists(
-        st.tuples(st.none() | st.integers(-3, 3), st.none() | st.sampled_from([b"", b"a", b"null", b"\xff"])),
+        st.tuples(
+            st.none() | st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1),
+            st.none() | st.sampled_from([b"", b"a", b"null", b"\xff"]),
+        ),
         min_size=1,
         max_size=20,
     ),

@@ -7,13 +7,15 @@ from base64 import b64encode
 from collections.abc import Iterable
 from pathlib import Path
 from socket import socket
+from types import SimpleNamespace
 
 import pytest
 from binlog.tidb.types import FieldType, Tp
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from drainer.batch.work import Kind
 from drainer.kafka_check.__main__ import main
-from drainer.kafka_reading.records import Place, ReadError, Record, partitions_in, records_in
+from drainer.kafka_reading.records import Place, ReadError, Record, TopicReader, partitions_in, records_in
 from drainer.protocol.encoder import Ddl, Message
 from drainer.protocol.options import ProtocolOptions
 from drainer.protocol.registry import make_encoder
@@ -68,6 +70,41 @@ def test_brokers_that_are_away(capfd: pytest.CaptureFixture[str], monkeypatch: p
     assert f"kafka-check: the brokers at {address} do not answer: {address}/bootstrap: " in err
     assert "failed: Connection refused" in err
     assert len(err.splitlines()) <= 3
+
+
+class Forgetful:
+    """A client library that leaves each first question with a broker that is gone."""
+
+    def __init__(self) -> None:
+        self.waits: dict[str, list[float]] = {}
+
+    def _asked(self, what: str, timeout: float) -> None:
+        waits = self.waits.setdefault(what, [])
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def list_topics(self, *, timeout: float) -> SimpleNamespace:
+        self._asked("topics", timeout)
+        return SimpleNamespace(topics={"t": SimpleNamespace(error=None, partitions={0: None, 1: None})})
+
+    def get_watermark_offsets(self, place: TopicPartition, *, timeout: float) -> tuple[int, int]:
+        self._asked(f"end of {place.partition}", timeout)
+        return 3, 3 + place.partition
+
+    def poll(self, timeout: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_question_that_one_broker_of_several_leaves_open_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Forgetful()
+    monkeypatch.setattr("drainer.kafka_reading.records._consumer", lambda *_: client)
+    reader = TopicReader({}, ["t"])
+    assert reader.partitions == {"t": 2}
+    assert reader.count() == 1
+    assert {what: len(waits) for what, waits in client.waits.items()} == {"topics": 2, "end of 0": 2, "end of 1": 2}
+    assert max(wait for waits in client.waits.values() for wait in waits) <= 5
 
 
 def test_a_good_topic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drainer.kafka_consumer.core import ConsumeError, ConsumerCore, Part, Read, Resume
 from drainer.kafka_reading.records import Place
-from drainer.protocol.event import AdminEvent, Change, DdlEvent, Event, ResolvedEvent, RowEvent
+from drainer.protocol.event import AdminEvent, Change, ColumnValue, DdlEvent, Event, ResolvedEvent, RowEvent
 from tests.unit.drainer.kafka_check.streams import Stream, ddl_event, row_event, streams
 
 P0, P1 = Place("topic", 0), Place("topic", 1)
@@ -230,8 +232,29 @@ def test_tombstones_come_where_they_stand() -> None:
 
 def test_values_that_are_elsewhere_are_an_error() -> None:
     core = ConsumerCore([P0])
-    with pytest.raises(ConsumeError, match=r"topic\[0\] offset 3: a row of `db`\.`t` at commit_ts 5 .* at claim/7"):
-        core.add(P0, 3, [RowEvent(Change.INSERT, 5, "db", "t", new={}, handle_only=True, claim="claim/7")])
+    words = r"topic\[0\] offset 3: the insert of `db`\.`t` \(id = 7\) at commit_ts 5 .* "
+    row = RowEvent(Change.INSERT, 5, "db", "t", new={"id": ColumnValue(7)}, handle_only=True)
+    with pytest.raises(ConsumeError, match=f"{words}in no message; --skip-handle-only"):
+        core.add(P0, 3, [row])
+    with pytest.raises(ConsumeError, match=f"{words}at claim/7; claim-check-storage-uri"):
+        core.add(P0, 3, [replace(row, claim="claim/7")])
+
+
+def test_values_that_are_elsewhere_are_asked_for_once() -> None:
+    """And not for rows that are applied."""
+    asked: list[int] = []
+
+    def whole(place: Place, offset: int, event: RowEvent) -> RowEvent | None:
+        asked.append(offset)
+        return None if offset == 1 else row_event(1, event.commit_ts, Change.INSERT)
+
+    core = ConsumerCore([P0], Resume(4, {P0: Read(0, 0)}), whole)
+    for offset, commit_ts in enumerate((3, 5, 6)):
+        core.add(P0, offset, [RowEvent(Change.INSERT, commit_ts, "db", "t", new={}, handle_only=True)])
+    core.add(P0, 3, [ResolvedEvent(9)])
+    (part,) = parts_of(core)
+    assert ([row.commit_ts for row in part.rows], asked) == ([6], [1, 2])
+    assert part.resume.reads[P0] == Read(4, 4), "a row that is left out is not read again"
 
 
 def test_a_row_below_its_partitions_watermark_is_kept_while_it_is_not_applied() -> None:

@@ -13,7 +13,8 @@ from binlog.tidb.types import FieldType, Tp
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from drainer.protocol.json_fragments import escaped, latin1_text, plain_double, short_double, utf8_text
+from drainer.protocol.binary_columns import latin1_text
+from drainer.protocol.json_fragments import escaped, plain_double, short_double, utf8_text
 from drainer.protocol.json_text import json_double, json_string
 from drainer.row.form import Form
 

@@ -14,8 +14,9 @@ from binlog.cluster.upstream import BOUND_KEY, LEADER_KEY, SOURCE_KEY
 from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl.bound import MARGIN_MS, decide, reset
+from pumpclient.ctl.errors import CommandError
 from pumpclient.ctl.options import Options
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.session import Session
 from pumpclient.options import upstream
 
 NOW_MS = 1_700_000_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from binlog.stub.etcd import MemoryEtcd
 
 from pumpclient.ctl import leave, meta, nodes, settle
 from pumpclient.ctl.__main__ import COMMANDS, run
+from pumpclient.ctl.errors import CommandError
 from pumpclient.ctl.options import Options
-from pumpclient.ctl.session import CommandError, Session
+from pumpclient.ctl.output import LogOutput
+from pumpclient.ctl.session import Session
 from pumpclient.options import upstream
 from pumpclient.sdk.service import Service
 from tests.unit.pumpclient.sdk.conftest import Shop
@@ -144,11 +147,9 @@ async def test_a_node_that_refuses_or_does_not_answer(node: Answering) -> None:
 
 async def test_unknown_commands() -> None:
     with pytest.raises(CommandError, match="cmd fly not supported"):
-        await run(Options(cmd="fly"))
-    with pytest.raises(CommandError, match="not supported yet"):
-        await run(Options(cmd="encrypt", text="x"))
+        await run(Options(cmd="fly"), LogOutput())
     with pytest.raises(CommandError, match="-pd-urls ftp://x:1"):
-        await run(Options(pd_urls="ftp://x:1"))
+        await run(Options(pd_urls="ftp://x:1"), LogOutput())
 
 
 # --- generate_meta ---------------------------------------------------------------------------------------------------
@@ -162,6 +163,7 @@ def test_savepoint_is_toml(zone: str, tmp_path: Path) -> None:
     path = meta.write_savepoint(tmp_path / "new" / "dir", text)
     assert path.name == "savepoint"
     assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert path.stat().st_mode & 0o777 == 0o644
     assert tomllib.loads(path.read_text()) == {"commitTS": commit_ts}
     assert ("20:26:40 +0800" in text) is (zone in ("+08:00", "Asia/Shanghai"))
     meta.write_savepoint(tmp_path / "new" / "dir", "commitTS = 1\n")
@@ -171,6 +173,9 @@ def test_savepoint_is_toml(zone: str, tmp_path: Path) -> None:
 def test_zones() -> None:
     with pytest.raises(CommandError, match="Mars/Olympus"):
         meta.parse_zone("Mars/Olympus")
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    assert moment.astimezone(meta.parse_zone("Local")) == moment  # Go's name for this machine's
+    assert meta.parse_zone("Local").utcoffset(None) == datetime.now().astimezone().utcoffset()
 
 
 # --- settle ----------------------------------------------------------------------------------------------------------

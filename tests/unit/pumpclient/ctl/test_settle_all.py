@@ -12,8 +12,8 @@ from binlog.cluster.writers import living_writers
 from binlog.tidb.job import ActionType, Job
 
 from pumpclient.ctl import settle
+from pumpclient.ctl.errors import CommandError
 from pumpclient.ctl.options import UsageError, seconds_of
-from pumpclient.ctl.session import CommandError
 from pumpclient.payload import DdlFields, ddl_prewrite_payload, prewrite_payload
 from tests.unit.pumpclient.ctl.test_commands import session
 from tests.unit.pumpclient.sdk.conftest import Shop

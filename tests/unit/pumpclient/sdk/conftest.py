@@ -14,6 +14,8 @@ from binlog.tidb.job import Job
 
 from pumpclient.client import PumpsClient
 from pumpclient.sdk.lease import WriterLease
+from pumpclient.sdk.places import Places
+from pumpclient.sdk.report import OnTransaction
 from pumpclient.sdk.rowids import RowIds
 from pumpclient.sdk.service import Service
 from pumpclient.writer import Limits
@@ -49,9 +51,23 @@ class Shop(Field):
         self.timestamps = Counted()
         self.services: list[Service] = []
 
-    async def service(self, limits: Limits = FAST, lease: WriterLease | None = None) -> Service:
+    async def service(
+        self,
+        limits: Limits = FAST,
+        lease: WriterLease | None = None,
+        places: Places | None = None,
+        on_transaction: OnTransaction | None = None,
+    ) -> Service:
         client: PumpsClient = await self.client(limits=limits)
-        service = Service(etcd=self.etcd, client=client, timestamps=self.timestamps, rowids=RowIds(7), lease=lease)
+        service = Service(
+            etcd=self.etcd,
+            client=client,
+            timestamps=self.timestamps,
+            rowids=RowIds(7),
+            lease=lease,
+            places=places,
+            on_transaction=on_transaction,
+        )
         await service.open()
         self.services.append(service)
         return service

@@ -120,7 +120,7 @@ async def test_tables_and_names(shop: Shop) -> None:
         ("h:1", {"strategy": "best"}, ConfigError, "strategy='best': it must be one of range, hash"),
         ("h:1", {"tso_source": "mine"}, ConfigError, "tso_source='mine': Input should be 'auto', 'pd' or 'own'"),
         ("h:1", {"pd_addr": "h"}, ConfigError, "pd_addr='h': 'h' does not have the form host:port"),
-        ("h:1", {"write_timeout": 5}, TypeError, "connect has no option write_timeout=5; there are limits, "),
+        ("h:1", {"write_timeout": 5}, TypeError, "connect has no option write_timeout=5; there are labels, "),
         ("h:1", {"write_timeout_s": "5"}, TypeError, "write_timeout_s='5': expected int or float, got str"),
         ("h:1", {"write_timeout_s": 0}, ConfigError, "write_timeout_s=0: it must be more than 0"),
         ("h:1", {"security": {"ca": "x"}}, TypeError, "security={'ca': 'x'}: expected Security, got dict"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from drainer.protocol.encoder import Message
 from drainer.sink.errors import DestinationDown, DestinationRefused
+from drainer.sink.kafka import producer as producer_module
 from drainer.sink.kafka.producer import (
     _CHUNK_BYTES,
     _CHUNK_MESSAGES,
@@ -107,3 +108,24 @@ def test_a_fatal_error_that_the_library_has_lost_asks_for_a_new_producer() -> No
     with pytest.raises(SystemError):
         producer._served(lambda: fails(KeyError("x")))
     producer.drop()
+
+
+def test_the_library_is_connected_before_it_initialises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one question the connection to the broker may not be there yet, and the library waits half a second."""
+    asked: list[str] = []
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def list_topics(self, topic: str, timeout: float) -> None:
+            asked.append(topic)
+            if len(asked) == 1:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # what it cannot answer is no failure
+
+        def init_transactions(self, timeout: float) -> None:
+            asked.append("init")
+
+    monkeypatch.setattr(producer_module, "Client", Client)
+    Producer({}, transactional_id="t").init("control", Patience("init", 0.0))
+    assert asked == ["control", "control", "init"]

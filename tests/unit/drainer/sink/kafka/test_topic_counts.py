@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ class FakeAdmin:
 
     def __init__(self, *names: str, replicas: int = 1, min_insync: int = 1, may_ask: bool = True) -> None:
         self.there = dict.fromkeys(names, 3)
+        self.made = dict.fromkeys(names, 1)
         self.of_each, self.wanted, self.may_ask = replicas, min_insync, may_ask
 
     def replicas(self) -> dict[str, int]:
@@ -42,6 +43,12 @@ class FakeAdmin:
 
     def counts(self) -> dict[str, int]:
         return dict(self.there)
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: f"{topic} {self.made.get(topic, 1)}" for topic in topics if topic in self.there}
+
+    def make_again(self, topic: str) -> None:
+        self.made[topic] = self.made.get(topic, 1) + 1
 
     def max_message_bytes(self, topic: str) -> int:
         return 1 << 20
@@ -108,6 +115,35 @@ def test_another_number_of_partitions_is_seen() -> None:
     topics.admin.there["shop"] = 4
     assert topics.look(now=True) == [Change("shop", 3, 4)]
     assert topics.look() == [], "it is asked for now and then"
+
+
+def test_a_topic_that_was_made_again_is_seen_by_its_id() -> None:
+    topics = counts("other")
+    assert isinstance(topics.admin, FakeAdmin)
+    topics.know(["other"])
+    topics.admin.make_again("shop")
+    [change] = topics.look(now=True)
+    assert change == Change("shop", 3, 3, "shop 2")
+    notes = topics.take_up([change])
+    topics.taken_up(notes)
+    assert topics.look(now=True) == []
+    assert topics.notes() == notes
+    later = counts("other", change="stop")
+    later.begin(notes)
+    with pytest.raises(DestinationRefused, match=r'topic shop was deleted and made again.*"take-up"'):
+        later.look(now=True)
+
+
+def test_positions_from_before_topics_had_ids_are_taken_as_they_are() -> None:
+    """Also of brokers that have none."""
+    topics = counts(change="stop")
+    notes = topics.notes()
+    del notes["topic_ids"]
+    topics.begin(notes)
+    assert topics.look(now=True) == []
+    assert topics.notes()["topic_ids"] == {"shop": "shop 1"}
+    topics.admin.ids = lambda _: {}  # type: ignore[method-assign]
+    assert topics.look(now=True) == []
 
 
 def test_what_is_not_wanted_is_refused_by_name() -> None:

@@ -1,0 +1,77 @@
+"""Which rows a topic has: every message is decoded, and every row's id must be there exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from drainer.protocol.avro.decoder import AvroDecoder
+from drainer.protocol.encoder import Decoder
+from drainer.protocol.event import RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.protocol.registry import make_decoder
+from drainer.protocol.schema_ids import Schemas
+from drainer.sink.kafka.registry_http import RegistryAccess
+from drainer.sink.kafka.schema_registry import SchemaRegistry
+from tests.support.kafka import Broker
+
+_TOLD: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Of one message that holds rows: its partition, its offset, the ids of its rows, and its bytes."""
+
+    partition: int
+    offset: int
+    ids: tuple[int, ...]
+    bytes: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.ids)
+
+
+def count(broker: Broker, topic: str, protocol: str, registry: str) -> list[Counted]:
+    """What a read-committed reader is given. `registry`: where schemas are asked for, in protocols that have ids."""
+    found = []
+    for records in broker.read(topic):
+        decoder = decoder_of(protocol, registry)
+        for record in records:
+            ids = tuple(
+                id_of(event) for event in decoder.decode(record.key, record.value) if isinstance(event, RowEvent)
+            )
+            if ids:
+                size = len(record.key or b"") + len(record.value or b"")
+                found.append(Counted(record.partition, record.offset, ids, size))
+    return found
+
+
+def decoder_of(protocol: str, registry: str) -> Decoder:
+    options = ProtocolOptions(protocol)
+    if protocol != "avro":
+        return make_decoder(options)
+    schemas: Schemas = SchemaRegistry(RegistryAccess(registry))
+    return AvroDecoder(options, schemas)
+
+
+def id_of(row: RowEvent) -> int:
+    image: Any = row.new or row.old
+    return int(image["id"].value)
+
+
+def differences(counted: Iterable[Counted], rows: int) -> str:
+    """What is wrong where ids are not 1 to `rows`, each once; "" if nothing is."""
+    ids = np.array([id_ for one in counted for id_ in one.ids], np.int64)
+    foreign = ids[(ids < 1) | (ids > rows)]
+    times = np.bincount(ids[(ids >= 1) & (ids <= rows)], minlength=rows + 1)[1:]
+    found = {
+        "missing": np.flatnonzero(times == 0) + 1,
+        "there several times": np.flatnonzero(times > 1) + 1,
+        "of no row": np.unique(foreign),
+    }
+    texts = (f"{len(some):,} ids {what}, such as {some[:_TOLD].tolist()}" for what, some in found.items() if len(some))
+    return "; ".join(texts)

@@ -1,0 +1,186 @@
+"""A slot's changes as bytes for a shuffle, decoded: who writes a slot does not decode what was decoded to choose it.
+
+Blob: `<BIIQ` of CHANGES_BLOB, the length of the rows that are not decoded, how many streams follow, and the bytes of
+binlogs in the part (in one of the part's blobs, 0 in the others); then those rows; then of each table, schema_version
+and kind the length of its stream (`<I`) and the stream, an Arrow IPC stream of one batch: _STAMPS, then the columns of
+the old image and of the new one. Rows whose table only their own values tell (drainer.row.relocated_rows) stay as they
+are in the binlog, as an IPC stream of RAW_SCHEMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from drainer.batch.work import Kind
+from drainer.changes.decode import Changes
+from drainer.changes.scan import Rows
+from drainer.changes.stream_blob import ipc_stream, pack_streams, unpack_streams
+from drainer.changes.vector import Ints, Words
+from drainer.order.errors import BlobError
+from drainer.row.codec import Codec
+
+CHANGES_BLOB: Final = 33  # order/blob.py counts from 1, slots.py from 16
+_HEAD: Final = Struct("<BIIQ")
+_STAMPS: Final = (("commit_ts", pa.uint64()), ("start_ts", pa.uint64()), ("sequence", pa.int64()))
+RAW_SCHEMA: Final = pa.schema(
+    [*_STAMPS, ("version", pa.int64()), ("table_id", pa.int64()), ("kind", pa.int8()), ("row", pa.binary())]
+)
+_NUMBER_BYTES: Final = 8
+
+Name = tuple[int, int]  # table id as rows carry it, schema_version: what finds the codec under one view
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Changes of one codec and kind as a blob has them. `columns`: of the old image, then of the new one."""
+
+    name: Name
+    kind: Kind
+    commit_ts: Words
+    start_ts: Words
+    sequence: Ints
+    columns: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.commit_ts)
+
+    def sizes(self) -> Ints:
+        """Bytes of each change's images."""
+        found = np.zeros(len(self), np.int64)
+        for column in self.columns:
+            if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
+                offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+                found += np.diff(offsets)
+            else:
+                found += _NUMBER_BYTES
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """`raw`: a table of RAW_SCHEMA, None without such rows; `source_bytes`: as in the head."""
+
+    groups: list[Group]
+    raw: Any | None
+    source_bytes: int
+
+
+def group_stream(name: Name, changes: Changes) -> bytes:
+    images = [column for image in (changes.old, changes.new) if image is not None for column in image]
+    meta = {"table_id": str(name[0]), "version": str(name[1]), "kind": str(int(changes.kind))}
+    fields = [*_STAMPS, *((str(at), column.type) for at, column in enumerate(images))]
+    stamps = [pa.array(changes.commit_ts), pa.array(changes.start_ts), pa.array(changes.sequence)]
+    return ipc_stream([*stamps, *images], pa.schema(fields, metadata=meta))
+
+
+def raw_stream(rows: Rows) -> bytes:
+    arrays = [
+        pa.array(rows.commit_ts), pa.array(rows.start_ts), pa.array(rows.sequence), pa.array(rows.version),
+        pa.array(rows.table_id), pa.array(rows.kind.astype(np.int8)),
+        pa.array([rows.row(number) for number in range(len(rows))], pa.binary()),
+    ]  # fmt: skip
+    return ipc_stream(arrays, RAW_SCHEMA)
+
+
+def pack_blobs(
+    streams: Mapping[int, Sequence[bytes]], raws: Mapping[int, bytes], source_bytes: int
+) -> dict[int, bytes]:
+    """Slot → blob, for the slots that have streams or raw rows."""
+    blobs = {}
+    for slot in sorted({*streams, *raws}):
+        blobs[slot] = pack_streams(_HEAD, CHANGES_BLOB, raws.get(slot, b""), streams.get(slot, ()), source_bytes)
+        source_bytes = 0
+    return blobs
+
+
+def unpack_blob(blob: bytes) -> Blob:
+    """Raises BlobError."""
+    raw, groups, (source_bytes,) = unpack_streams(blob, _HEAD, CHANGES_BLOB, _group)
+    return Blob(groups, _raw(raw, blob) if raw else None, source_bytes)
+
+
+def _group(stream: memoryview) -> Group:
+    """Raises what `unpack_streams` knows for damaged bytes."""
+    with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+        meta = reader.schema.metadata or {}
+        batch = reader.read_next_batch()
+    batch.validate(full=True)
+    if [(field.name, field.type) for field in batch.schema][: len(_STAMPS)] != list(_STAMPS):
+        raise ValueError(f"columns {batch.schema.names[: len(_STAMPS)]}")
+    commit_ts, start_ts, sequence = (batch.column(at).to_numpy() for at in range(len(_STAMPS)))
+    name = int(meta[b"table_id"]), int(meta[b"version"])
+    return Group(name, Kind(int(meta[b"kind"])), commit_ts, start_ts, sequence, tuple(batch.columns[len(_STAMPS) :]))
+
+
+def _raw(stream: bytes, blob: bytes) -> Any:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: {error}") from None
+    if table.schema != RAW_SCHEMA:
+        raise BlobError(f"a slot's blob of {len(blob)} bytes is damaged: it has columns {table.schema.names}")
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A group, and the place of each of its changes in upstream's order; -1 for what is there twice."""
+
+    group: Group
+    order: Ints
+
+
+def changes_of(codec: Codec, placed: Sequence[Placed], begin: int, end: int) -> Changes | None:
+    """The changes of one name and kind at places from `begin` to below `end`, in order. Raises BlobError where they are
+    not of the codec's columns."""
+    kind, forms = placed[0].group.kind, codec.forms
+    types = [form.carrier_type for form in forms] * (2 if kind is Kind.UPDATE else 1)
+    stamps: list[tuple[Words, Words, Ints, Ints]] = []
+    columns: list[tuple[Any, ...]] = []
+    for one in placed:
+        group = one.group
+        if [column.type for column in group.columns] != types:
+            raise BlobError(f"a slot's blob is damaged: rows of table {group.name[0]} have other columns than its own")
+        chosen = np.flatnonzero((one.order >= begin) & (one.order < end))
+        if not len(chosen):
+            continue
+        stamps.append((group.commit_ts[chosen], group.start_ts[chosen], group.sequence[chosen], one.order[chosen]))
+        some = pa.array(chosen)
+        every = len(chosen) == len(group)
+        columns.append(group.columns if every else tuple(column.take(some) for column in group.columns))
+    if not stamps:
+        return None
+    commit_ts, start_ts, sequence, order = map(np.concatenate, zip(*stamps, strict=True))
+    images = [pa.concat_arrays(parts) if len(parts) > 1 else parts[0] for parts in zip(*columns, strict=True)]
+    if len(order) > 1 and not bool((np.diff(order) > 0).all()):
+        by_place = np.argsort(order)
+        commit_ts, start_ts, sequence, order = (of[by_place] for of in (commit_ts, start_ts, sequence, order))
+        places = pa.array(by_place)
+        images = [column.take(places) for column in images]
+    old = None if kind is Kind.INSERT else tuple(images[: len(forms)])
+    new = None if kind is Kind.DELETE else tuple(images[-len(forms) :])
+    return Changes(codec, kind, commit_ts, start_ts, sequence, order, old, new)
+
+
+def places_of(stamps: Sequence[tuple[Words, Words, Ints]]) -> Iterator[Ints]:
+    """Of changes in several groups their places in upstream's order among all of them, -1 for what is there twice: a
+    transaction that is on two pumps. `stamps`: commit_ts, start_ts and sequence of each group."""
+    commits, starts, sequence = (np.concatenate([one[at] for one in stamps]) for at in range(3))
+    by_place = np.lexsort((sequence, starts, commits))
+    again = np.zeros(len(by_place), np.bool_)
+    if len(by_place) > 1:
+        again[1:] = np.all([one[by_place][1:] == one[by_place][:-1] for one in (commits, starts, sequence)], axis=0)
+    order = np.full(len(by_place), -1, np.int64)
+    order[by_place[~again]] = np.arange(len(by_place) - int(again.sum()))
+    begin = 0
+    for one in stamps:
+        yield order[begin : begin + len(one[0])]
+        begin += len(one[0])

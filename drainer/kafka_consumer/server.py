@@ -1,0 +1,219 @@
+"""Rows and DDLs into a MySQL, MariaDB or TiDB. The position is a row of `tidb_binlog`.`kafka_consumer`.
+
+Rows and the position are written in one transaction. A DDL commits by itself: it is stored together with the rows
+before it, run, and then taken away. One that was interrupted is run again by `open`, and errors such as "table exists"
+(D-LD-14) are then taken for done.
+
+A row's statements are DELETE of the old row and REPLACE of the new one, since rows of one transaction that exchange
+values of a unique key come one after another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Final, TypeVar
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from binlog.runtime.crashpoint import crash_point
+from binlog.runtime.log import get_logger
+from binlog.tidb.types import Tp
+
+from drainer.ddl.lexer import statements, tokens
+from drainer.kafka_consumer.core import ConsumeError, Part, Resume
+from drainer.kafka_consumer.destination import resume_of, resume_text
+from drainer.protocol.errors import MessageError
+from drainer.protocol.event import Change, DdlEvent, Image, RowEvent, Value
+from drainer.protocol.pb_file.decoder import FileColumn, FileEvent
+from drainer.sink.errors import DestinationError
+from drainer.sink.mysql.config import ServerConfig
+from drainer.sink.mysql.connection import ConnectionLost, Retry, ServerError, Session, connect
+from drainer.sink.mysql.ddl.runner import IGNORABLE
+from drainer.sink.mysql.replay.row_writer import RowWriter
+from drainer.sink.mysql.replay.statements import TableThere
+from drainer.sink.mysql.rows.statements import quote
+from drainer.sink.replay import ReplayFailed
+from drainer.sink.replay_time import to_utc
+from drainer.sink.retry import Patience
+
+_TABLE: Final = b"`tidb_binlog`.`kafka_consumer`"
+_CREATE: Final = (
+    b"CREATE DATABASE IF NOT EXISTS `tidb_binlog`",
+    b"CREATE TABLE IF NOT EXISTS " + _TABLE + b" (name VARCHAR(100) NOT NULL PRIMARY KEY, position LONGTEXT NOT NULL,"
+    b" ddl LONGTEXT) DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+)
+_IDLE_S: Final = 8 * 3600
+_WAIT_S: Final = 60.0
+_TYPES: Final = {"decimal": Tp.NEWDECIMAL, "float": Tp.FLOAT, "json": Tp.JSON, "timestamp": Tp.TIMESTAMP}
+
+_log = get_logger(__name__)
+_T = TypeVar("_T")
+
+
+class ServerDestination:
+    """See destination.Destination. `name`: of the consumer, under which the server keeps its position; `zone`: of the
+    TIMESTAMPs in messages. Closed until `open`."""
+
+    def __init__(self, config: ServerConfig, name: str, zone: str) -> None:
+        self._config = config
+        self._name = name
+        self._zone = None if zone == "UTC" else ZoneInfo(zone)
+        self._session: Session | None = None
+        self._rows = RowWriter(safe=True)
+        self._stored = ""
+
+    def open(self) -> Resume:
+        def prepared(session: Session) -> str:
+            for statement in _CREATE:
+                session.execute(statement)
+            values = b",".join(map(session.literal, (self._name, resume_text(Resume()))))
+            session.execute(b"INSERT IGNORE INTO " + _TABLE + b" (name, position) VALUES (" + values + b")")
+            return self._state(session)[0]
+
+        self._stored = self._tried("opening", prepared)
+        self._run_ddl(repeated=True)
+        return resume_of(self._stored)
+
+    def apply(self, part: Part) -> None:
+        text = resume_text(part.resume)
+
+        def applied(session: Session) -> None:
+            stored, _ = self._state(session)
+            if stored == text:
+                return  # it was committed, and the answer was lost
+            if stored != self._stored:
+                raise ConsumeError(f"{self._config.address}: another consumer named {self._name} writes here, too")
+            session.begin()
+            try:
+                self._rows.write(session, part.resume.applied_ts, [self._event(session, row) for row in part.rows])
+                self._store(session, text, part.ddl)
+                crash_point("consumer.before_commit")
+                session.commit()
+                crash_point("consumer.after_commit")
+            except BaseException:
+                session.rollback()
+                raise
+
+        self._tried("applying rows", applied)
+        self._stored = text
+        if part.ddl is not None:
+            self._run_ddl(repeated=False)
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _state(self, session: Session) -> tuple[str, str | None]:
+        """(position, the DDL that was begun)."""
+        where = b" WHERE name=" + session.literal(self._name)
+        ((position, ddl),) = session.query(b"SELECT position, ddl FROM " + _TABLE + where)
+        return str(position), None if ddl is None else str(ddl)
+
+    def _store(self, session: Session, text: str, ddl: DdlEvent | None) -> None:
+        begun = b"NULL" if ddl is None else session.literal(json.dumps([ddl.commit_ts, ddl.schema, ddl.query]))
+        where = [self._name, self._stored]
+        name, stored = map(session.literal, where)
+        found = session.execute(
+            b"UPDATE %b SET position=%b, ddl=%b WHERE name=%b AND position=%b"
+            % (_TABLE, session.literal(text), begun, name, stored)
+        )
+        if found != 1:
+            raise ConsumeError(f"{self._config.address}: another consumer named {self._name} writes here, too")
+
+    def _run_ddl(self, *, repeated: bool) -> None:
+        """That which is stored, if there is one."""
+        state = {"repeated": repeated}
+
+        def run(session: Session) -> None:
+            _, begun = self._state(session)
+            if begun is None:
+                return
+            commit_ts, schema, query = json.loads(begun)
+            self._rows.forget()
+            crash_point("consumer.before_ddl")
+            try:
+                if schema and not _is_of_database(query):
+                    session.execute(b"USE " + quote(schema))
+                for statement in statements(query):
+                    session.execute(statement.encode())
+            except ServerError as error:
+                if error.code not in IGNORABLE or not state["repeated"]:
+                    raise ConsumeError(f"the DDL at commit_ts {commit_ts}: {error}; the statement: {query}") from error
+                _log.warning("a DDL's effect is there already", statement=query, error=str(error))
+            except ConnectionLost:
+                state["repeated"] = True
+                raise
+            crash_point("consumer.after_ddl")
+            session.execute(b"UPDATE " + _TABLE + b" SET ddl=NULL WHERE name=" + session.literal(self._name))
+
+        self._tried("running a DDL", run)
+
+    def _event(self, session: Session, row: RowEvent) -> FileEvent:
+        try:
+            return _file_event(row, self._rows.table(session, row.schema, row.table), self._zone)
+        except MessageError as error:
+            place = f"`{row.schema}`.`{row.table}`"
+            raise ReplayFailed(f"{place}: {error}", commit_ts=row.commit_ts, table=place) from error
+
+    def _tried(self, what: str, work: Callable[[Session], _T]) -> _T:
+        """Again after a lost connection or a deadlock. Raises ConsumeError, DestinationDown in the end."""
+        patience = Patience(f"{self._config.address}: {what}", _WAIT_S)
+        while True:
+            try:
+                if self._session is None:
+                    self._session = connect(self._config, idle_s=_IDLE_S, read_timeout_s=None)
+                done = work(self._session)
+            except (ConnectionLost, Retry) as error:
+                if isinstance(error, ConnectionLost):
+                    self.close()
+                patience.failed(error)
+            except ReplayFailed as error:
+                raise ConsumeError(f"rows up to commit_ts {error.commit_ts}: {error}") from error
+            except (ServerError, DestinationError) as error:
+                raise ConsumeError(f"{self._config.address}: {what}: {error}") from error
+            else:
+                patience.over()
+                return done
+
+
+def _is_of_database(query: str) -> bool:
+    """CREATE DATABASE and DROP DATABASE, which run in none."""
+    words = list(tokens(query))[:2]
+    return len(words) == 2 and words[0].is_word("CREATE", "DROP") and words[1].is_word("DATABASE", "SCHEMA")
+
+
+def _file_event(row: RowEvent, there: TableThere, zone: ZoneInfo | None) -> FileEvent:
+    """Types are those of the destination's columns: not every protocol tells upstream's."""
+    new = row.new or {}
+    old: Image = {**new, **(row.old or row.key or {})}
+    if row.change is Change.DELETE or row.new is None:
+        columns = [_column(name, one.value, None, there, zone) for name, one in old.items()]
+        return FileEvent(row.schema, row.table, Change.DELETE, tuple(columns))
+    if row.old is None:  # an insert, or an update of which only the new row is told
+        columns = [_column(name, one.value, None, there, zone) for name, one in new.items()]
+        return FileEvent(row.schema, row.table, Change.INSERT, tuple(columns))
+    columns = [_column(name, old[name].value, one.value, there, zone) for name, one in new.items()]
+    return FileEvent(row.schema, row.table, Change.UPDATE, tuple(columns))
+
+
+def _column(name: str, value: Value, changed: Value, there: TableThere, zone: ZoneInfo | None) -> FileColumn:
+    kind = there.types.get(name.lower())
+    if kind is None:
+        raise MessageError(f"the destination has no column `{name}`")
+    code = _TYPES.get(kind, 0)
+    if code == Tp.TIMESTAMP and zone is not None:
+        value, changed = _utc(value, zone), _utc(changed, zone)
+    elif code == Tp.FLOAT:
+        value, changed = _single(value), _single(changed)
+    return FileColumn(name, code, kind, value, changed)
+
+
+def _single(value: Value) -> Value:
+    """The shortest digits of a single are those of another double, which for the largest one is out of range."""
+    return float(np.float32(value)) if isinstance(value, float) else value
+
+
+def _utc(value: Value, zone: ZoneInfo) -> Value:
+    return to_utc(value.encode(), zone) if isinstance(value, str) else value

@@ -1,0 +1,45 @@
+"""Topics that have another number of partitions, or were deleted and made again, while rows go there (rule 31)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from binlog.runtime.log import get_logger
+
+from drainer.sink.kafka.driver import Driver, Transaction
+from drainer.sink.kafka.topic_counts import TopicCounts
+
+_log = get_logger(__name__)
+
+
+def take_up(
+    driver: Driver, topics: TopicCounts, commit_ts: int, catch_up: Callable[[Transaction], None], *, now: bool = False
+) -> None:
+    """Resolved and Admin events to all partitions of topics that have changed, and from then on they are used as they
+    are. `commit_ts`: the position, to which `catch_up` moves the one that is written. `now`: whether or not it is time
+    to look. Only while no range is open. Raises DestinationRefused where that is not wanted."""
+    changes = topics.look(now=now)
+    if not changes:
+        return
+    notes, encoder = topics.take_up(changes), topics.publication.encoder
+
+    def body(transaction: Transaction) -> None:
+        catch_up(transaction)
+        transaction.store.document.notes = notes
+        for change in changes:
+            told = encoder.partitions_changed(change.found, commit_ts)
+            for partition in range(change.found):
+                # Before the position, also without transactions: who dies in between tells it again, not never.
+                transaction.send(change.topic, partition, [*encoder.resolved(commit_ts), *told])
+
+    driver.transact("other partitions", body, lambda _: driver.document.notes == notes)
+    topics.taken_up(notes)
+    for change in changes:
+        what = "was deleted and made again" if change.id_ else "has another number of partitions from here on"
+        _log.warning(
+            f"a topic {what}",
+            topic=change.topic,
+            before=change.recorded,
+            partitions=change.found,
+            commit_ts=commit_ts,
+        )

@@ -1,0 +1,123 @@
+"""A line chart as SVG text, for status pages: no script, colours from the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from binlog.runtime.history import INTERVAL_S, SPAN_S
+
+WIDTH, HEIGHT = 480, 120
+LEFT, RIGHT, TOP, BOTTOM = 58, 8, 10, 18
+GAP_S = 3 * INTERVAL_S
+STEPS = (1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`points`: (seconds before now, value ≥ 0), oldest first. `text`: of a value with its unit. `step_of`: 1000, or
+    1024 for bytes: what the numbers at the axis are round in."""
+
+    title: str
+    points: Sequence[tuple[float, float]]
+    text: Callable[[float], str]
+    step_of: int = 1000
+    span_s: float = SPAN_S
+
+
+def svg(chart: Chart) -> str:
+    """The chart as an <svg> element, from 0 to a round number above the largest value. Samples further apart than
+    GAP_S are not connected: the program did not run, or stood still."""
+    top = round_above(max((value for _, value in chart.points), default=0.0), chart.step_of)
+    said = _said(chart)
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(said)}"><title>{escape(said)}</title>',
+        *(_line_at(share, chart.text(top * share)) for share in (0.0, 0.5, 1.0)),
+        *(_moment(share, chart.span_s) for share in (0.0, 0.5, 1.0)),
+    ]
+    for run in _runs(chart.points):
+        places = [_place(ago_s, value, top, chart.span_s) for ago_s, value in run]
+        first, last = places[0][0], places[-1][0]
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        base = HEIGHT - BOTTOM
+        parts.append(f'<polygon class="area" points="{first:.1f},{base} {line} {last:.1f},{base}"/>')
+        parts.append(f'<polyline class="line" points="{line}"/>')
+    return "".join([*parts, "</svg>"])
+
+
+def round_above(value: float, step_of: int = 1000) -> float:
+    """The smallest of 1, 2, 5, 10 … times a power of 10 (with 1024: of 1, 2, 4 … times a power of 2) that is not below
+    `value`; 1 for 0 and below."""
+    if not math.isfinite(value) or value <= 0:
+        return 1.0
+    if step_of == 1024:
+        return float(2.0 ** math.ceil(math.log2(value) - 1e-9))
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in STEPS if value <= step * power * (1 + 1e-9))
+
+
+def _said(chart: Chart) -> str:
+    if not chart.points:
+        return f"{chart.title}: no values yet"
+    values = [value for _, value in chart.points]
+    return f"{chart.title}: now {chart.text(values[-1])}, highest {chart.text(max(values))}"
+
+
+def _runs(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    runs: list[list[tuple[float, float]]] = []
+    for point in points:
+        if runs and runs[-1][-1][0] - point[0] <= GAP_S:
+            runs[-1].append(point)
+        else:
+            runs.append([point])
+    return runs
+
+
+def _place(ago_s: float, value: float, top: float, span_s: float) -> tuple[float, float]:
+    share = min(1.0, max(0.0, ago_s / span_s))
+    height = min(1.0, max(0.0, value / top))
+    return WIDTH - RIGHT - share * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - height * (HEIGHT - TOP - BOTTOM)
+
+
+def _line_at(share: float, text: str) -> str:
+    y = HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    return (
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape(text)}</text>'
+    )
+
+
+def _moment(share: float, span_s: float) -> str:
+    """A text below the chart; `share` 0 is now."""
+    x = WIDTH - RIGHT - share * (WIDTH - LEFT - RIGHT)
+    text = "now" if share == 0 else f"−{share * span_s / 60:.0f} min"
+    anchor = {0.0: "end", 1.0: "start"}.get(share, "middle")
+    return f'<text class="tick" x="{x:.1f}" y="{HEIGHT - 4}" text-anchor="{anchor}">{text}</text>'
+
+
+def seconds_tick(value: float) -> str:
+    """0.5 → 0.5 s, 50 → 50 s, 200 → 3.3 min, 7200 → 2 h."""
+    for size, unit in ((3600.0, "h"), (60.0, "min")):
+        if value >= 2 * size:
+            return f"{value / size:.2g} {unit}"
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def count_tick(value: float) -> str:
+    """0.5 → 0.5, 500 → 500, 20000 → 20 k."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def bytes_tick(value: float) -> str:
+    """512 → 512 B, 2048 → 2 KiB."""
+    size, unit = value, "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"

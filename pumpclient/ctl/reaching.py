@@ -1,0 +1,43 @@
+"""Why etcd cannot be reached: gRPC says of every reason the same."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from binlog.runtime.fields import split_host_port
+from binlog.runtime.security import Security
+
+PROBE_S = 2.0
+
+
+async def why_unreachable(urls: Sequence[str], security: Security | None) -> str:
+    """What a connection to each of them meets, as `https://h:1 …; https://h:2 …`."""
+    found = await asyncio.gather(*(_probe(urlsplit(url).netloc or url, security) for url in urls))
+    return "; ".join(f"{url} {why}" for url, why in zip(urls, found, strict=True))
+
+
+async def _probe(place: str, security: Security | None) -> str:
+    """What stands in the way at host:port, as far as a handshake shows it."""
+    host, port = split_host_port(place)
+    context = security.ssl_context(server=False, protocols=("h2",)) if security is not None else None
+    try:
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(
+                host, port, ssl=context, server_hostname=host if context is not None else None
+            )
+    except ssl.SSLCertVerificationError as error:
+        return f"has a certificate that -ssl-ca does not verify: {error.verify_message}"
+    except ssl.SSLError as error:
+        return f"does not speak TLS with us: {error.reason or error}"
+    except TimeoutError:
+        return "does not answer"
+    except OSError as error:
+        return f"cannot be reached: {error.strerror or error}"
+    writer.transport.abort()  # closing would wait for the other side's farewell
+    if context is None:
+        return "listens, but not as an etcd without TLS: does it need -ssl-ca?"
+    needs = "" if security is not None and security.ssl_cert else ": does it want -ssl-cert and -ssl-key?"
+    return f"takes the TLS connection, but not our calls{needs}"

@@ -1,0 +1,108 @@
+"""-watch: a listing again and again, in place at a terminal, one after the other elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from datetime import datetime
+from typing import TextIO
+
+from binlog.errors import BinlogError
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from pumpclient.ctl.exit_codes import code_of
+from pumpclient.ctl.options import seconds_of
+from pumpclient.ctl.output import JsonOutput, LogOutput, Output, TableOutput, form_of
+from pumpclient.ctl.session import Session
+
+Command = Callable[[Session], Awaitable[None]]
+Show = Callable[[str], None]
+
+
+async def watch(session: Session, command: Command) -> None:
+    """List every -interval until SIGINT or SIGTERM. A first listing that fails ends it; later ones are shown."""
+    interval_s = seconds_of(session.options.interval, "-interval")
+    form = form_of(session.options.output)
+    listed = False
+    with _shown(form, interval_s) as show:
+        async with _signals() as stopped:
+            while not stopped.is_set():
+                buffer = io.StringIO()
+                session.out = _output(form, buffer)
+                try:
+                    if not await _finished(command(session), stopped):
+                        return
+                except BinlogError as error:
+                    if not listed:
+                        raise
+                    session.out.failed(session.options.cmd, str(error), code_of(error))
+                listed = True
+                session.out.end()
+                show(buffer.getvalue())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopped.wait(), interval_s)
+
+
+def _output(form: str, buffer: TextIO) -> Output:
+    """Log lines go to the log, and leave the buffer empty."""
+    if form == "json":
+        return JsonOutput(buffer, line=True)
+    return TableOutput(buffer, buffer) if form == "table" else LogOutput()
+
+
+async def _finished(work: Awaitable[None], stopped: asyncio.Event) -> bool:
+    """False: it was stopped first, and is cancelled. Raises what the work raises."""
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done = tasks[0].done()
+    for task in tasks:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    if done:
+        tasks[0].result()
+    return done
+
+
+@contextlib.contextmanager
+def _shown(form: str, interval_s: float) -> Iterator[Show]:
+    """How a listing gets to stdout: only at a terminal does one take the place of the one before."""
+    if form == "table" and sys.stdout.isatty():
+        with Live(console=Console(), auto_refresh=False) as live:
+
+            def replace(text: str) -> None:
+                title = f"{_now()}, every {interval_s:g} s, Ctrl-C ends it"
+                live.update(Text(f"{title}\n\n{text}", no_wrap=True, overflow="ellipsis"), refresh=True)
+
+            yield replace
+    else:
+
+        def append(text: str) -> None:
+            sys.stdout.write(f"{_now()}\n{text}\n" if form == "table" else text)
+            sys.stdout.flush()
+
+        yield append
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+
+
+@contextlib.asynccontextmanager
+async def _signals() -> AsyncIterator[asyncio.Event]:
+    """Set by SIGINT and SIGTERM."""
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        yield stopped
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,187 @@
+"""One prewrite's way over the pumps (C-10, C-13): pump after pump until one takes it.
+
+A pump that has not answered within `patience` keeps its chance, and another one is tried beside it: the first
+acknowledgement wins. Each pump whose answer is not awaited any more may hold a copy. The tracker notes that, and the
+copy is rolled back once the outcome is settled (correctness rule 5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from pumpclient.answer import Answer, Outcome
+from pumpclient.errors import NoPump, PayloadTooLarge, PrewriteFailed
+from pumpclient.pool import Pool
+from pumpclient.selector import Selector
+from pumpclient.tracker import Tracker
+
+STALL_S = 0.1  # a timer that comes so late says that this process stood still, and nothing about the pump
+RECHECK_S = 0.5  # between two looks for a pump that has become available, where all that are have been tried
+
+
+class Tries(Protocol):
+    """What a prewrite needs of the writer."""
+
+    selector: Selector
+    tracker: Tracker
+
+    async def attempt(self, pump: str, payload: bytes) -> Answer:
+        """One try at one pump; never raises for failures of pump and network."""
+        ...
+
+    def patience_s(self, pump: str) -> float:
+        """Seconds to wait for what has just been started at this pump before another one is tried beside it."""
+        ...
+
+    def found_slow(self, pump: str) -> None:
+        """It did not answer within the patience."""
+        ...
+
+    def found_failing(self, pump: str, start_ts: int, answer: Answer) -> None:
+        """It did not take the prewrite."""
+        ...
+
+    def falls_back(self) -> None:
+        """No pump is available, or none took it in time: now every pump that is online is tried."""
+        ...
+
+    def renew(self, pump: str, before_s: float) -> None:
+        """Reset its connection if that is older."""
+        ...
+
+
+class Prewriting:
+    """Of one transaction; `run` once."""
+
+    def __init__(
+        self, start_ts: int, payload: bytes, tries: Tries, pool: Pool, *, timeout_s: float, retry_s: float
+    ) -> None:
+        self._start_ts = start_ts
+        self._payload = payload
+        self._tries = tries
+        self._pool = pool
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._begun_s = time.monotonic()
+        self._open: dict[asyncio.Task[Answer], str] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self._tried: set[str] = set()
+        self._count = 0
+        self._last = "no available pump to write binlog"
+
+    async def run(self) -> str:
+        """The id of the pump that acknowledged. PrewriteFailed, PayloadTooLarge, NoPump."""
+        try:
+            pump = await self._somewhere()
+            return pump if pump is not None else await self._anywhere()
+        finally:
+            self._abandon()
+
+    async def _somewhere(self) -> str | None:
+        while True:
+            pump = self._choose()
+            if pump is not None:
+                self._start(pump)
+            elif not self._open:
+                return None
+            if (acked := await self._answered(pump)) is not None:
+                return acked
+            if self._open:
+                continue
+            available = self._pool.available()
+            if time.monotonic() > self._begun_s + self._timeout_s and self._count > len(available):
+                return None
+            if available and self._tried.issuperset(available):  # everybody failed once: now it is worth waiting
+                await asyncio.sleep(self._retry_s)
+
+    def _choose(self) -> str | None:
+        """The next pump to try; None where there is none. Beside an open try only one that was not tried before."""
+        available = self._pool.available()
+        for more in range(len(available)):
+            pump = self._tries.selector.select(
+                available, start_ts=self._start_ts, tries=self._count + more, tried=self._tried
+            )
+            if pump is None or not self._open or pump not in self._tried:
+                return pump
+        return None
+
+    def _start(self, pump: str) -> None:
+        self._count += 1
+        self._tried.add(pump)
+        task = asyncio.create_task(self._tries.attempt(pump, self._payload))
+        task.add_done_callback(self._wake)
+        self._open[task] = pump
+
+    async def _answered(self, newest: str | None) -> str | None:
+        """Wait until a try has ended, or `newest` has let this prewrite wait for too long. The pump that acknowledged,
+        if one did; where two did, the other one stays open."""
+        wait_s = self._tries.patience_s(newest) if newest is not None else RECHECK_S
+        while True:
+            due_s = time.monotonic() + wait_s
+            done = await self._ended(wait_s)
+            if done or time.monotonic() < due_s + STALL_S:
+                break
+        if not done and newest is not None:
+            self._tries.found_slow(newest)
+        for task in sorted(done, key=lambda task: not task.result().acked) if len(done) > 1 else done:
+            pump, answer = self._open.pop(task), task.result()
+            if answer.acked:
+                self._tries.tracker.acked(self._start_ts, pump)
+                return pump
+            self._refused(pump, answer)
+        return None
+
+    async def _ended(self, wait_s: float) -> list[asyncio.Task[Answer]]:
+        """Tries that have ended, waiting for the first of them so long: asyncio.wait for half of its cost."""
+        done = [task for task in self._open if task.done()]
+        if done:
+            return done
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = loop.call_later(wait_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            timer.cancel()
+        return [task for task in self._open if task.done()]
+
+    def _wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _refused(self, pump: str, answer: Answer) -> None:
+        if answer.outcome is Outcome.TOO_LARGE:
+            raise PayloadTooLarge(self._start_ts, payload_bytes=len(self._payload), detail=answer.detail)
+        self._last = f"{pump}: {answer.detail}"
+        self._tries.found_failing(pump, self._start_ts, answer)
+        if answer.outcome is Outcome.UNKNOWN:
+            self._tries.tracker.unknown(self._start_ts, pump)
+
+    async def _anywhere(self) -> str:
+        """At last (C-13) one try at each pump the registry calls online, over connections younger than the prewrite.
+
+        Younger, not new: of many transactions that come here together, each would tear down what the others use.
+        """
+        online = self._pool.online()
+        if not online and not self._count:
+            raise NoPump(f"prewrite {self._start_ts}: no available pump to write binlog ({self._pool.told()})")
+        self._tries.falls_back()
+        for pump in online:
+            self._tries.renew(pump, self._begun_s)
+            self._start(pump)
+            if (acked := await self._answered(pump)) is not None:
+                return acked
+        while self._open:
+            if (acked := await self._answered(None)) is not None:
+                return acked
+        raise PrewriteFailed(self._start_ts, tries=self._count, last=self._last)
+
+    def _abandon(self) -> None:
+        """Stop waiting for what is still open; each may have left, or may yet leave, a copy."""
+        for task, pump in self._open.items():
+            if not task.cancel():
+                task.exception()  # seen
+            self._tries.tracker.unknown(self._start_ts, pump)
+        self._open.clear()

@@ -1,0 +1,75 @@
+"""When a whole transaction may be made again, and how long to wait before."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from binlog.errors import EtcdError, TimestampUnavailable
+
+from pumpclient.errors import CommitUndelivered, NoPump, PrewriteFailed, TransactionRolledBack
+from pumpclient.sdk.transaction import Transaction
+
+WITHIN_S = 30.0
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+
+# After each of these nothing of the transaction is visible, or ever will be, and another attempt may fare better.
+AGAIN = (PrewriteFailed, NoPump, TransactionRolledBack, TimestampUnavailable, EtcdError)
+
+
+class Retry:
+    """Of one call of `run`. Pauses double, and are shortened by dice: callers that failed together do not come again
+    together."""
+
+    def __init__(
+        self, within_s: float, *, clock: Callable[[], float] = time.monotonic, dice: random.Random | None = None
+    ) -> None:
+        self._clock = clock
+        self._dice = dice or random.Random()
+        self._end_s = clock() + within_s
+        self._pause_s = PAUSE_FIRST_S
+
+    def pause_s(self, error: Exception) -> float:
+        """Seconds to wait before the next attempt. Raises `error` where there must be none, or no time is left."""
+        if not isinstance(error, (*AGAIN, CommitUndelivered)) or self._clock() >= self._end_s:
+            raise error
+        pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, PAUSE_MAX_S)
+        return pause_s * self._dice.uniform(0.5, 1.0)
+
+
+async def run(
+    begin: Callable[[], Awaitable[Transaction]],
+    work: Callable[[Transaction], Awaitable[None] | None],
+    within_s: float,
+) -> int:
+    """As Service.run."""
+    retry = Retry(within_s)
+    while True:
+        try:
+            txn = await begin()
+            filled = work(txn)
+            if filled is not None:
+                await filled
+            await txn.commit()
+            committed = True
+        except CommitUndelivered as error:
+            await asyncio.sleep(retry.pause_s(error))
+            committed = await _decided(txn, retry)
+        except AGAIN as error:
+            await asyncio.sleep(retry.pause_s(error))
+            committed = False
+        if committed:
+            assert txn.commit_ts is not None
+            return txn.commit_ts
+
+
+async def _decided(txn: Transaction, retry: Retry) -> bool:
+    """Ask until a pump has told whether it is committed: before that it must not be made again."""
+    while True:
+        try:
+            return await txn.outcome()
+        except CommitUndelivered as error:
+            await asyncio.sleep(retry.pause_s(error))

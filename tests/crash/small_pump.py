@@ -1,0 +1,25 @@
+"""`python -m tests.crash.small_pump …`: a pump whose log files and checkpoints are small, so that a death meets the
+change of a file, a checkpoint and a flush of the index as often as a write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pump.process
+from pump.__main__ import main
+from pump.index import IndexOptions
+from pump.store_options import StoreOptions
+
+FILE_BYTES_MAX = 64 << 10
+CHECKPOINT_BYTES = 16 << 10
+WRITE_BUFFER_BYTES = 64 << 10
+
+
+def options(**given: Any) -> StoreOptions:
+    given |= {"file_bytes_max": FILE_BYTES_MAX, "checkpoint_bytes": CHECKPOINT_BYTES}
+    return StoreOptions(**given | {"index": IndexOptions(write_buffer_bytes=WRITE_BUFFER_BYTES)})
+
+
+if __name__ == "__main__":
+    pump.process.StoreOptions = options  # type: ignore[attr-defined,assignment]
+    main()

@@ -1,0 +1,95 @@
+"""Peers that say nothing: which are given up, and which are not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+
+import pytest
+from binlog.http2.frames import PREFACE
+from binlog.rpc.session import Timing
+
+from tests.integration.binlog.rpc_server import MIB, WAIT_S, path, raw, running, until
+from tests.unit.http2.peer import GREETING, data, headers
+
+
+async def test_a_peer_that_answers_no_ping_is_given_up() -> None:
+    timing = Timing(ping_after_s=0.2, ping_timeout_s=0.3)
+    async with running(timing=timing) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(1, path("Each")))
+        await until(lambda: len(server.server._sessions) == 1)
+        await asyncio.wait_for(reader.read(1 << 20), WAIT_S)
+        with contextlib.suppress(ConnectionError):
+            while await asyncio.wait_for(reader.read(1 << 20), WAIT_S):
+                pass
+        await asyncio.wait_for(server.handlers.ended.wait(), WAIT_S)
+
+
+async def test_a_peer_that_answers_pings_is_kept() -> None:
+    timing = Timing(ping_after_s=0.1, ping_timeout_s=30.0)
+    async with running(timing=timing) as server:
+        call = server.unary("Wait")(b"x" * 10)
+        await asyncio.wait_for(server.handlers.begun.wait(), WAIT_S)
+        await asyncio.sleep(1.5)
+        server.handlers.go_on.set()
+        assert await call == b"x" * 10
+
+
+async def test_a_message_that_does_not_go_on_is_given_up() -> None:
+    timing = Timing(stall_s=0.3)
+    async with running(timing=timing) as server, raw(server.port) as (reader, writer):
+        for stream_id, name in ((1, "Echo"), (3, "Each")):
+            writer.write((GREETING if stream_id == 1 else b"") + headers(stream_id, path(name)))
+            writer.write(data(stream_id, struct.pack(">BI", 0, 30 * MIB) + bytes(1000)))
+        found = b""
+        while found.count(b"no byte of the message") < 2:
+            found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
+        await until(lambda: server.room.bytes == 0)
+
+
+@pytest.mark.parametrize("name", ["Echo", "Each"])
+async def test_a_message_that_hardly_goes_on_is_given_up(name: str) -> None:
+    """A byte now and then would hold the room of a large message for ever."""
+    timing = Timing(stall_s=0.6)
+    async with running(timing=timing) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(3, path(name)) + data(3, struct.pack(">BI", 0, 30 * MIB) + bytes(1000)))
+        answer = asyncio.create_task(reader.readuntil(b"came for 0.6 s"))
+        await until(lambda: server.room.bytes == 30 * MIB)
+        async with asyncio.timeout(WAIT_S):
+            while not answer.done():
+                writer.write(data(3, b"x"))
+                await asyncio.sleep(0.05)
+        assert b"less than a 60th of the message came for 0.6 s" in await answer
+        await until(lambda: server.room.bytes == 0)
+
+
+async def test_a_stream_that_is_merely_silent_is_kept() -> None:
+    async with running(timing=Timing(stall_s=0.2)) as server:
+        call = server.stream("Each")
+        await call.write(b"a")
+        assert await call.read() == b"a"
+        await asyncio.sleep(1.0)
+        await call.write(b"b")
+        assert await call.read() == b"b"
+        call.cancel()
+
+
+async def test_who_says_nothing_is_given_up() -> None:
+    async with running(timing=Timing(greeting_s=0.3)) as server, raw(server.port) as (reader, writer):
+        writer.write(PREFACE[:10])
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+
+
+async def test_a_mistake_in_one_connection_does_not_stop_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are silent; of one the clock fails, and the other is given up all the same."""
+    timing = Timing(greeting_s=0.3)
+    async with running(timing=timing) as server, raw(server.port) as (one, _), raw(server.port) as (two, _):
+        await until(lambda: len(server.server._sessions) == 2)
+        monkeypatch.setattr(next(iter(server.server._sessions)), "tick", None)
+        ends = [asyncio.ensure_future(reader.read()) for reader in (one, two)]
+        done, _ = await asyncio.wait(ends, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        for end in ends:
+            end.cancel()

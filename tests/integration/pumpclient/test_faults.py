@@ -1,0 +1,234 @@
+"""One of three pumps is slow, full, refusing, unreachable, or comes and goes: writers hardly notice, and every
+transaction has one outcome.
+
+What a TiDB waits for is the prewrite: it sends the commit beside its answer. So prewrites are timed. A commit
+can go nowhere but to the pump that has the prewrite; it waits for that pump, here until the fault ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from binlog.cluster.etcd import connect_etcd
+from binlog.cluster.timestamp import TimestampSource, connect_timestamps
+from binlog.cluster.upstream import LEADER_KEY
+
+from pumpclient.client import PumpsClient
+from pumpclient.options import upstream
+from pumpclient.writer import Limits
+from tests.integration.pumpclient.conftest import Cluster, Pump
+from tests.support.link import Link, Way
+from tests.support.servers import free_port, running_etcd
+
+pytestmark = pytest.mark.integration
+
+KEY, VALUE = b"t\x80key", b"\x08\x01"
+WRITERS = 16
+FAULT_S = 3.0
+FLAP_S = 0.4
+P99_S = 2.0
+PACE_S = 0.025  # between two transactions of one writer: enough of them, and no fight for the processor
+LIMITS = Limits(commit_retry_s=0.2)
+
+
+@dataclass
+class Linked(Cluster):
+    """Pumps that others reach by way of links. It serves all tests of this module, one after another."""
+
+    links: dict[str, Link] = field(default_factory=dict)
+
+    def link(self, node_id: str, *options: str) -> Pump:
+        listen = f"127.0.0.1:{free_port()}"
+        link = self.links[node_id] = Link(listen)
+        return self.add(node_id, *options, "-addr", listen, "-advertise-addr", link.addr)
+
+    async def follower(self) -> str:
+        """A pump that does not give out timestamps."""
+        etcd = connect_etcd([self.url])
+        kv = await etcd.get(LEADER_KEY)
+        await etcd.close()
+        assert kv is not None
+        return next(name for name in sorted(self.links) if self.links[name].addr != kv.value.decode())
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
+    with running_etcd() as etcd:
+        made = Linked(etcd, tmp_path_factory.mktemp("linked"))
+        try:
+            for node_id in ("p1", "p2", "p3"):
+                made.link(node_id)
+            yield made
+        finally:
+            for pump in made.pumps.values():
+                pump.server.kill()
+            for link in made.links.values():
+                link.close()
+
+
+@dataclass
+class Storm:
+    """Writers that begin one transaction after another. `waits_s`: of each prewrite, in order of their ends."""
+
+    client: PumpsClient
+    timestamps: TimestampSource
+    waits_s: list[float] = field(default_factory=list)
+    told: dict[int, int] = field(default_factory=dict)
+    pumps: dict[int, str] = field(default_factory=dict)
+    ends: set[asyncio.Task[None]] = field(default_factory=set)
+    stopped: bool = False
+
+    async def write(self) -> None:
+        while not self.stopped:
+            start_ts = await self.timestamps.get()
+            begun_s = time.monotonic()
+            self.pumps[start_ts] = await self.client.write_prewrite(start_ts, KEY, VALUE)
+            self.waits_s.append(time.monotonic() - begun_s)
+            end = asyncio.create_task(self.end(start_ts))
+            self.ends.add(end)
+            end.add_done_callback(self.ends.discard)
+            await asyncio.sleep(PACE_S)
+
+    async def end(self, start_ts: int) -> None:
+        commit_ts = await self.timestamps.get()
+        await self.client.commit(start_ts, commit_ts)
+        self.told[start_ts] = commit_ts
+
+    async def for_s(self, seconds: float) -> list[float]:
+        """What prewrites waited that ended within so long; more of it on a machine that is slow."""
+        before, until_s = len(self.waits_s), time.monotonic() + seconds
+        async with asyncio.timeout(90):
+            while time.monotonic() < until_s or len(self.waits_s) - before < 200:  # noqa: ASYNC110  counts of tasks
+                await asyncio.sleep(0.05)
+        return self.waits_s[before:]
+
+
+@contextlib.asynccontextmanager
+async def storm(linked: Linked, strategy: str) -> AsyncIterator[Storm]:
+    """At its end everything is delivered, and looked at."""
+    etcd = connect_etcd([linked.url])
+    timestamps = await connect_timestamps(etcd, upstream(linked.url, tso_source="own"), None)
+    client = await PumpsClient.connect(linked.url, strategy, tso_source="own", limits=LIMITS)
+    made = Storm(client, timestamps)
+    writers = [asyncio.create_task(made.write()) for _ in range(WRITERS)]
+    try:
+        yield made
+        made.stopped = True
+        async with asyncio.timeout(90):
+            await asyncio.gather(*writers)
+            while made.ends:
+                await asyncio.gather(*made.ends)
+            while client.rollbacks_owed:  # noqa: ASYNC110  answered by tasks of the client
+                await asyncio.sleep(0.05)
+        await one_outcome(linked, made)
+    finally:
+        for task in (*writers, *made.ends):
+            task.cancel()
+        await client.close()
+        await timestamps.close()
+        await etcd.close()
+
+
+async def one_outcome(linked: Linked, made: Storm) -> None:
+    """Each transaction is served once, by one pump, with the commit_ts that its writer was told; nothing is pending."""
+    assert made.client.open_transactions == 0
+    until_ts = await made.timestamps.get()
+    served: dict[int, tuple[str, int]] = {}
+    for pump in linked.pumps.values():
+        state = await linked.inspect(pump, made.client.cluster_id)
+        assert state.pending_count == 0, state
+        assert state.late_commit_count == 0, state
+        for envelope in await linked.pull(pump, made.client.cluster_id, until_ts):
+            if envelope.start_ts in made.told:
+                assert envelope.start_ts not in served, f"{envelope} is at {pump.node_id} too"
+                served[envelope.start_ts] = (pump.node_id, envelope.commit_ts)
+    assert served == {start_ts: (made.pumps[start_ts], commit_ts) for start_ts, commit_ts in made.told.items()}
+
+
+def p99(waits_s: list[float]) -> float:
+    return sorted(waits_s)[int(0.99 * len(waits_s))]
+
+
+def bound_s(healthy_s: list[float]) -> float:
+    """Two seconds, and what a machine needs that is busy with something else."""
+    return P99_S + 5 * p99(healthy_s)
+
+
+def show(what: str, healthy_s: list[float], bad_s: list[float], made: Storm) -> None:
+    print(
+        f"{what}: p99 {p99(bad_s):.3f} s of {len(bad_s)} prewrites, longest {max(bad_s):.3f} s; before the fault "
+        f"{p99(healthy_s):.3f} s of {len(healthy_s)}; passed over {made.client.counts.slow} times, "
+        f"{made.client.cleaned} copies rolled back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("way", "strategy"),
+    [(Way.SLOW, "range"), (Way.HOLE, "range"), (Way.HOLE, "score"), (Way.RESET, "range")],
+    ids=["slow", "black-holed", "black-holed-by-score", "refusing"],
+)
+async def test_one_bad_pump_keeps_no_writer_waiting(linked: Linked, way: Way, strategy: str) -> None:
+    async with storm(linked, strategy) as made:
+        victim = await linked.follower()
+        healthy_s = await made.for_s(1.5)
+        linked.links[victim].turn(way)
+        try:
+            bad_s = await made.for_s(FAULT_S)
+        finally:
+            linked.links[victim].turn(Way.GOOD)
+        assert p99(bad_s) < bound_s(healthy_s)
+        # Each pause until it is asked again is twice the one before: 0, 1, 3 and 7 seconds.
+        assert made.client.counts.slow <= 6
+        assert made.client.counts.fallbacks == 0
+    show(way.name, healthy_s, bad_s, made)
+    if way is Way.HOLE:
+        assert made.client.counts.slow
+        assert made.client.cleaned, "prewrites that were on their way came late, and had to be rolled back"
+
+
+async def test_a_pump_that_comes_and_goes_keeps_no_writer_waiting(linked: Linked) -> None:
+    """Unreachable and back, again and again; each time it is back it may take writes whose commits then wait."""
+    async with storm(linked, "range") as made:
+        victim = linked.links[await linked.follower()]
+        healthy_s = await made.for_s(1.5)
+        flapping = asyncio.create_task(flap(victim))
+        try:
+            bad_s = await made.for_s(FAULT_S)
+        finally:
+            flapping.cancel()
+            await asyncio.wait([flapping])
+            victim.turn(Way.GOOD)
+        assert p99(bad_s) < bound_s(healthy_s)
+    show("FLAPPING", healthy_s, bad_s, made)
+
+
+async def flap(link: Link) -> None:
+    while True:
+        for way in (Way.HOLE, Way.GOOD, Way.RESET, Way.GOOD):
+            await asyncio.to_thread(link.turn, way)
+            await asyncio.sleep(FLAP_S)
+
+
+async def test_a_full_pump_keeps_no_writer_waiting(linked: Linked, tmp_path: Path) -> None:
+    """A fourth pump, online, whose disk has less left than it must: it refuses by name, and its probe is refused."""
+    settings = tmp_path / "full.toml"
+    settings.write_text('[storage]\nstop-write-at-available-space = "8191 PiB"\n')
+    async with storm(linked, "range") as made:
+        healthy_s = await made.for_s(1.5)
+        full = await asyncio.to_thread(linked.link, "full", "-config", str(settings))
+        try:
+            bad_s = await made.for_s(FAULT_S)
+        finally:
+            await asyncio.to_thread(full.server.stop)
+        assert made.client.counts.tries_failed >= 11, "it was asked, or this test shows nothing"
+        assert "full" not in made.pumps.values()
+        assert p99(bad_s) < bound_s(healthy_s)
+        del linked.pumps["full"]
+        linked.links.pop("full").close()
+    show("FULL", healthy_s, bad_s, made)

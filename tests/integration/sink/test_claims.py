@@ -1,0 +1,99 @@
+"""Rows that are too large for a message, through a whole sink into Kafka and out of it by `kafka-consumer`: the claims
+lie in a directory, or in an S3."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from drainer.kafka_consumer.__main__ import main
+from drainer.protocol.claim_store import ClaimStoreError, open_store
+from tests.integration.sink.test_kafka import EDGES, settings
+from tests.support import kafka_case
+from tests.support.kafka import Broker
+from tests.support.kafka_case import seen
+from tests.support.object_store import ObjectStore, running_s3
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+# Some rows of the recording are longer than this leaves, and no DDL is.
+TOPIC_BYTES = 558
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStore]:
+    with running_s3("claims") as store:
+        yield store
+
+
+def contents(path: Path) -> dict[str, list[str]]:
+    connection = sqlite3.connect(path)
+    try:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+        tables = [name for name in names if name != "kafka_consumer_state"]
+        return {name: sorted(map(repr, connection.execute(f'SELECT * FROM "{name}"'))) for name in tables}
+    finally:
+        connection.close()
+
+
+def consumed(broker: Broker, topic: str, path: Path, *more: str, store: str = "") -> int:
+    claims = f"&claim-check-storage-uri={quote(store, safe='')}" if store else ""
+    uri = f"kafka://{broker.address}/{topic}?protocol=open-protocol{claims}"
+    return main([uri, "--to", f"sqlite:{path}", "--once", *more])
+
+
+@pytest.fixture(scope="module")
+def whole(kafka_server: Broker, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What a topic without a limit says."""
+    topic = kafka_server.topic(2)
+    kafka_case.run(settings(kafka_server, topic), EDGES)
+    path = tmp_path_factory.mktemp("whole") / "rows.db"
+    assert consumed(kafka_server, topic, path) == 0
+    return contents(path)
+
+
+@pytest.mark.parametrize("kind", ["directory", "s3"])
+def test_claims_are_written_and_found(
+    kafka: Broker, s3: ObjectStore, whole: dict[str, list[str]], tmp_path: Path, kind: str
+) -> None:
+    store = str(tmp_path / "claims") if kind == "directory" else s3.uri("rows/of")
+    topic = kafka.topic(2, max_message_bytes=str(TOPIC_BYTES))
+    given = settings(kafka, topic, large_message_handle_option="claim-check", claim_check_storage_uri=store)
+    kafka_case.run(given, EDGES)
+    claims = [row.claim for partition in seen(kafka, topic) for row in partition.rows if row.claim]
+    assert len(claims) > 3
+    assert "test" not in "".join(claims).replace("pytest", "").replace("test_claims", ""), "keys stand in no message"
+    path = tmp_path / "rows.db"
+    assert consumed(kafka, topic, path, store=store) == 0
+    assert contents(path) == whole
+    assert consumed(kafka, topic, tmp_path / "other.db") == 2, "nobody said where claims are"
+
+
+def test_handle_keys_alone(kafka: Broker, whole: dict[str, list[str]], tmp_path: Path) -> None:
+    topic = kafka.topic(2, max_message_bytes=str(TOPIC_BYTES))
+    kafka_case.run(settings(kafka, topic, large_message_handle_option="handle-key-only"), EDGES)
+    assert consumed(kafka, topic, tmp_path / "stopped.db") == 2
+    path = tmp_path / "rows.db"
+    assert consumed(kafka, topic, path, "--skip-handle-only") == 0
+    assert contents(path) != whole
+
+
+def test_a_claim_that_s3_does_not_have(s3: ObjectStore) -> None:
+    store = open_store(s3.uri("gone"))
+    assert store.put("a.json", b"x" * 100_000) == "s3://claims/gone/a.json"
+    assert store.get("a.json") == b"x" * 100_000
+    store.put("a.json", b"y")
+    assert store.get("a.json") == b"y"
+    s3.remove("gone/a.json")
+    with pytest.raises(ClaimStoreError, match=r"the claim s3://claims/gone/a\.json cannot be read"):
+        store.get("a.json")
+
+
+def test_a_bucket_that_is_not_there(s3: ObjectStore) -> None:
+    store = open_store(ObjectStore(s3.address, "nosuch").uri("x"))
+    with pytest.raises(ClaimStoreError, match=r"the claim s3://nosuch/x/a\.json cannot be written"):
+        store.put("a.json", b"x")

@@ -1,0 +1,148 @@
+"""`kafka-consumer` into a server: every recording's tables are upstream's, however often the consumer is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
+from drainer.kafka_consumer.server import ServerDestination
+from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
+from drainer.protocol.options import ProtocolOptions
+from drainer.sink.mysql.section import MySQLSection
+from drainer.sink.settings import SyncerSettings
+from tests.golden.compare import differences
+from tests.golden.test_files import policy
+from tests.integration.sink.forks import children
+from tests.support.capture import GOLDEN, CaptureSet
+from tests.support.message_case import PLACE, Pairs, consume, messages_of
+from tests.support.servers import MariaDB, running_mariadb
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+OPTIONS = {
+    "open": ProtocolOptions("open-protocol", time_zone="America/New_York"),
+    "canal": ProtocolOptions("canal-json", enable_tidb_extension=True, only_output_updated_columns=True),
+    "simple": ProtocolOptions("simple", time_zone="Asia/Kolkata"),
+}
+POINTS = [
+    "consumer.before_ddl",
+    "consumer.after_ddl:3",
+    "consumer.before_commit:2",
+    "consumer.after_commit:3",
+    "consumer.before_ddl:2",
+    "consumer.after_commit",
+]
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDB]:
+    """DDL in messages is upstream's text, which leaves character sets to the server's defaults."""
+    with running_mariadb("--character-set-server=utf8mb4", "--collation-server=utf8mb4_nopad_bin") as server:
+        yield server
+
+
+def destination(port: int, name: str, zone: str = "UTC") -> ServerDestination:
+    section = MySQLSection.model_validate({"port": port, "user": "lab", "password": "lab"})
+    return ServerDestination(section.server(SyncerSettings()), name, zone)
+
+
+def life(pairs: Pairs, protocol: str, port: int) -> None:
+    options = OPTIONS[protocol]
+    consume(pairs, options, destination(port, protocol, options.time_zone))
+
+
+@pytest.mark.parametrize(("name", "protocol"), [("types", "open"), ("types", "canal"), ("types", "simple")])
+def test_tables_are_upstreams(mariadb: MariaDB, tmp_path: Path, name: str, protocol: str) -> None:
+    mariadb.reset()
+    capture = CaptureSet(GOLDEN / name)
+    pairs = messages_of(capture, OPTIONS[protocol], tmp_path / "jobs.json", policy(capture))
+    life(pairs, protocol, mariadb.port)
+    assert differences(mariadb, capture) == []
+    life(pairs, protocol, mariadb.port)
+    assert differences(mariadb, capture) == [], "nothing is applied twice"
+
+
+def test_tables_are_upstreams_wherever_it_is_killed(mariadb: MariaDB, tmp_path: Path) -> None:
+    mariadb.reset()
+    capture = CaptureSet(GOLDEN / "keys")
+    pairs = messages_of(capture, OPTIONS["open"], tmp_path / "jobs.json", policy(capture))
+    for point in POINTS:
+        child = children().start(life, (pairs, "open", mariadb.port), tmp_path, point)
+        assert child.wait() == -signal.SIGKILL, point
+    assert children().start(life, (pairs, "open", mariadb.port), tmp_path, "").wait() == 0
+    assert differences(mariadb, capture) == []
+
+
+def part(at: int, *rows: RowEvent, ddl: DdlEvent | None = None) -> Part:
+    return Part(rows, ddl, Resume(at, {PLACE: Read(at, at)}))
+
+
+def insert(table: str, **values: int | str) -> RowEvent:
+    image = {name: ColumnValue(value) for name, value in values.items()}
+    return RowEvent(Change.INSERT, 5, "d", table, new=image)
+
+
+@pytest.fixture
+def opened(db: MariaDB) -> Iterator[ServerDestination]:
+    db.query("DROP TABLE IF EXISTS tidb_binlog.kafka_consumer")
+    db.query("CREATE TABLE d.t (id INT PRIMARY KEY, u INT UNIQUE, v VARCHAR(3))")
+    made = destination(db.port, "test")
+    assert made.open() == Resume()
+    yield made
+    made.close()
+
+
+def test_values_of_a_unique_key_are_exchanged(opened: ServerDestination, db: MariaDB) -> None:
+    opened.apply(part(1, insert("t", id=1, u=1, v="a"), insert("t", id=2, u=2, v="b")))
+    moved = [
+        RowEvent(Change.UPDATE, 6, "d", "t", old=insert("t", id=n, u=n).new, new=insert("t", id=n, u=3 - n, v="c").new)
+        for n in (1, 2)
+    ]
+    opened.apply(part(2, *moved))
+    assert sorted(db.query("SELECT id, u, v FROM d.t")) == [(1, 2, "c"), (2, 1, "c")]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (insert("nosuch", id=1), "`d`.`nosuch`: there is no such table"),
+        (insert("t", id=1, nosuch=2), "`d`.`t`: the destination has no column `nosuch`"),
+        (insert("t", id=1, v="longer"), "`d`.`t`: .*Data .*v"),
+        (insert("t", id=1, u="word"), "`d`.`t`: .*u"),
+    ],
+)
+def test_what_the_server_does_not_take_is_an_error(
+    opened: ServerDestination, db: MariaDB, row: RowEvent, words: str
+) -> None:
+    """And nothing of its part is written."""
+    with pytest.raises(ConsumeError, match=words):
+        opened.apply(part(7, insert("t", id=9), row))
+    assert len(db.query("SELECT * FROM d.t")) == 0
+    opened.apply(part(7, insert("t", id=9)))
+    opened.close()
+    assert opened.open() == part(7).resume
+
+
+def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB) -> None:
+    ddl = DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT, DROP COLUMN nosuch")
+    with pytest.raises(ConsumeError, match=r"the DDL at commit_ts 5: .*nosuch.*; the statement: ALTER TABLE t ADD"):
+        opened.apply(part(5, insert("t", id=1), ddl=ddl))
+    opened.close()
+    db.query("ALTER TABLE d.t ADD COLUMN nosuch INT")
+    assert opened.open() == part(5).resume
+    opened.apply(part(6, insert("t", id=2, w=2)))
+    assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
+
+
+def test_two_consumers_of_one_name(opened: ServerDestination, db: MariaDB) -> None:
+    other = destination(db.port, "test")
+    other.open()
+    opened.apply(part(1, insert("t", id=1)))
+    with pytest.raises(ConsumeError, match="another consumer named test writes here, too"):
+        other.apply(part(2, insert("t", id=2)))
+    other.close()
+    assert list(db.query("SELECT id FROM d.t")) == [(1,)]

@@ -1,0 +1,120 @@
+"""Two real Kafka brokers, of which the second may die: see tests/support/kafka.py."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
+from confluent_kafka.admin import NewTopic
+
+from tests.support.kafka import (
+    ANSWER_S,
+    DEADLINE_S,
+    Broker,
+    answered,
+    formatted,
+    lines_of,
+    new_cluster_id,
+    properties_of,
+    require_kafka,
+)
+from tests.support.servers import free_port, wait_until
+
+
+@dataclass
+class Cluster(Broker):
+    """Two brokers: this one, number 1, which is the controller, too, and must stay; and `second`, number 2."""
+
+    second: Broker
+
+    def both(self) -> Cluster:
+        """Starts the second where it is away; returns when every partition has all its replicas in sync."""
+        if not self.second.server.alive:
+            self.second.start()
+        wait_until(self._whole, deadline_s=DEADLINE_S, what=f"all replicas in sync\n{self.second.server.tail()}")
+        return self
+
+    def _whole(self) -> bool:
+        found = self.metadata()
+        every = [one for topic in found.topics.values() for one in topic.partitions.values()]
+        return sorted(found.brokers) == [1, 2] and all(len(one.isrs) == len(one.replicas) for one in every)
+
+    def replicated(self, partitions: int = 1, *, leader: int = 2, **config: str) -> str:
+        """A new topic with a replica on each; `leader`: the preferred one."""
+        made = f"r-{uuid.uuid4().hex[:10]}"
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        order = [leader, 3 - leader]
+        new = NewTopic(made, num_partitions=partitions, replica_assignment=[order] * partitions, config=settings)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
+        wait_until(lambda: self.leaders(made) == [leader] * partitions, what=f"topic {made} is shown")
+        return made
+
+    def alone(self, partitions: int = 1, **config: str) -> str:
+        """A new topic that the second broker alone has."""
+        made = f"a-{uuid.uuid4().hex[:10]}"
+        settings = {setting.replace("_", "."): value for setting, value in config.items()}
+        new = NewTopic(made, num_partitions=partitions, replica_assignment=[[2]] * partitions, config=settings)
+        self.order(self.admin.create_topics, [new], done=KafkaError.TOPIC_ALREADY_EXISTS)
+        wait_until(lambda: self.leaders(made) == [2] * partitions, what=f"topic {made} is shown")
+        return made
+
+    def leaders(self, topic: str) -> list[int]:
+        """Of each partition the broker; -1: it has none. Nothing of a topic that is not shown yet."""
+        found = self.metadata().topics
+        partitions = found[topic].partitions if topic in found else {}
+        return [partitions[number].leader for number in sorted(partitions)]
+
+    def in_sync(self, topic: str) -> list[list[int]]:
+        """Of each partition the brokers."""
+        found = self.metadata().topics[topic].partitions
+        return [sorted(found[number].isrs) for number in sorted(found)]
+
+    def elect_preferred(self, topic: str) -> None:
+        """Leaders become those that were wanted when the topic was made."""
+        places = [TopicPartition(topic, number) for number in range(self.topics()[topic])]
+
+        def elect() -> Mapping[TopicPartition, KafkaError | None]:
+            asked = self.admin.elect_leaders(ElectionType.PREFERRED, places)  # it takes no timeouts
+            found: Mapping[TopicPartition, KafkaError | None] = asked.result(2 * ANSWER_S)
+            return found
+
+        for place, error in answered(elect, f"leaders of {topic} are elected").items():
+            assert error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED, (place, error)
+
+
+@contextlib.contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    """Leaders move when a broker is gone for three seconds, and back when they are told to."""
+    require_kafka()
+    directory = Path(tempfile.mkdtemp(prefix="kafka-"))
+    first, controller, second = free_port(), free_port(), free_port()
+    common = {
+        "offsets.topic.replication.factor": 2,
+        "transaction.state.log.replication.factor": 2,
+        "auto.leader.rebalance.enable": False,
+    }
+    follower = {
+        "process.roles": "broker",
+        "node.id": 2,
+        "listeners": f"PLAINTEXT://127.0.0.1:{second}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{second}",
+        "log.dirs": directory / "data-2",
+    }
+    settings = properties_of(directory, first, controller, {}) + lines_of(common)
+    cluster_id = new_cluster_id()
+    one = formatted(directory, "server", settings, first, cluster_id, "--standalone")
+    two = formatted(directory, "server-2", settings + lines_of(follower), second, cluster_id)
+    cluster = Cluster(one.server, one.address, directory, two)
+    try:
+        cluster.start()
+        yield cluster.both()
+    finally:
+        two.kill()
+        cluster.kill()
+        shutil.rmtree(directory, ignore_errors=True)

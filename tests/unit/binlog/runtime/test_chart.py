@@ -1,0 +1,87 @@
+"""Line charts as SVG."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from binlog.runtime.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Chart,
+    bytes_tick,
+    count_tick,
+    round_above,
+    seconds_tick,
+    svg,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def lines(chart: Chart) -> list[list[tuple[float, float]]]:
+    root = ET.fromstring(svg(chart))
+    found = [one.attrib["points"] for one in root.iter("polyline")]
+    return [[tuple(map(float, pair.split(","))) for pair in text.split()] for text in found]  # type: ignore[misc]
+
+
+def test_the_newest_value_is_at_the_right_and_the_highest_below_the_top() -> None:
+    ((first, last),) = lines(Chart("lag", [(20.0, 0.0), (0.0, 10.0)], seconds_tick))
+    assert last == (WIDTH - RIGHT, TOP), "10 is itself a round number"
+    assert first[0] < last[0] and first[1] == HEIGHT - BOTTOM
+
+
+def test_a_stop_of_the_program_is_a_gap() -> None:
+    assert [len(run) for run in lines(Chart("lag", [(600.0, 1), (590.0, 1), (20.0, 1), (10.0, 1)], str))] == [2, 2]
+
+
+def test_without_values_it_says_so() -> None:
+    text = svg(Chart("lag", [], seconds_tick))
+    assert "no values yet" in text and lines(Chart("lag", [], seconds_tick)) == []
+
+
+def test_texts_are_escaped() -> None:
+    text = svg(Chart("<lag>", [(0.0, 1.0)], lambda value: f"<{value}>"))
+    ET.fromstring(text)
+    assert "<lag>" not in text
+
+
+@given(st.lists(st.tuples(st.floats(-10, 4000), st.floats(0, 1e15)), max_size=30), st.sampled_from([1000, 1024]))
+def test_every_point_lies_inside(points: list[tuple[float, float]], step_of: int) -> None:
+    for run in lines(Chart("any", sorted(points, reverse=True), count_tick, step_of)):
+        for x, y in run:
+            assert LEFT - 0.1 <= x <= WIDTH - RIGHT + 0.1
+            assert TOP - 0.1 <= y <= HEIGHT - BOTTOM + 0.1
+
+
+@given(st.floats(1e-9, 1e15))
+def test_round_numbers_are_not_far_above(value: float) -> None:
+    for step_of in (1000, 1024):
+        top = round_above(value, step_of)
+        assert value * 0.999_999 <= top <= value * 2.500_001
+    assert re.fullmatch(r"[125]0*|0\.0*[125]|1", f"{round_above(value):.12f}".rstrip("0").rstrip("."))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 s"), (0.5, "0.5 s"), (50, "50 s"), (200, "3.3 min"), (7200, "2 h")],
+)
+def test_seconds(value: float, text: str) -> None:
+    assert seconds_tick(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (0.5, "0.5"), (500, "500"), (20_000, "20 k"), (2.5e6, "2.5 M"), (3e9, "3 G")]
+)
+def test_counts(value: float, text: str) -> None:
+    assert count_tick(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (1 << 41, "2 TiB")])
+def test_bytes(value: float, text: str) -> None:
+    assert bytes_tick(value) == text

@@ -1,0 +1,135 @@
+"""Histograms of hot places, and metrics that are pushed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+import structlog
+from aiohttp import web
+from binlog.runtime import metrics
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+BOUNDS = metrics.exponential(0.5, 2, 4)
+(SERIES, OTHER) = metrics.hot_histogram("test_hot_seconds", "t", "type", ("a", "b"), bounds=BOUNDS)
+PUSHED = metrics.counter("test_pushed_count", "pushed")
+TOTAL = metrics.counter("test_pushed_total", "pushed")
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 5)), max_size=30), st.lists(st.integers(0, 20), max_size=40))
+def test_a_hot_histogram_counts_as_the_librarys(repeated: list[tuple[float, int]], each: list[int]) -> None:
+    mine = metrics.Buckets(BOUNDS)
+    registry = CollectorRegistry()
+    theirs = Histogram("h", "t", buckets=BOUNDS, registry=registry)
+    for value, count in repeated:
+        mine.observe(value, count)
+        for _ in range(count):
+            theirs.observe(value)
+    mine.observe_each(each)
+    for number in each:
+        theirs.observe(number)
+    (family,) = registry.collect()
+    samples = {(sample.name, sample.labels.get("le")): sample.value for sample in family.samples}
+    counts, total = mine.sample()
+    assert [(bound, samples["h_bucket", bound]) for bound, _ in counts] == counts
+    assert total == pytest.approx(samples["h_sum", None])
+
+
+def test_a_hot_histogram_is_shown_like_any_other() -> None:
+    SERIES.observe(0.6, 3)
+    found = {family.name: family for family in text_string_to_metric_families(metrics.render().decode())}
+    family = found["binlog_test_hot_seconds"]
+    assert family.type == "histogram"
+    shown = {(s.name.rpartition("_")[2], s.labels["type"], s.labels.get("le")): s.value for s in family.samples}
+    assert shown["bucket", "a", "1.0"] == shown["count", "a", None] == 3
+    assert shown["sum", "a", None] == pytest.approx(1.8)
+    assert shown["bucket", "b", "+Inf"] == 0
+
+
+class Gateway:
+    """A Pushgateway that keeps what it was sent; `status` is its answer."""
+
+    def __init__(self) -> None:
+        self.pushed: asyncio.Queue[tuple[str, str, str]] = asyncio.Queue()
+        self.status = 200
+
+    async def push(self, request: web.Request) -> web.Response:
+        await self.pushed.put((request.method, request.path, await request.text()))
+        return web.Response(status=self.status)
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[tuple[Gateway, str]]:
+    made, app = Gateway(), web.Application()
+    app.router.add_route("*", "/{rest:.*}", made.push)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    yield made, f"127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_metrics_are_added_to_a_gateway_again_and_again(gateway: tuple[Gateway, str]) -> None:
+    """K-10: POST, job binlog, the node's id as instance; under the names that a scrape shows."""
+    made, addr = gateway
+    PUSHED.inc(5)
+    TOTAL.inc(6)
+    task = asyncio.create_task(metrics.push(addr, "host:8250", interval_s=0.05))
+    try:
+        async with asyncio.timeout(60):
+            method, path, text = await made.pushed.get()
+            await made.pushed.get()
+        assert (method, path) == ("POST", "/metrics/job/binlog/instance/host:8250")
+        assert "\nbinlog_test_pushed_count 5.0\n" in text
+        assert "\nbinlog_test_pushed_total 6.0\n" in text
+        assert "process_resident_memory_bytes" in text
+    finally:
+        await ended(task)
+
+
+async def test_a_gateway_that_fails_is_told_once_and_tried_again(gateway: tuple[Gateway, str]) -> None:
+    made, addr = gateway
+    made.status = 500
+    with structlog.testing.capture_logs() as lines:
+        task = asyncio.create_task(metrics.push(f"http://{addr}", "p", interval_s=0.05))
+        try:
+            async with asyncio.timeout(60):
+                for _ in range(3):
+                    await made.pushed.get()
+                made.status = 200
+                while not any(line["event"] == "metrics are pushed again" for line in lines):
+                    await made.pushed.get()
+        finally:
+            await ended(task)
+    failures = [line for line in lines if line["event"] == "metrics could not be pushed"]
+    assert len(failures) == 1
+    assert "500" in str(failures[0]["error"])
+
+
+@pytest.mark.parametrize("gateway", ["127.0.0.1:{port}", "ftp://h:1", "http://127.0.0.1:port", "h h"])
+async def test_no_gateway_stops_nothing(gateway: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()[1]
+    with structlog.testing.capture_logs() as lines:
+        task = asyncio.create_task(metrics.push(gateway.format(port=nobody), "p", interval_s=0.01))
+        try:
+            async with asyncio.timeout(60):
+                while not lines:
+                    assert not task.done()
+                    await asyncio.sleep(0.01)
+        finally:
+            await ended(task)
+    assert lines[0]["event"] == "metrics could not be pushed"

@@ -1,0 +1,84 @@
+"""deploy/systemd: units that systemd takes, hardened."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import ROOT, missing
+
+FOLDER = ROOT / "deploy/systemd"
+UNITS = ("tidb-binlog-pump.service", "tidb-binlog-drainer.service")
+EXPOSURE_MAX = 1.5  # of 10; what is left is the network, and the JVM's compiler
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        missing("systemd-analyze is not installed")
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(params=UNITS)
+def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The unit with the programs of this environment, which systemd looks for."""
+    programs = Path(sys.executable).parent
+    text = (FOLDER / request.param).read_text()
+    assert "/opt/tidb-binlog/bin/" in text
+    made = tmp_path / request.param
+    made.write_text(text.replace("/opt/tidb-binlog/bin", str(programs)))
+    return made
+
+
+def test_systemd_takes_it(unit: Path) -> None:
+    ran = analyze("verify", "--man=no", str(unit))
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, "")
+
+
+def test_a_wrong_line_is_found(unit: Path) -> None:
+    unit.write_text(unit.read_text().replace("[Service]", "[Service]\nTimeoutStopp=60"))
+    ran = analyze("verify", "--man=no", str(unit))
+    assert "TimeoutStopp" in ran.stdout + ran.stderr
+
+
+def test_it_may_do_little(unit: Path) -> None:
+    ran = analyze("security", "--offline=true", "--no-pager", str(unit))
+    found = re.search(r"Overall exposure level for \S+: ([\d.]+)", ran.stdout)
+    assert found and float(found[1]) <= EXPOSURE_MAX, ran.stdout
+
+
+@pytest.mark.parametrize("name", ["pump", "drainer"])
+def test_paths_of_unit_configuration_and_tmpfiles_agree(name: str) -> None:
+    unit = (FOLDER / f"tidb-binlog-{name}.service").read_text()
+    config = (FOLDER / f"{name}.toml").read_text()
+    tmpfiles = (FOLDER / "tidb-binlog.tmpfiles.conf").read_text()
+    place = f"/var/lib/tidb-binlog/{name}"
+    assert f"StateDirectory=tidb-binlog/{name}\n" in unit and f"WorkingDirectory={place}\n" in unit
+    assert f'data-dir = "{place}"' in config
+    assert re.search(rf"^d {place} +0700 tidb-binlog tidb-binlog", tmpfiles, re.MULTILINE)
+    assert f"/etc/tidb-binlog/{name}.toml" in unit and f"/etc/tidb-binlog/{name}.toml" in tmpfiles
+    assert "User=tidb-binlog\n" in unit
+    assert re.search(r"^u tidb-binlog ", (FOLDER / "tidb-binlog.sysusers.conf").read_text(), re.MULTILINE)
+
+
+def test_sysusers_and_tmpfiles_take_their_files(tmp_path: Path) -> None:
+    """In a root of its own: nothing of this machine is touched."""
+    (tmp_path / "etc").mkdir()
+    for program, file in (("systemd-sysusers", "sysusers"), ("systemd-tmpfiles", "tmpfiles")):
+        if shutil.which(program) is None:
+            missing(f"{program} is not installed")
+        arguments = ["--create"] if file == "tmpfiles" else []
+        ran = subprocess.run(
+            [program, f"--root={tmp_path}", *arguments, str(FOLDER / f"tidb-binlog.{file}.conf")],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert "tidb-binlog" in (tmp_path / "etc/passwd").read_text()
+    assert (tmp_path / "var/lib/tidb-binlog/pump").is_dir()

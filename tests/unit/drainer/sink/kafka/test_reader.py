@@ -1,0 +1,47 @@
+"""Where a partition ends, told by a consumer whose answers are made here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from drainer.sink.errors import DestinationDown
+from drainer.sink.kafka.reader import Reader
+from drainer.sink.retry import Patience
+
+
+class Ends:
+    """A consumer that is asked for ends alone; its answers, one after another."""
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self.answers = list(answers)
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        return 0, self.answers.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def reader(monkeypatch: pytest.MonkeyPatch, *, written: Sequence[int], stable: Sequence[int]) -> Reader:
+    monkeypatch.setattr(Reader, "_made", lambda self, *, committed: Ends(stable if committed else written))
+    return Reader({}, "control")
+
+
+def test_an_end_is_told_behind_the_marker_that_came_between_the_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker acknowledges a commit before its marker is there. Where the end without it was told, an executor would
+    take the marker for something that another drainer wrote, and read the whole control topic for every slot."""
+    found = reader(monkeypatch, written=[6, 7], stable=[7, 7])
+    assert found.settled_end(0, Patience("ends", 0.0)) == 7
+
+
+def test_an_open_transaction_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reader(monkeypatch, written=[6, 7], stable=[5, 7])
+    assert found.settled_end(0, Patience("ends", 60.0)) == 7
+
+
+def test_an_open_transaction_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = reader(monkeypatch, written=[6], stable=[5])
+    with pytest.raises(DestinationDown, match="control-0: a transaction is open at offset 5"):
+        found.settled_end(0, Patience("ends", 0.0))

@@ -1,0 +1,349 @@
+"""Slow pumps and unknown outcomes, as a service meets them: bounds, repetition, and what it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from binlog.envelope import BinlogType, Envelope
+from binlog.errors import TimestampUnavailable
+
+from pumpclient.sdk import (
+    BadDeclaration,
+    BigInt,
+    Busy,
+    Column,
+    CommitUndelivered,
+    Outcome,
+    PrewriteFailed,
+    Service,
+    Stage,
+    Table,
+    Transaction,
+    TransactionReport,
+    TransactionRolledBack,
+    metrics,
+)
+from pumpclient.sdk.places import Places
+from pumpclient.sdk.retry import PAUSE_MAX_S, Retry
+from tests.unit.pumpclient.conftest import FAST, until
+from tests.unit.pumpclient.sdk.conftest import Shop
+from tests.unit.pumpclient.stub_pump import Fault
+
+PATIENT = replace(FAST, write_timeout_s=60, commit_budget_s=60)
+BRIEF = replace(FAST, write_timeout_s=60, commit_budget_s=0.02)
+
+
+async def table_of(service: Service) -> Table:
+    await service.create_database("shop")
+    return await service.create_table("shop", Table("t", Column("id", BigInt(), primary_key=True)))
+
+
+def commits(envelope: Envelope) -> bool:
+    return envelope.tp == BinlogType.COMMIT
+
+
+def prewrites(envelope: Envelope) -> bool:
+    return envelope.tp == BinlogType.PREWRITE and envelope.start_ts != 0
+
+
+async def begun(service: Service, table: Table, number: int = 1) -> Transaction:
+    txn = await service.begin()
+    txn.insert(table, {"id": number})
+    return txn
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+async def test_never_more_than_have_a_place() -> None:
+    places = Places(in_flight_max=3, queue_max=100, queue_wait_s=60)
+    most, ended = 0, []
+
+    async def one(number: int) -> None:
+        nonlocal most
+        await places.take(f"transaction {number}")
+        most = max(most, places.in_flight)
+        await asyncio.sleep(0)
+        ended.append(number)
+        places.leave()
+
+    await asyncio.gather(*(one(number) for number in range(50)))
+    assert most == 3
+    assert ended == list(range(50)), "in the order in which they came"
+    assert (places.in_flight, places.queued) == (0, 0)
+
+
+async def test_a_full_queue_is_busy_at_once() -> None:
+    places = Places(in_flight_max=1, queue_max=2, queue_wait_s=60)
+    await places.take("transaction 1")
+    waiting = [asyncio.create_task(places.take(f"transaction {n}")) for n in (2, 3)]
+    await until(lambda: places.queued == 2)
+    with pytest.raises(Busy, match="transaction 4 was not sent: 1 are under way and 2 wait"):
+        await places.take("transaction 4")
+    waiting[0].cancel()
+    await until(lambda: places.queued == 1)
+    places.leave()
+    await waiting[1]
+    assert (places.in_flight, places.queued) == (1, 0)
+
+
+async def test_waiting_ends() -> None:
+    places = Places(in_flight_max=1, queue_max=1, queue_wait_s=0.01)
+    await places.take("transaction 1")
+    with pytest.raises(Busy, match=r"transaction 2 was not sent: none of the 1 before it ended within 0\.01 s"):
+        await places.take("transaction 2")
+    places.leave()
+    assert await places.take("transaction 3") == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"in_flight_max": 0}, {"queue_max": -1}, {"queue_wait_s": -1}, {"in_flight_max": True}]
+)
+def test_numbers_that_leave_no_place_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadDeclaration, match=next(iter(wrong))):
+        Places(**wrong)
+
+
+async def test_slow_pumps_push_back(shop: Shop) -> None:
+    """Two commits hang; the third transaction waits, the fourth is told at once; nothing of either is at the pump."""
+    service = await shop.service(limits=PATIENT, places=Places(in_flight_max=2, queue_max=1, queue_wait_s=60))
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    before = len(shop.received())
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    tasks = [asyncio.create_task((await begun(service, table, n)).commit()) for n in (1, 2)]
+    await until(lambda: sum(commits(e) for e in shop.received()[before:]) >= 2)
+    assert service.in_flight == 2
+    third = asyncio.create_task((await begun(service, table, 3)).commit())
+    await until(lambda: service.queued == 1)
+    fourth = await begun(service, table, 4)
+    with pytest.raises(Busy):
+        await fourth.commit()
+    assert fourth.stage is Stage.FAILED
+    assert await fourth.outcome() is False
+    assert sum(prewrites(e) for e in shop.received()[before:]) == 2
+    pump.faults.clear()
+    await asyncio.gather(*tasks, third)
+    await until(lambda: (service.in_flight, service.queued) == (0, 0))
+
+
+async def test_a_place_is_kept_while_its_commit_is_under_way(shop: Shop) -> None:
+    """Callers that give up do not make room for more: what they began is still being sent."""
+    service = await shop.service(limits=PATIENT, places=Places(in_flight_max=1, queue_max=0))
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    txn = await begun(service, table)
+    task = asyncio.create_task(txn.commit())
+    await until(lambda: txn.start_ts in pump.pending and any(map(commits, shop.received()[-1:])))
+    task.cancel()
+    await asyncio.wait([task])
+    assert service.in_flight == 1
+    with pytest.raises(Busy):
+        await (await begun(service, table, 2)).commit()
+    pump.faults.clear()
+    assert await txn.outcome() is True
+    await until(lambda: service.in_flight == 0)
+
+
+# --- outcome ----------------------------------------------------------------------------------------------------------
+
+
+async def undelivered(shop: Shop, service: Service, table: Table) -> Transaction:
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.ERRMSG] * 100_000)
+    txn = await begun(service, table)
+    with pytest.raises(CommitUndelivered):
+        await txn.commit()
+    return txn
+
+
+async def test_an_unknown_outcome_is_found_out(shop: Shop) -> None:
+    service = await shop.service(limits=BRIEF)
+    txn = await undelivered(shop, service, await table_of(service))
+    with pytest.raises(CommitUndelivered):
+        await txn.outcome()
+    shop.pumps["a"].faults.clear()
+    assert await txn.outcome() is True
+    assert (txn.stage, shop.pumps["a"].commits[txn.start_ts]) == (Stage.COMMITTED, txn.commit_ts)
+    assert await txn.outcome() is True
+
+
+async def test_what_the_pump_rolled_back_is_not_committed(shop: Shop) -> None:
+    service = await shop.service(limits=BRIEF)
+    txn = await undelivered(shop, service, await table_of(service))
+    pump = shop.pumps["a"]
+    pump.store_rollback(txn.start_ts)
+    pump.faults.clear()
+    assert await txn.outcome() is False
+    assert await txn.outcome() is False
+
+
+async def test_what_was_never_sent_is_not_committed(shop: Shop) -> None:
+    service = await shop.service()
+    txn = await begun(service, await table_of(service))
+    assert await txn.outcome() is False
+    await txn.rollback()
+    assert await txn.outcome() is False
+    empty = await service.begin()
+    await empty.commit()
+    assert await empty.outcome() is True
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+async def test_run_repeats_what_did_not_happen(shop: Shop) -> None:
+    """No timestamp, no pump that takes it, a rollback by the pump: each attempt is a new transaction."""
+    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    shop.timestamps.fail = 1
+    pump.only = prewrites
+    seen: list[int] = []
+
+    def work(txn: Transaction) -> None:
+        seen.append(txn.start_ts)
+        if len(seen) == 1:
+            pump.faults.extend([Fault.REFUSE] * 100_000)
+        elif len(seen) == 2:
+            pump.faults.clear()
+            pump.only = commits
+            pump.faults.append(Fault.ERRMSG)
+            pump.on_write = lambda envelope: commits(envelope) and pump.store_rollback(envelope.start_ts)
+        else:
+            pump.on_write = lambda envelope: None
+        txn.insert(table, {"id": len(seen)})
+
+    commit_ts = await service.run(work, within_s=60)
+    assert len(seen) == 3
+    assert pump.commits[seen[2]] == commit_ts
+    assert seen[1] not in pump.commits
+
+
+async def test_run_does_not_repeat_what_is_committed(shop: Shop) -> None:
+    """The answers of the commit are lost, the budget ends, and it is asked instead of written again."""
+    service = await shop.service(limits=BRIEF)
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    attempts = itertools.count()
+    first: list[int] = []
+
+    async def work(txn: Transaction) -> None:
+        first.append(txn.start_ts)
+        pump.only = commits
+        pump.faults.extend([Fault.LOSE_ANSWER] * 20)
+        txn.insert(table, {"id": next(attempts)})
+
+    commit_ts = await service.run(work, within_s=60)
+    assert len(first) == 1
+    assert pump.commits[first[0]] == commit_ts
+
+
+async def test_run_gives_up(shop: Shop) -> None:
+    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    table = await table_of(service)
+    shop.pumps["a"].only = prewrites
+    shop.pumps["a"].faults.extend([Fault.REFUSE] * 100_000)
+    with pytest.raises(PrewriteFailed):
+        await service.run(lambda txn: void(txn.insert(table, {"id": 1})), within_s=0.05)
+
+
+def void(_: object) -> None: ...
+
+
+@pytest.mark.parametrize("error", [Busy("full"), ValueError("mine"), KeyError("mine")])
+async def test_run_raises_what_repetition_does_not_mend(shop: Shop, error: Exception) -> None:
+    service = await shop.service()
+    calls: list[int] = []
+
+    def work(txn: Transaction) -> None:
+        calls.append(txn.start_ts)
+        raise error
+
+    with pytest.raises(type(error)):
+        await service.run(work, within_s=60)
+    assert len(calls) == 1
+
+
+def test_pauses_double_and_end() -> None:
+    now_s = [0.0]
+    retry = Retry(10.0, clock=lambda: now_s[0], dice=random.Random(3))
+    error = TimestampUnavailable("none")
+    pauses = [retry.pause_s(error) for _ in range(12)]
+    assert all(
+        0.5 * longest <= pause <= longest for pause, longest in zip(pauses, (0.05, 0.1, 0.2, 0.4, 0.8), strict=False)
+    )
+    assert max(pauses) <= PAUSE_MAX_S
+    now_s[0] = 10.0
+    with pytest.raises(TimestampUnavailable):
+        retry.pause_s(error)
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+def counted(outcome: Outcome) -> float:
+    return metrics.TRANSACTIONS.labels(outcome.value)._value.get()
+
+
+async def test_each_transaction_is_reported_once(shop: Shop) -> None:
+    told: list[TransactionReport] = []
+    service = await shop.service(limits=BRIEF, on_transaction=told.append)
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    before = {outcome: counted(outcome) for outcome in Outcome}
+    async with service.transaction() as txn:
+        txn.insert_many(table, [{"id": 1}, {"id": 2}])
+    async with service.transaction():
+        pass  # no rows, nothing to report
+    (done,) = told
+    assert (done.start_ts, done.commit_ts, done.outcome, done.rows) == (
+        txn.start_ts,
+        txn.commit_ts,
+        Outcome.COMMITTED,
+        2,
+    )
+    assert (done.pump, done.error) == ("a", None)
+    assert done.payload_bytes > 0
+    assert done.seconds >= done.queued_s >= 0
+
+    pump.only = prewrites
+    pump.faults.append(Fault.TOO_LARGE)
+    with pytest.raises(Exception, match="too large") as caught:
+        await (await begun(service, table)).commit()
+    assert (told[1].outcome, told[1].error, told[1].pump) == (Outcome.FAILED, caught.value, None)
+
+    pump.only = commits
+    pump.faults.append(Fault.ERRMSG)
+    pump.on_write = lambda envelope: commits(envelope) and pump.store_rollback(envelope.start_ts)
+    with pytest.raises(TransactionRolledBack):
+        await (await begun(service, table)).commit()
+    assert told[2].outcome is Outcome.FAILED
+    pump.on_write = lambda envelope: None
+
+    await undelivered(shop, service, table)
+    assert told[3].outcome is Outcome.UNKNOWN
+    assert {outcome: counted(outcome) - before[outcome] for outcome in Outcome} == {
+        Outcome.COMMITTED: 1,
+        Outcome.FAILED: 2,
+        Outcome.UNKNOWN: 1,
+    }
+
+
+async def test_a_hook_that_raises_ends_no_transaction(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    def hook(done: TransactionReport) -> None:
+        raise RuntimeError("mine")
+
+    service = await shop.service(on_transaction=hook)
+    table = await table_of(service)
+    assert await (await begun(service, table)).commit()
+    assert "on_transaction raised" in caplog.text

@@ -1,7 +1,7 @@
 """Hooks of MkDocs: pages that stand beside what they describe, and links to sources.
 
-`pump/FORMAT.md`, `deploy/README.md` and the README become pages. A link to another file outside of docs/, which readers of
-a checkout follow, becomes the file's path; one to a file that does not exist ends the build.
+`pump/FORMAT.md`, `deploy/README.md` and the README become pages. A link to another file outside of docs/, which readers
+of a checkout follow, becomes the file's path; one to a file that does not exist ends the build.
 """
 
 from __future__ import annotations

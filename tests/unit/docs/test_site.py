@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -88,17 +89,13 @@ def test_the_api_pages_have_types(site: dict[str, Page]) -> None:
 
 
 def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
-    try:
-        import site_links
-    finally:
-        sys.path.pop(0)
+    site_links = runpy.run_path(str(ROOT / "scripts/site_links.py"))
     place = ROOT / "docs/architecture.md"
-    assert site_links._linked("see [`store.py`](../pump/store.py)", place) == "see `store.py`"
-    assert site_links._linked("see [the store](../pump/store.py)", place) == "see the store (`pump/store.py`)"
-    assert site_links._linked("[start](../README.md#where)", place) == "[start](index.md#where)"
+    assert site_links["_linked"]("see [`store.py`](../pump/store.py)", place) == "see `store.py`"
+    assert site_links["_linked"]("see [the store](../pump/store.py)", place) == "see the store (`pump/store.py`)"
+    assert site_links["_linked"]("[start](../README.md#where)", place) == "[start](index.md#where)"
     with pytest.raises(Exception, match=r"docs/architecture.md links to \.\./pump/gone.py"):
-        site_links._linked("[gone](../pump/gone.py)", place)
+        site_links["_linked"]("[gone](../pump/gone.py)", place)
 
 
 def test_the_menu_names_pages_that_exist() -> None:

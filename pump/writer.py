@@ -155,8 +155,12 @@ class Writer:
             self._end(batch)
 
     def _end_later(self) -> None:
-        if self._batch is not None:
-            self._end(self._batch)
+        self._is_beginning = True  # soon: what a report submits waits until all of this batch is reported
+        try:
+            if self._batch is not None:
+                self._end(self._batch)
+        finally:
+            self._is_beginning = False
         self._begin()
 
     def _take(self) -> list[Submission]:

@@ -14,7 +14,7 @@ from binlog.errors import BinlogError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump import match
+from pump import diskthread, match
 from pump.errors import Stopping
 from pump.store import Store
 from pump.usual import scan_usual, usual_prewrites
@@ -160,6 +160,32 @@ async def test_a_group_whose_write_fails(tmp_path: Path, monkeypatch: pytest.Mon
         assert store.is_pending(BASE) and store.is_pending(BASE + 1)
         assert all(error is not None for error in await submitted(store, [prewrite(BASE + 3), commit(BASE, BASE + 2)]))
         assert not store.is_pending(BASE + 3)
+
+
+async def test_a_report_that_submits_does_not_overtake_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a commit was reported before its prewrite, the prewrite would stay pending for ever."""
+    monkeypatch.setattr(diskthread, "PATIENCE_S", 60.0)  # a short write is done when `submit` returns
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        told: list[str] = []
+        ended = asyncio.Event()
+
+        def third(_results: list[BinlogError | None], _left: Sequence[int]) -> None:
+            told.append("commit")
+            ended.set()
+
+        def first(_results: list[BinlogError | None], _left: Sequence[int]) -> None:
+            told.append("many")
+            store.submit([commit(BASE, BASE + 1)], third)
+
+        many = [prewrite(BASE + 100 + number) for number in range(100)]  # too many to be waited for
+        store.submit(many, lambda *_: told.append("under way"))
+        store.submit([prewrite(BASE + 300 + number) for number in range(100)], first)
+        store.submit([prewrite(BASE)], lambda *_: told.append("prewrite"))
+        await asyncio.wait_for(ended.wait(), 60)
+        assert told == ["under way", "many", "prewrite", "commit"]
+        assert not store.is_pending(BASE)
 
 
 async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) -> None:

@@ -24,12 +24,15 @@ _log = get_logger(__name__)
 
 
 def listener_for(session: SparkSession) -> FailureListener | None:
-    """At the address by which executors reach the driver. None, and a line in the log, where it cannot listen: what
-    fails in tasks is then in the logs of the workers alone."""
+    """At the address by which executors reach the driver: its port for UDP, too, as firewalls may know that one, else
+    any. None, and a line in the log, where it cannot listen: what fails in tasks is then in the workers' logs alone."""
     settings = session.sparkContext.getConf()
     host = settings.get("spark.driver.host") or "127.0.0.1"
     bind = settings.get("spark.driver.bindAddress") or host
+    port = int(settings.get("spark.driver.port") or 0)
     try:
+        with contextlib.suppress(OSError):
+            return FailureListener(host.strip("[]"), bind.strip("[]"), port=port)
         return FailureListener(host.strip("[]"), bind.strip("[]"))
     except OSError as error:
         _log.warning("the status will not show what fails in Spark's tasks: no UDP port", host=bind, error=str(error))
@@ -39,9 +42,9 @@ def listener_for(session: SparkSession) -> FailureListener | None:
 class FailureListener:
     """Listens until `close`. `address`: for the tasks, with a secret made anew."""
 
-    def __init__(self, host: str, bind: str, failures: Failures = FAILURES) -> None:
-        """`host`: as tasks reach it; `bind`: of an interface here. Raises OSError."""
-        family, kind, protocol, _, place = socket.getaddrinfo(bind, 0, type=socket.SOCK_DGRAM)[0]
+    def __init__(self, host: str, bind: str, failures: Failures = FAILURES, *, port: int = 0) -> None:
+        """`host`: as tasks reach it; `bind`: of an interface here; `port` 0: any. Raises OSError."""
+        family, kind, protocol, _, place = socket.getaddrinfo(bind, port, type=socket.SOCK_DGRAM)[0]
         self._socket = socket.socket(family, kind, protocol)
         try:
             self._socket.bind(place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import pickle
 import socket
 import threading
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from drainer.failures import FAILURES, TRIES_REPORTED, Failure, Failures
+from drainer.spark import failure_listener
 from drainer.spark.errors import ErrorSeal
 from drainer.spark.failure_listener import FailureListener, listener_for
 from drainer.spark.failure_reports import (
@@ -98,8 +100,6 @@ def test_a_report_that_is_cut_or_changed_is_ignored() -> None:
     ],
 )
 def test_a_report_of_another_version_is_ignored(text: bytes) -> None:
-    import hmac
-
     assert decode(hmac.digest(SECRET.encode(), text, "sha256") + text, SECRET, 1.0) is None
 
 
@@ -261,15 +261,36 @@ class Session:
     ],
 )
 def test_it_listens_where_executors_reach_the_driver(settings: dict[str, str], host: str) -> None:
-    made = listener_for(Session(**settings))  # type: ignore[arg-type]
+    made = listener_for(Session(**settings))
     assert made is not None
     made.close()
     assert made.address.host == host and made.address.port > 0
 
 
+def test_the_drivers_port_is_used_for_udp_if_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def bound(host: str, bind: str, *, port: int = 0) -> int:
+        asked.append(port)
+        if port == 7078:
+            raise OSError("in use")
+        return port
+
+    monkeypatch.setattr(failure_listener, "FailureListener", bound)
+    assert listener_for(Session(host="h", port="7077")) == 7077  # type: ignore[comparison-overlap]
+    assert asked == [7077]
+    assert listener_for(Session(host="h", port="7078")) == 0  # type: ignore[comparison-overlap]
+    assert asked == [7077, 7078, 0]
+
+
+def test_a_port_that_is_taken_is_an_error(listener: FailureListener) -> None:
+    with pytest.raises(OSError, match="in use"):
+        FailureListener("127.0.0.1", "127.0.0.1", port=listener.address.port)
+
+
 def test_a_listener_that_cannot_be_bound_is_only_logged() -> None:
     with capture_logs() as lines:
-        assert listener_for(Session(host="192.0.2.1")) is None  # type: ignore[arg-type]
+        assert listener_for(Session(host="192.0.2.1")) is None
     assert [(line["log_level"], line["host"]) for line in lines] == [("warning", "192.0.2.1")]
 
 

@@ -243,3 +243,28 @@ async def test_a_head_whose_data_comes_later_or_never() -> None:
         await answered(reader, 1)
         writer.write(call(5, b"never")[:-14])
         assert b"no byte of the message came" in await answered(reader, 1)
+
+
+async def test_plain_http_whose_head_is_known() -> None:
+    """It is answered as the first one was: come whole, its data late, or cancelled in between; and its bytes are given
+    back to the peer."""
+    fields = tuple(field for field in path("Later") if field[0] != "content-type")
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + headers(1, fields) + data(1, b"plain", end=True))
+        found = b""
+        while b"this address serves gRPC" not in found:
+            found += await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
+        (session,) = server.server._sessions
+        connection = session._connection
+        writer.write(headers(5, fields) + headers(7, fields))
+        await until(lambda: set(session._no_grpc) == {5, 7})
+        writer.write(frame(RST_STREAM, struct.pack(">I", 8), stream_id=7) + data(5, b"late", end=True))
+        writer.write(headers(9, fields) + data(9, b"whole", end=True))
+        found = b""
+        while found.count(b"this address serves gRPC") < 2:
+            piece = await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
+            assert piece
+            found += piece
+        await until(lambda: not connection.under_way)
+        assert session._no_grpc == {} and server.handlers.taken == []
+        assert connection._window + connection._credit == connection._limits.connection_window_bytes

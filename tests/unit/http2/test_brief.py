@@ -110,8 +110,11 @@ def test_a_head_without_its_data() -> None:
 
 def test_whoever_is_not_answered_in_this_way() -> None:
     connection, _ = talk(call(3))
+    announced = Limits().connection_window_bytes
     connection.generally(3, 4)
+    assert connection._window + connection._credit == announced - 4, "as much as the peer may send, now or soon"
     connection.credit(3, 4)
+    assert connection._window + connection._credit == announced
     connection.send_head(3, HEAD, end=True)
     connection.finished(3)
     assert [(each.kind, each.stream_id) for each in parse(sent(connection))] == [(frames.HEADERS, 3)]

@@ -197,6 +197,23 @@ async def test_where_there_is_no_room_for_all_there_is_for_some() -> None:
         assert server.room.bytes == 0
 
 
+@pytest.mark.parametrize("together", [False, True])
+async def test_where_there_is_no_room_at_all_a_call_is_refused_and_its_connection_goes_on(together: bool) -> None:
+    async with running(room=InFlight(100)) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        writer.write(call(3, bytes(90)))
+        await taken(server, 2)
+        writer.write(call(5, bytes(90)) + (call(7, bytes(90)) if together else b""))
+        assert b"grpc-status\x0210" in await answered(reader, 1 + together)
+        assert server.room.bytes == 90 and len(server.handlers.taken) == 2
+        assert server.handlers.taken[1][1](b"x")
+        await answered(reader, 1)
+        assert server.room.bytes == 0
+
+
 async def test_a_ping_is_answered_with_a_call_or_soon() -> None:
     """Also where the sink takes its time, and where its connection has nothing to say."""
     async with running() as server, raw(server.port) as (reader, writer):

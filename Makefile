@@ -12,7 +12,7 @@ WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync clean
+.PHONY: help site demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -60,6 +60,9 @@ proto: sync  ## generated modules from proto/binlog/pb/*.proto
 
 docs: sync  ## docs/configuration.md from the code
 	$(RUN) python scripts/write_configuration.py docs/configuration.md
+
+site: sync  ## the documentation as a site in site/; a warning is an error
+	$(RUN) mkdocs build --strict --quiet
 
 archive: sync  ## classes of the drainer's JVM in ~/.cache, once: halves the CPU of every later start
 	@scripts/need.sh java

@@ -69,12 +69,14 @@ def fill_batched(port: int, cluster_id: int, pairs: Iterable[Pair], *, batch: in
 
 
 def fill_with_pumpload(port: int, cluster_id: int, *, txns: int, rows_each: int, base: int, concurrency: int = 64,
-                       table_id: int = TABLE_ID) -> str:  # fmt: skip
-    """Run pumpload; the line it prints."""
+                       table_id: int = TABLE_ID, timeout: str = "") -> str:  # fmt: skip
+    """Run pumpload; the line it prints. `timeout`: the deadline of each call, where this pumpload can set one."""
     binary = peer_binary("pumpload")
     assert binary is not None
     argv = [str(binary), "-addr", f"127.0.0.1:{port}", "-cluster", str(cluster_id), "-table", str(table_id),
             "-txns", str(txns), "-rows", str(rows_each), "-base", str(base), "-c", str(concurrency)]  # fmt: skip
+    if timeout and "-timeout" in subprocess.run([binary, "-h"], capture_output=True, text=True, check=False).stderr:
+        argv += ["-timeout", timeout]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"pumpload: {done.stdout[-500:]}{done.stderr[-500:]}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from bench.pump import cpu_s
+from bench.pull import cpu_s
 from bench.report import Report
 from bench.sbtest import rows
 from drainer.batch.work import Folded, Kind, Match, TableShape

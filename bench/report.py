@@ -34,9 +34,9 @@ class Report:
     def __post_init__(self) -> None:
         print(f"\n== {self.title}", flush=True)
 
-    def add(self, name: str, value: float, unit: str) -> float:
+    def add(self, name: str, value: float, unit: str, *, digits: int = 1) -> float:
         self.values[name] = value
-        print(f"{name:<58} {value:>12,.1f} {unit}", flush=True)
+        print(f"{name:<58} {value:>12,.{digits}f} {unit}", flush=True)
         return value
 
     def ratio(self, name: str, other: str) -> None:

@@ -21,7 +21,7 @@ from pump import messages, metering
 from pump.admission import InFlight
 
 Unary = Callable[[Buffer], Awaitable[bytes]]
-Streaming = Callable[[Buffer], AsyncIterator[bytes]]
+Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
 # The first class that fits decides.
@@ -173,7 +173,7 @@ def _timed_unary(name: str, handler: Unary) -> Unary:
 
 
 def _timed(name: str, handler: Streaming) -> Streaming:
-    async def timed(request: Buffer) -> AsyncIterator[bytes]:
+    async def timed(request: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
         with metering.timed(name):
             async for message in handler(request):
                 yield message

@@ -119,6 +119,7 @@ def decode_start_ts(value: bytes) -> int:
 
 
 # For loops that count in nanoseconds.
+pack_complete = _COMPLETE.pack  # the fields of a Complete but its head
 unpack_place = _PLACE.unpack_from  # (fid, offset, length, tail_at, flags)
 unpack_planned = _PLANNED.unpack_from  # (length, tail_at, schema_version, flags)
 

@@ -10,7 +10,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from binlog.runtime.log import get_logger
 
 from pump import storage_metrics
 from pump.errors import DamagedRecord
+from pump.logfile import LogFile
 from pump.record import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -57,29 +57,6 @@ class Found(NamedTuple):
     end: int
     payload: bytes | None
     reason: str
-
-
-@dataclass(slots=True)
-class LogFile:
-    """One file. `size` is where its records end; `closed` means that nothing is written to it any more, `finished`
-    that a footer follows them.
-
-    Kept open by whoever reads from it, so that removing a file does not pull it from under a pull.
-    """
-
-    fid: int
-    path: Path
-    fd: int
-    size: int
-    closed: bool
-    max_ts: int = 0
-    finished: bool = False
-
-    def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self.fd, size, offset)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
 
 
 class ValueLog:
@@ -229,6 +206,19 @@ class ValueLog:
     def broken(self) -> str | None:
         """Why nothing can be written any more, or None."""
         return self._broken
+
+    def fits(self, size: int, count: int) -> bool:
+        """Whether so many records with so many bytes of payloads go behind each other in the tail, which stays it."""
+        return self.tail.size + size + HEADER_BYTES * count <= self._file_bytes_max
+
+    def write(self, parts: list[bytes], max_ts: int) -> None:
+        """Write and sync whole records, headers included, behind the tail; `max_ts`: the largest ts of its file then.
+        LogBroken as from `append`."""
+        if self._broken is not None:
+            raise LogBroken(self._broken)
+        began_s = time.monotonic()
+        self._write(self.tail, parts, max_ts)
+        storage_metrics.appended(parts[1::2], time.monotonic() - began_s)
 
     def append(self, payloads: Sequence[bytes], max_ts: Sequence[int]) -> list[Pointer]:
         """Write and sync records; their places, parallel to `payloads`. `max_ts`: the larger ts of each.

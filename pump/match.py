@@ -1,12 +1,13 @@
 """What to do with a binlog, given what is stored: write it, take it as a repetition, or refuse it.
 
 `Matcher` holds the prewrites whose outcome is not stored, and turns a batch of binlogs into index writes. It belongs
-to the writer's thread. It asks the index only about ts that may be there: most are newer than everything stored.
+to whoever works on the writer's batch. It asks the index only about ts that may be there: what was stored lately is
+remembered, for writers' timestamps do not come in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -17,7 +18,7 @@ from binlog.errors import BinlogError
 from pump.errors import Conflict, DamagedRecord, InvalidBinlog, RolledBack
 from pump.index import Batch
 from pump.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_FAKE, FLAG_GENERAL, Complete
-from pump.record import Pointer
+from pump.record import HEADER_BYTES, Pointer, encode_header
 
 
 class Stored(Protocol):
@@ -57,7 +58,26 @@ class Verdict(NamedTuple):
     error: BinlogError | None = None
 
 
+class Written(NamedTuple):
+    """What became of binlogs that were submitted together: verdicts parallel to them, and the commits that became
+    visible. No verdicts: all of them were usual (pump.usual) and were written."""
+
+    verdicts: Sequence[Verdict]
+    visible: list[int]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the next record of a file begins, and the largest ts of the file up to there. It moves on with records."""
+
+    fid: int
+    at: int
+    max_ts: int
+
+
 COMPARED_BYTES_MIN = 4 << 20  # a larger payload is compared with the log piece by piece
+
+RECENT_MAX = 1 << 15  # ts of each of the two sets that are remembered
 
 WRITE_PENDING = Verdict(Fate.PENDING, True)
 WRITE_SETTLED = Verdict(Fate.SETTLED, True)
@@ -123,15 +143,32 @@ class Matcher:
 
     stored: Stored
     read: Callable[[Pointer], bytes]  # a payload of the log; DamagedRecord
-    largest_ts: int  # of everything stored or judged: a newer ts is nowhere
+    largest_ts: int  # of everything stored or accepted
     unmatched: dict[int, Prewrite] = field(default_factory=dict)  # in log order
     holds: Callable[[Pointer, bytes], bool] = lambda _pointer, _payload: False  # whether a record has that payload
     lost: Callable[[], Pointer | None] = lambda: None  # where the log lost records; nobody knows of which ts
     # Of the current batch, not in the index yet:
-    _prewrites: dict[int, bytes] = field(default_factory=dict)
-    _outcomes: dict[int, int] = field(default_factory=dict)
+    prewrites: dict[int, bytes] = field(default_factory=dict)
+    outcomes: dict[int, int] = field(default_factory=dict)
     _overtaken: dict[int, int] = field(default_factory=dict)  # start_ts → commit_ts of a commit that came first
-    _used: dict[int, Pointer | None] = field(default_factory=dict)  # `ts:` keys
+    used: dict[int, Pointer | None] = field(default_factory=dict)  # `ts:` keys
+    # Every ts above the floor that is stored or judged is in one of the two sets.
+    _floor_ts: int = field(init=False)
+    _recent: set[int] = field(default_factory=set)
+    _older: set[int] = field(default_factory=set)
+    _older_largest_ts: int = 0
+
+    def __post_init__(self) -> None:
+        self._floor_ts = self.largest_ts
+
+    def is_new(self, ts: int) -> bool:
+        """Whether it is known, without asking the index, that nothing is stored under a ts: neither a record nor, for a
+        start_ts, an outcome."""
+        return ts > self._floor_ts and ts not in self._recent and ts not in self._older
+
+    def note(self, ts: int) -> None:
+        """Something is stored under it now."""
+        self._recent.add(ts)
 
     def judge(self, envelope: Envelope, payload: bytes) -> Verdict:
         """Errors are returned, not raised: one bad binlog does not stop a batch."""
@@ -146,25 +183,31 @@ class Matcher:
             verdict = self._fake(commit_ts)
         else:
             verdict = self._rollback(start_ts)
-        largest = commit_ts if commit_ts > start_ts else start_ts
-        if largest > self.largest_ts and verdict.write:
-            self.largest_ts = largest
+        if verdict.write:
+            self.note(start_ts)
+            if commit_ts:
+                self.note(commit_ts)
+            self.grow(max(start_ts, commit_ts))
         return verdict
+
+    def grow(self, ts: int) -> None:
+        """A ts was accepted."""
+        self.largest_ts = max(ts, self.largest_ts)
 
     def outcome(self, start_ts: int) -> int | None:
         """As the index's, this batch included."""
-        found = self._outcomes.get(start_ts)
+        found = self.outcomes.get(start_ts)
         if found is None:
             found = self._overtaken.get(start_ts)  # a commit that was stored before the prewrite of this batch
-        if found is None and start_ts <= self.largest_ts and start_ts not in self._prewrites:
+        if found is None and not self.is_new(start_ts) and start_ts not in self.prewrites:
             found = self.stored.outcome(start_ts)
         return found
 
     def _occupied(self, ts: int) -> bool:
-        return ts in self._used or (ts <= self.largest_ts and self.stored.pointer(ts) is not None)
+        return ts in self.used or (not self.is_new(ts) and self.stored.pointer(ts) is not None)
 
     def _prewrite(self, start_ts: int, payload: bytes) -> Verdict:
-        if start_ts > self.largest_ts:
+        if self.is_new(start_ts):
             return self._new_prewrite(start_ts, payload)
         outcome = self.outcome(start_ts)
         if outcome == 0:
@@ -173,19 +216,19 @@ class Matcher:
             return self._repeated_prewrite(start_ts, payload)
         if outcome is None:
             return self._new_prewrite(start_ts, payload)
-        self._prewrites[start_ts] = payload
+        self.prewrites[start_ts] = payload
         self._overtaken[start_ts] = outcome
-        self._used[start_ts] = None
+        self.used[start_ts] = None
         return WRITE_COMPLETE
 
     def _new_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
-        self._prewrites[start_ts] = payload
-        self._used[start_ts] = None
+        self.prewrites[start_ts] = payload
+        self.used[start_ts] = None
         return WRITE_PENDING
 
     def _repeated_prewrite(self, start_ts: int, payload: bytes) -> Verdict:
         """A client repeats what was not answered, in the same bytes; anything else under its key is another binlog."""
-        before = self._prewrites.get(start_ts)
+        before = self.prewrites.get(start_ts)
         if before is None:
             pointer = self.stored.pointer(start_ts)
             if pointer is None:
@@ -201,7 +244,7 @@ class Matcher:
         return REPEATED
 
     def _commit(self, start_ts: int, commit_ts: int) -> Verdict:
-        if start_ts not in self.unmatched or start_ts in self._outcomes:
+        if start_ts not in self.unmatched or start_ts in self.outcomes:
             outcome = self.outcome(start_ts)
             if outcome == commit_ts:
                 return REPEATED
@@ -212,24 +255,24 @@ class Matcher:
                 return _refuse(f"commit of start_ts {start_ts} at {commit_ts}: commit_ts {outcome} is stored already")
         if self._occupied(commit_ts):
             return _refuse(f"commit of start_ts {start_ts}: its commit_ts {commit_ts} belongs to another binlog")
-        self._outcomes[start_ts] = commit_ts
-        self._used[commit_ts] = None
+        self.outcomes[start_ts] = commit_ts
+        self.used[commit_ts] = None
         return WRITE_SETTLED
 
     def _rollback(self, start_ts: int) -> Verdict:
-        if start_ts not in self.unmatched or start_ts in self._outcomes:
+        if start_ts not in self.unmatched or start_ts in self.outcomes:
             outcome = self.outcome(start_ts)
             if outcome == 0:
                 return REPEATED
             if outcome is not None:
                 return _refuse(f"rollback of start_ts {start_ts}: commit_ts {outcome} is stored already")
-        self._outcomes[start_ts] = 0
+        self.outcomes[start_ts] = 0
         return WRITE_SETTLED
 
     def _fake(self, ts: int) -> Verdict:
         if self._occupied(ts):
             return SKIPPED
-        self._used[ts] = None
+        self.used[ts] = None
         return WRITE_FAKE
 
     def record(self, batch: Batch, envelope: Envelope, payload: bytes, pointer: Pointer) -> int:
@@ -247,7 +290,7 @@ class Matcher:
             return 0
         batch.pointer(commit_ts, pointer)
         batch.outcome(start_ts, commit_ts)
-        self._used[commit_ts] = pointer
+        self.used[commit_ts] = pointer
         if prewrite is None:
             lost = self._lost(start_ts)
             if lost is None:
@@ -277,7 +320,7 @@ class Matcher:
         if commit_ts is None:
             self.unmatched[start_ts] = prewrite
             return 0
-        commit_at = self._used.get(commit_ts) or self.stored.pointer(commit_ts)
+        commit_at = self.used.get(commit_ts) or self.stored.pointer(commit_ts)
         assert commit_at is not None, "an outcome is written in one batch with its pointer"
         batch.complete(commit_ts, as_general(start_ts, prewrite, commit_at))
         if commit_at.fid != pointer.fid:
@@ -286,16 +329,45 @@ class Matcher:
 
     def end_batch(self) -> None:
         """The batch is in the index: what it stored can be asked there."""
-        self._prewrites.clear()
-        self._outcomes.clear()
+        self.prewrites.clear()
+        self.outcomes.clear()
         self._overtaken.clear()
-        self._used.clear()
+        self.used.clear()
+        if len(self._recent) >= RECENT_MAX:
+            self._floor_ts = max(self._floor_ts, self._older_largest_ts)
+            self._older, self._older_largest_ts = self._recent, self.largest_ts
+            self._recent = set()
 
     def oldest_pointer(self) -> Pointer | None:
         """Where the oldest unmatched prewrite of the log lies."""
         for prewrite in self.unmatched.values():
             return prewrite.pointer
         return None
+
+
+def enter(
+    envelopes: Sequence[Envelope],
+    payloads: Sequence[bytes],
+    matcher: Matcher,
+    batch: Batch,
+    parts: list[bytes],
+    place: Place,
+) -> Written:
+    """Judge binlogs in order. The records of those that are to be written go to `parts`, their keys into the batch."""
+    verdicts: list[Verdict] = []
+    visible: list[int] = []
+    for envelope, payload in zip(envelopes, payloads, strict=True):
+        verdict = matcher.judge(envelope, payload)
+        verdicts.append(verdict)
+        if verdict.write:
+            commit_ts = matcher.record(batch, envelope, payload, Pointer(place.fid, place.at))
+            if commit_ts:
+                visible.append(commit_ts)
+            parts.append(encode_header(payload))
+            parts.append(payload)
+            place.at += HEADER_BYTES + len(payload)
+            place.max_ts = max(place.max_ts, envelope.start_ts, envelope.commit_ts)
+    return Written(verdicts, visible)
 
 
 def _refuse(detail: str) -> Verdict:

@@ -7,6 +7,7 @@ each time for a transaction of a gigabyte; large messages are therefore taken ap
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from binlog.envelope import encode_varint
@@ -24,6 +25,7 @@ _CLUSTER_ID, _PAYLOAD = 0x08, 0x12  # tags of a WriteBinlogReq
 _TYPE, _START_TS = 0x08, 0x10  # tags of a Binlog
 _PAYLOADS, _LAST_TS, _WHOLE_BYTES, _PART_OFFSET = b"\x0a", b"\x10", b"\x40", b"\x48"  # tags of a PullRangeResp
 PREFIXES_KEPT = 1 << 14
+_TWO_BYTES_MAX = 1 << 14  # whose length is a varint of two bytes, or less
 
 
 def parse_write(data: Buffer) -> tuple[int, bytes]:
@@ -37,6 +39,32 @@ def parse_write(data: Buffer) -> tuple[int, bytes]:
     except ProtobufError as error:
         raise DecodeError("WriteBinlogReq", offset=0, detail=str(error)) from error
     return request.clusterID, request.payload
+
+
+def usual_payloads(cluster_id: int, requests: Sequence[Buffer]) -> list[bytes] | None:
+    """The payloads of WriteBinlogReqs that are for this cluster and written as everybody writes them: the cluster id,
+    then one payload, and nothing else. None where one of them is not, or is large: each is for `parse_write` then."""
+    head = _write_head(cluster_id)
+    at = len(head)
+    payloads: list[bytes] = []
+    for data in requests:
+        if data[:at] != head or len(data) - at < 3 or len(data) > _TWO_BYTES_MAX:
+            return None
+        size, begin = data[at], at + 1
+        if size > 127:
+            if data[begin] > 127:
+                return None
+            size = size & 127 | data[begin] << 7
+            begin += 1
+        if len(data) - begin != size:
+            return None
+        payloads.append(bytes(data[begin:]))
+    return payloads
+
+
+@lru_cache(maxsize=4)
+def _write_head(cluster_id: int) -> bytes:
+    return bytes((_CLUSTER_ID,)) + encode_varint(cluster_id) + bytes((_PAYLOAD,))
 
 
 def parse_batch(data: Buffer) -> tuple[int, int, Sequence[bytes]]:
@@ -139,11 +167,7 @@ def pulled_part(part: Part) -> Pulled:
 
 def entity(start_ts: int, commit_ts: int, payload: bytes) -> bytes:
     """A PullBinlogResp."""
-    found = pump_pb2.Entity(
-        pos=pump_pb2.Pos(), payload=payload, meta=pump_pb2.Meta(startTs=start_ts, commitTs=commit_ts)
-    )
-    encoded: bytes = pump_pb2.PullBinlogResp(entity=found).SerializeToString()
-    return encoded
+    return large_entity(start_ts, commit_ts, (payload,))
 
 
 def large_entity(start_ts: int, commit_ts: int, parts: Sequence[bytes]) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 
 from binlog.errors import BinlogError, LogBroken
-from binlog.runtime.metrics import counter, exponential, gauge, histogram, total_of
+from binlog.runtime.metrics import counter, exponential, gauge, histogram, observe_many, total_of
 
 from pump.storage_metrics import ERROR_WRITE, SIZE_SINGLE, TIME_SINGLE
 
@@ -29,6 +29,8 @@ _PULLS = gauge("pump_pulls", "Pulls under way", ["method"])
 
 # `labels` makes strings of them and takes a lock, for each call.
 _rpc_seconds = cache(RPC_SECONDS.labels)
+_written = cache(_WRITTEN.labels)
+_written_bytes = cache(_WRITTEN_BYTES.labels)
 _read = cache(_READ.labels)
 _read_bytes = cache(_READ_BYTES.labels)
 
@@ -44,9 +46,10 @@ def timed(method: str) -> Iterator[None]:
         observe(method, label, time.monotonic() - began_s)
 
 
-def observe(method: str, label: str, seconds: float) -> None:
-    """`label`: succ or fail, as upstream has them."""
-    _rpc_seconds(method, label).observe(seconds)
+def observe(method: str, label: str, seconds: float, count: int = 1) -> None:
+    """So many calls of so many seconds each. `label`: succ or fail, as upstream has them."""
+    if count:
+        observe_many(_rpc_seconds(method, label), seconds, count)
 
 
 def write_seconds() -> tuple[float, float]:
@@ -87,13 +90,15 @@ def read(method: str, *, count: int, size: int) -> None:
 
 def written(method: str, payloads: Sequence[bytes], results: Sequence[BinlogError | None], *, took_s: float) -> None:
     """What became of binlogs that the storage was given together; the empty probe counts for nothing."""
-    taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
+    taken = payloads
+    if any(results) or not all(payloads):
+        taken = [payload for payload, error in zip(payloads, results, strict=True) if error is None and payload]
     sizes = list(map(len, taken))
     SIZE_SINGLE.observe_each(sizes)
     if taken:
         TIME_SINGLE.observe(took_s, len(taken))
-    _WRITTEN.labels(method).inc(len(taken))
-    _WRITTEN_BYTES.labels(method).inc(sum(sizes))
+    _written(method).inc(len(taken))
+    _written_bytes(method).inc(sum(sizes))
     if len(taken) == len(payloads):
         return
     broken = sum(1 for error in results if isinstance(error, LogBroken))

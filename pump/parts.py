@@ -16,7 +16,8 @@ from binlog.envelope import merge
 
 from pump.errors import DamagedRecord
 from pump.keys import FLAG_DAMAGED, FLAG_DDL, FLAG_GENERAL, Complete
-from pump.log import LogFile, ValueLog
+from pump.log import ValueLog
+from pump.logfile import LogFile
 from pump.record import HEADER_BYTES, RECORD_MAGIC, Pointer
 
 _HEADER = Struct("<IQI")

@@ -65,6 +65,34 @@ class PendingSet:
             heapq.heappush(self._heap, start_ts)
         entry.in_flight += 1
 
+    def arrive_all(self, prewrites: Iterable[tuple[int, int, bytes]], since_s: float) -> None:
+        """As `arrive`, of usual prewrites that were read together: start_ts, size, prewrite_key of each."""
+        entries, heap = self._entries, self._heap
+        for start_ts, size, key in prewrites:
+            entry = entries.get(start_ts)
+            if entry is None:
+                entry = entries[start_ts] = Pending(start_ts, since_s, size, 0, key)
+                heapq.heappush(heap, start_ts)
+            entry.in_flight += 1
+
+    def stored_all(self, starts: Iterable[int]) -> None:
+        """As `stored`, of each."""
+        entries = self._entries
+        for start_ts in starts:
+            entry = entries[start_ts]
+            entry.in_flight -= 1
+            entry.held = True
+
+    def settled_all(self, starts: Iterable[int]) -> None:
+        """As `settled`, of each."""
+        entries = self._entries
+        for start_ts in starts:
+            entry = entries.get(start_ts)
+            if entry is not None:
+                entry.held = False
+                if entry.in_flight == 0:
+                    del entries[start_ts]
+
     def stored(self, start_ts: int) -> None:
         """Its request is answered: the log holds it, or may hold it (a write whose end is unknown)."""
         entry = self._entries[start_ts]

@@ -24,7 +24,10 @@ _HEADER = Struct("<IQI")
 _FOOTER = Struct("<qI")
 _POINTER = Struct("<Iq")
 
-unpack_header = _HEADER.unpack_from  # (magic, length, crc), for loops that count in nanoseconds
+# For loops that count in nanoseconds.
+unpack_header = _HEADER.unpack_from  # (magic, length, crc)
+pack_header = _HEADER.pack
+pack_pointer = _POINTER.pack
 
 
 class Pointer(NamedTuple):

@@ -21,7 +21,8 @@ from pump.purge import removed_until_ts
 from pump.record import Pointer
 
 FLUSH_RECORDS = 2000
-PROGRESS_INTERVAL_S = 5.0
+PROGRESS_INTERVAL_S = 2.0
+LOOK_RECORDS = 64  # between looks at the clock
 SHOWN_MAX = 5
 
 _log = get_logger("pump.recovery")
@@ -78,6 +79,7 @@ def recover(log: ValueLog, index: Index, damage: list[DamagedRecord], trusted: C
     ]
     for missing in missing_ends(log, index, start=None if trusted is None else start):
         rebuild.miss(missing)
+    rebuild.start = start
     for found in log.scan(start):
         rebuild.step(found)
     rebuild.flush()
@@ -117,6 +119,7 @@ class _Rebuild:
     log: ValueLog
     index: Index
     damage: list[DamagedRecord]
+    start: Pointer = Pointer(0, 0)  # noqa: RUF009  a tuple
     unmatched: dict[int, Prewrite] = field(default_factory=dict)
     named: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)  # prewrite_key and writer of the unmatched
     head: Pointer | None = None
@@ -150,6 +153,7 @@ class _Rebuild:
             _STEPS[_kind(envelope)](self, self._batch[0], envelope, found.payload, found.pointer)
         if self.records % FLUSH_RECORDS == 0:
             self.flush()
+        if self.records % LOOK_RECORDS == 0:
             self._log_progress()
 
     def miss(self, missing: Missing) -> None:
@@ -173,7 +177,17 @@ class _Rebuild:
         now_s = time.monotonic()
         if now_s - self._logged_s >= PROGRESS_INTERVAL_S and self.head is not None:
             self._logged_s = now_s
-            _log.info("reading the value log", records=self.records, fid=self.head.fid, offset=self.head.offset)
+            files = [file for file in self.log.files() if file.fid >= self.start.fid]
+            whole = sum(file.size for file in files) - self.start.offset
+            done = sum(file.size for file in files if file.fid < self.head.fid) + self._end - self.start.offset
+            _log.info(
+                "reading the value log",
+                records=self.records,
+                percent=round(100 * done / max(1, whole)),
+                bytes=done,
+                of_bytes=whole,
+                fid=self.head.fid,
+            )
 
     def flush(self) -> None:
         if self._batch is not None:

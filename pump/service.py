@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from binlog.errors import BinlogError, ClusterMismatch, DecodeError
 from binlog.pb import pump_pb2
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Answer
+from binlog.rpc.method import Asker
 from binlog.runtime.log import get_logger
 from binlog.runtime.outage import Outage
 from google.protobuf.message import DecodeError as ProtobufError
@@ -19,13 +19,15 @@ from pump import metering
 from pump.admission import InFlight
 from pump.edge import Service
 from pump.errors import Stopping
-from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write
+from pump.messages import LARGE_BYTES_MIN, entity, large_entity, parse_write, usual_payloads
 from pump.parts import Part
-from pump.pull import pull_bytes
+from pump.pull import Chunk, pull_bytes
 from pump.store import Store
-from pump.turn import TurnWriter
+from pump.turn import Callers, TurnWriter
+from pump.writing import Done
 
 PULL_BYTES_MAX = 1 << 20
+TOGETHER_BYTES = 32 << 10
 
 _log = get_logger("pump.service")
 
@@ -48,25 +50,74 @@ class Gate:
             raise Stopping(self.closed)
 
     async def write(
-        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes], far: list[int] | None = None
+        self, store: Store, method: str, cluster_id: int, payloads: Sequence[bytes]
     ) -> list[BinlogError | None]:
-        """`check`, then write; one result for each payload, counted under `method`. `far`: see Store.write."""
+        """`check`, then write; one result for each payload, counted under `method`."""
         try:
             self.check(cluster_id)
             began_s = time.monotonic()
-            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites(), far=far)
+            results = await store.write(payloads, refuse_prewrites=self.refuses_prewrites())
         except BinlogError:
             metering.lost(payloads)
             raise
-        took_s = time.monotonic() - began_s
-        if far:
-            left = set(far)
-            judged = [place for place in range(len(payloads)) if place not in left]
-            given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
-            metering.written(method, given, judgements, took_s=took_s)
-        else:
-            metering.written(method, payloads, results, took_s=took_s)
+        metering.written(method, payloads, results, took_s=time.monotonic() - began_s)
         return results
+
+    def submit(self, store: Store, method: str, payloads: Sequence[bytes], done: Done) -> None:
+        """As `write`, of binlogs for this cluster; see Store.submit."""
+        began_s = time.monotonic()
+
+        def count(results: list[BinlogError | None], left: Sequence[int]) -> None:
+            took_s = time.monotonic() - began_s
+            if left:
+                judged = [place for place in range(len(payloads)) if place not in left]
+                given, judgements = [payloads[place] for place in judged], [results[place] for place in judged]
+                metering.written(method, given, judgements, took_s=took_s)
+            else:
+                metering.written(method, payloads, results, took_s=took_s)
+            done(results, left)
+
+        try:
+            self.check(self.cluster_id)
+            store.submit(payloads, count, refuse_prewrites=self.refuses_prewrites())
+        except BinlogError:
+            metering.lost(payloads)
+            raise
+
+
+def _together(chunk: Chunk) -> Iterator[list[bytes]]:
+    """PullBinlogResps, so many at once that each of them costs little and none waits for long."""
+    messages: list[bytes] = []
+    size = 0
+    for served in chunk:
+        messages.append(entity(served.start_ts, served.commit_ts, served.payload))
+        size += len(served.payload)
+        if size >= TOGETHER_BYTES:
+            metering.read("PullBinlogs", count=len(messages), size=size)
+            yield messages
+            messages, size = [], 0
+    if messages:
+        metering.read("PullBinlogs", count=len(messages), size=size)
+        yield messages
+
+
+class _Waiter:
+    """Asker of one call that waits in a task."""
+
+    def __init__(self) -> None:
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def answer(self, _numbers: Sequence[int], message: bytes) -> int:
+        if self.answered.done():
+            return 0
+        self.answered.set_result(message)
+        return 1
+
+    def refuse(self, _number: int, error: BaseException) -> bool:
+        if self.answered.done():
+            return False
+        self.answered.set_exception(error)
+        return True
 
 
 class PumpService:
@@ -79,7 +130,7 @@ class PumpService:
         self._in_flight = in_flight or InFlight()
         self._gate = gate
         self._slow_write_s = slow_write_s
-        self._turn = TurnWriter(self._write)
+        self._turn = TurnWriter(self._submit, self._write, self._tell)
         self._refusing = Outage(_log, "write refused", "writes are taken again")
         self.pullers = 0
 
@@ -87,7 +138,7 @@ class PumpService:
         return Service(
             "binlog.Pump",
             unary={"WriteBinlog": self.write_binlog},
-            sinks={"WriteBinlog": self.take_binlog},
+            sinks={"WriteBinlog": self.take_binlogs},
             streaming={"PullBinlogs": self.pull_binlogs},
             bidi={},
             upstream=True,
@@ -97,50 +148,54 @@ class PumpService:
     async def write_binlog(self, data: Buffer) -> bytes:
         """One binlog, durable when this returns (P-RPC-02, P-RPC-03, P-RPC-07). Who is cancelled does not wait any
         more; his binlog is written."""
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        waiter = _Waiter()
+        self.take_binlogs(waiter, (0,), (data,))
+        return await waiter.answered
 
-        def answered(result: bytes | BaseException) -> bool:
-            if answer.done():
-                return False
-            if isinstance(result, bytes):
-                answer.set_result(result)
-            else:
-                answer.set_exception(result)
-            return True
-
-        self.take_binlog(data, answered)
-        return await answer
-
-    def take_binlog(self, data: Buffer, answer: Answer) -> None:
-        """As `write_binlog`, for a caller that is told instead of waiting."""
+    def take_binlogs(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
+        """As `write_binlog`, of several that arrived together, for callers that are told instead of waiting."""
         began_s = time.monotonic()
-        try:
-            cluster_id, payload = parse_write(data)
-            if cluster_id != self._gate.cluster_id:
-                metering.lost([payload])
-                self._gate.check(cluster_id)
-        except BinlogError:
-            metering.observe("WriteBinlog", "fail", time.monotonic() - began_s)
-            raise
-        size = len(payload)
+        payloads = usual_payloads(self._gate.cluster_id, requests)
+        if payloads is not None:
+            self._turn.take(Callers(asker, numbers, began_s), payloads)
+            return
+        for number, data in zip(numbers, requests, strict=True):
+            callers = Callers(asker, (number,), began_s)
+            try:
+                cluster_id, payload = parse_write(data)
+                if cluster_id != self._gate.cluster_id:
+                    metering.lost([payload])
+                    self._gate.check(cluster_id)
+            except BinlogError as error:
+                metering.observe("WriteBinlog", "fail", time.monotonic() - began_s)
+                asker.refuse(number, error)
+            else:
+                self._turn.take(callers, (payload,))
 
-        def answered(error: BaseException | None) -> None:
-            took_s = time.monotonic() - began_s
-            waited = answer(b"" if error is None else error)
-            metering.observe("WriteBinlog", "succ" if waited and error is None else "fail", took_s)
-            if error is None:
-                self._refusing.over()
-                if took_s >= self._slow_write_s:
-                    _log.warning("slow write", seconds=round(took_s, 3), bytes=size)
-            elif isinstance(error, BinlogError):
-                self._refusing.failed(error=error, bytes=size)
+    def _tell(self, callers: Callers, error: BaseException | None) -> None:
+        asker, numbers, began_s = callers
+        took_s = time.monotonic() - began_s
+        if error is None:
+            waited = asker.answer(numbers, b"")
+            metering.observe("WriteBinlog", "succ", took_s, waited)
+            metering.observe("WriteBinlog", "fail", took_s, len(numbers) - waited)
+            self._refusing.over()
+            if took_s >= self._slow_write_s:
+                _log.warning("slow write", seconds=round(took_s, 3), binlogs=len(numbers))
+            return
+        for number in numbers:
+            asker.refuse(number, error)
+        metering.observe("WriteBinlog", "fail", took_s, len(numbers))
+        if isinstance(error, BinlogError):
+            self._refusing.failed(error=error)
 
-        self._turn.take(payload, answered)
+    async def _write(self, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads)
 
-    async def _write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
-        return await self._gate.write(self._store, "WriteBinlog", self._gate.cluster_id, payloads, far)
+    def _submit(self, payloads: Sequence[bytes], done: Done) -> None:
+        self._gate.submit(self._store, "WriteBinlog", payloads, done)
 
-    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes]:
+    async def pull_binlogs(self, data: Buffer) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Everything after startFrom.offset, as it becomes resolved (P-RPC-09, P-PULL-04, P-PULL-06): fakes as they are
         (P-FAKE-03), rollbacks never (P-PULL-05).
 
@@ -161,7 +216,7 @@ class PumpService:
         finally:
             self.pullers -= 1
 
-    async def _entities(self, last_ts: int) -> AsyncIterator[bytes]:
+    async def _entities(self, last_ts: int) -> AsyncIterator[bytes | Sequence[bytes]]:
         """Until the pump closes. A large binlog is one message here; it is put together from its parts."""
         large: list[bytes] = []
         async with contextlib.AsyncExitStack() as held:
@@ -171,9 +226,8 @@ class PumpService:
                     last_ts, until_ts, bytes_max=PULL_BYTES_MAX, fakes=True, part_bytes_max=LARGE_BYTES_MIN
                 ):
                     if not isinstance(chunk, Part):
-                        for served in chunk:
-                            metering.read("PullBinlogs", count=1, size=len(served.payload))
-                            yield entity(served.start_ts, served.commit_ts, served.payload)
+                        for messages in _together(chunk):
+                            yield messages
                         continue
                     if not large:
                         await held.enter_async_context(self._in_flight.answer(chunk.whole_bytes))

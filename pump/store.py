@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from binlog.cluster import tso
-from binlog.envelope import BinlogType, Envelope, encode_binlog, encode_fake, scan, writer_of
-from binlog.errors import BinlogError, LogBroken, NotOnline
+from binlog.envelope import BinlogType, encode_binlog, encode_fake, scan
 from binlog.runtime.log import get_logger
 
 from pump.checkpoint import Checkpoints
-from pump.counters import LATE_KEPT, Counters
-from pump.errors import DamagedRecord, NoSuchPrewrite, Stopping, TooLarge
+from pump.counters import Counters
+from pump.errors import DamagedRecord, NoSuchPrewrite
 from pump.horizon import Horizon
 from pump.index import Index
 from pump.log import ValueLog
-from pump.match import Fate, Matcher, check, is_fake
+from pump.match import Matcher
 from pump.pending import Pending, PendingSet, Resolved
 from pump.progress import Progress
 from pump.pull import Reader
@@ -31,17 +30,17 @@ from pump.record import Pointer
 from pump.recovery import Recovered, recover
 from pump.resolver import Resolver, Timestamps
 from pump.serving import Serving
-from pump.space import Space, lacks_room
+from pump.space import Space
 from pump.store_options import StoreOptions
-from pump.writer import Submission, Writer, Written
+from pump.writer import Writer
+from pump.writing import Writing
 
 ALARM_INTERVAL_S = 1.0
-REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
 
 _log = get_logger("pump.store")
 
 
-class Store(Serving):
+class Store(Serving, Writing):
     """See the module. `largest_ts`, after `open`: no ts above it is in this log."""
 
     def __init__(self, directory: Path, timestamps: Timestamps, options: StoreOptions | None = None) -> None:
@@ -157,159 +156,6 @@ class Store(Serving):
             self.index.close()
 
     # Writing
-
-    async def write(
-        self, payloads: Sequence[bytes], *, refuse_prewrites: str = "", far: list[int] | None = None
-    ) -> list[BinlogError | None]:
-        """Store binlogs, in order; one result for each: None once durable and visible, else why not.
-
-        `refuse_prewrites`: the state of a pump that takes none (P-RPC-03); a broken log refuses them so. A prewrite
-        counts as pending from this call on, before anything is waited for. Stopping once the store is sealed. `far`
-        gets the places of those that seem too far ahead; they were not written, and nobody waits for the source.
-        """
-        if self._sealed:
-            raise Stopping(self._sealed)
-        if self.log.broken is not None:
-            refuse_prewrites = f"{self.log.broken}; {REFUSED_UNTIL[lacks_room(self.log.broken)]}"
-        results: list[BinlogError | None] = [None] * len(payloads)
-        places: list[int] = []
-        envelopes: list[Envelope] = []
-        accepted: list[bytes] = []
-        ahead: list[int] = [] if far is None else far
-        size = 0
-        now_s = time.monotonic()
-        for place, payload in enumerate(payloads):
-            try:
-                envelope = scan(payload)
-                check(envelope)
-                if len(payload) > self._options.transaction_bytes_max:
-                    raise TooLarge(envelope.start_ts, len(payload), self._options.transaction_bytes_max)
-                if envelope.tp == BinlogType.PREWRITE and refuse_prewrites:
-                    raise NotOnline(refuse_prewrites)
-                if self.log.broken is not None:
-                    raise LogBroken(self.log.broken)
-                if self.space.full and not is_fake(envelope):
-                    self.space.check()
-                if self._is_far(envelope):
-                    ahead.append(place)
-                    continue
-            except BinlogError as error:
-                results[place] = error
-                continue
-            if envelope.start_ts == 0:
-                continue  # the probe (P-RPC-05)
-            if envelope.tp == BinlogType.PREWRITE:
-                self._arrive(envelope, payload, now_s)
-            places.append(place)
-            envelopes.append(envelope)
-            accepted.append(payload)
-            size += len(payload)
-        if accepted:
-            self.activity += len(accepted)
-            written = await self._submit(envelopes, accepted, size)
-            for place, verdict in zip(places, written.verdicts, strict=True):
-                results[place] = verdict.error
-        for place in ahead if far is None else ():
-            results[place] = await self._look_again(payloads[place], refuse_prewrites)
-        self.counters.refused += sum(1 for error in results if error is not None)
-        return results
-
-    def _is_far(self, envelope: Envelope) -> bool:
-        """A rollback of what is pending brings no new ts, and is how such a prewrite is ended."""
-        return self._horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
-            envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
-        )
-
-    async def _look_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
-        """A binlog that seems too far ahead: ask the source where it is, then write it or refuse it."""
-        try:
-            await self.resolver.refresh()
-        except BinlogError as error:
-            return error
-        envelope = scan(payload)
-        if not self._is_far(envelope):
-            return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]
-        refusal = self._horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
-        now_s = time.monotonic()
-        if now_s - self._refused_s >= ALARM_INTERVAL_S:
-            self._refused_s = now_s
-            _log.error("binlog refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
-        return refusal
-
-    def _arrive(self, envelope: Envelope, payload: bytes, now_s: float) -> None:
-        self._pending.arrive(
-            envelope.start_ts,
-            since_s=now_s,
-            size=len(payload),
-            ddl_job_id=envelope.ddl_job_id,
-            prewrite_key=bytes(payload[envelope.key_at : envelope.key_end]),
-            writer=writer_of(payload, envelope),
-        )
-
-    async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
-        """The pending set follows the report, whether or not the caller still waits for it."""
-        answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
-        self._under_way += 1
-
-        def report(written: Written) -> None:
-            self._under_way -= 1
-            self._account(envelopes, written)
-            if not answer.done():
-                answer.set_result(written)
-
-        try:
-            await self._writer.room()
-            self._writer.submit(Submission(envelopes, payloads, size, report))
-        except BaseException:
-            self._under_way -= 1
-            for envelope in envelopes:
-                if envelope.tp == BinlogType.PREWRITE:
-                    self._pending.refused(envelope.start_ts)
-            self._settle_down()
-            raise
-        return await answer
-
-    def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
-        """Bring the pending set up to what the writer did (correctness rule 3: visible before it leaves the set)."""
-        pending = self._pending
-        held_back = len(pending)
-        for envelope, verdict in zip(envelopes, written.verdicts, strict=True):
-            if envelope.tp == BinlogType.PREWRITE:
-                if (verdict.write and verdict.fate is Fate.PENDING) or (verdict.error is not None and verdict.write):
-                    pending.stored(envelope.start_ts)
-                else:
-                    pending.refused(envelope.start_ts)
-            elif verdict.error is None and not is_fake(envelope):  # a fake that was left out ends nothing either
-                pending.settled(envelope.start_ts)
-            if verdict.write and verdict.error is None:
-                self.counters.written += 1
-        for commit_ts in written.visible:
-            if self._resolved.is_late(commit_ts):
-                self._alarm(commit_ts)
-        if written.visible:
-            self.counters.commits += len(written.visible)
-        if written.visible or len(pending) < held_back:
-            self.resolver.nudge(max(written.visible, default=0))
-        self._settle_down()
-
-    def _settle_down(self) -> None:
-        if not len(self._pending) or not self._under_way:
-            self._drained.set()
-
-    def _alarm(self, commit_ts: int) -> None:
-        """Every late commit is counted and kept for Inspect; a flood of them is not a flood of lines."""
-        self.counters.late_commits += 1
-        self.counters.late_ts.append(commit_ts)
-        now_s = time.monotonic()
-        if self.counters.late_commits > LATE_KEPT and now_s - self._alarmed_s < ALARM_INTERVAL_S:
-            return
-        self._alarmed_s = now_s
-        _log.error(
-            "a commit arrived at or below a resolved ts that drainers may have read already",
-            commit_ts=commit_ts,
-            resolved_ts=self._resolved.ts,
-            so_far=self.counters.late_commits,
-        )
 
     async def write_fake(self) -> int:
         """One fake binlog; its ts. Its place is reserved before its ts is fetched (rule 4). LogBroken on failure."""

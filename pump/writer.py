@@ -1,207 +1,295 @@
-"""Group commit: one thread that takes what is queued, appends it with one sync, indexes it, and reports.
+"""Group commit: what is queued is judged, appended with one sync, indexed, and reported.
 
-A `Writer` accepts submissions from the event loop between `start` and `stop`; `stop` lets it finish what is queued.
-Order within the thread, which everything else rests on: judge → append → fdatasync → index batch → report. So what
-is reported is durable *and* visible to pulls.
+A `Writer` accepts submissions on the event loop between `start` and `stop`; `stop` lets it finish what is queued.
+One batch at a time, and for each the order which everything else rests on: judge → append → fdatasync → index batch →
+report. So what is reported is durable *and* visible to pulls. A usual batch is judged on the loop, and a thread does
+what waits for the disk; one that is large, or passes the end of a file, is the thread's from beginning to end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
-from binlog.envelope import Envelope
+from binlog.envelope import Envelope, scan
 from binlog.errors import BinlogError, LogBroken
 from binlog.runtime.crashpoint import crash_point
 from binlog.runtime.log import get_logger
 
+from pump.diskthread import DiskThread
 from pump.errors import Stopping
-from pump.index import Index, IndexFailed
+from pump.index import Index
 from pump.log import Head, ValueLog
-from pump.match import Fate, Matcher, Verdict
+from pump.match import Fate, Matcher, Place, Verdict, Written, enter
 from pump.progress import Progress, Reached
 from pump.record import HEADER_BYTES, Pointer
+from pump.usual import Usual, enter_usual
 
 BATCH_BYTES_MAX = 8 << 20
 QUEUE_BYTES_MAX = 64 << 20
 PROGRESS_INTERVAL_S = 1.0
+LOOP_BYTES_MAX = 1 << 20  # of a batch that is judged on the loop
+SHORT_MAX = 64  # binlogs whose write is worth to be waited for
 
 _log = get_logger("pump.writer")
 
 
-class Written(NamedTuple):
-    """What became of one submission: verdicts parallel to its binlogs, and the commits that became visible."""
-
-    verdicts: list[Verdict]
-    visible: list[int]
-
-
 @dataclass(slots=True, eq=False)
 class Submission:
-    """Binlogs of one request, already checked. `report` is called on the event loop, once."""
+    """Binlogs of one request, or of several that are usual, already checked. `report` is called on the event loop,
+    once."""
 
-    envelopes: Sequence[Envelope]
     payloads: Sequence[bytes]
     size: int
     report: Callable[[Written], None]
+    envelopes: Sequence[Envelope] = ()  # empty where they are usual
+    usual: Usual | None = None
+
+    def scanned(self) -> Sequence[Envelope]:
+        """The envelopes in any case."""
+        return self.envelopes if self.usual is None else [scan(payload) for payload in self.payloads]
+
+
+class _Batch:
+    """What became of a batch, and on the way there what is written for it."""
+
+    __slots__ = ("error", "head", "parts", "reports", "submissions")
+
+    def __init__(self, submissions: list[Submission]) -> None:
+        self.submissions = submissions
+        self.reports: list[tuple[Submission, Written]] = []
+        self.parts: list[bytes] = []  # headers and payloads
+        self.error: BinlogError | None = None
+        self.head: Head | None = None  # once all of it is in the index
 
 
 class Writer:
-    """See the module. `resolved_ts` is read whenever progress is saved (correctness rule 3)."""
+    """See the module; belongs to the event loop. `resolved_ts` is read whenever progress is saved (correctness rule
+    3)."""
 
     def __init__(
         self, log: ValueLog, index: Index, matcher: Matcher, progress: Progress, *, resolved_ts: Callable[[], int]
     ) -> None:
-        # Of any thread
         self._log = log
         self._index = index
+        self._matcher = matcher  # of whoever works on the batch that is under way
         self._progress = progress
         self._resolved_ts = resolved_ts
-        # Under the lock
-        self._ready = threading.Condition()
+        self._disk = DiskThread("pump-writer")
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: deque[Submission] = deque()
         self._queued_bytes = 0
+        self._batch: _Batch | None = None  # the one under way
+        self._scheduled = self._is_beginning = False
         self._stopping = False
-        # Of the event loop
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._idle = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        # Of the writer's thread
-        self._matcher = matcher
         self._saved_s = 0.0
         self._head: Head | None = None
         self._written_bytes = 0
-        self._thread = threading.Thread(target=self._run, name="pump-writer", daemon=True)
-
-    # On the event loop
 
     def start(self, head: Head | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._head = head
         self._progress.start()
-        self._thread.start()
+        self._disk.start()
 
     async def room(self) -> None:
         """Wait until the queue takes more bytes."""
         while not self._room.is_set():
             await self._room.wait()
 
-    def submit(self, submission: Submission) -> None:
-        """Queue it; Stopping after `stop`."""
-        with self._ready:
-            if self._stopping:
-                raise Stopping("the pump is closing and writes nothing more")
-            self._queue.append(submission)
-            self._queued_bytes += submission.size
-            if self._queued_bytes > QUEUE_BYTES_MAX:
-                self._room.clear()
-            self._ready.notify()
+    def submit(self, submission: Submission, *, now: bool = False) -> None:
+        """Queue it; Stopping after `stop`. `now`: nothing else that belongs to its batch comes in this turn of the
+        loop, so that it may even be reported before this returns."""
+        if self._stopping:
+            raise Stopping("the pump is closing and writes nothing more")
+        self._queue.append(submission)
+        self._queued_bytes += submission.size
+        if self._queued_bytes > QUEUE_BYTES_MAX:
+            self._room.clear()
+        if now:
+            self._begin()
+        else:
+            self._schedule()
 
     async def stop(self) -> None:
-        """Write what is queued, save progress, end the thread."""
-        with self._ready:
-            self._stopping = True
-            self._ready.notify()
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join)
-        await asyncio.sleep(0)  # reports of the last batch are queued on the loop before this
+        """Write what is queued, save progress, end the threads."""
+        self._stopping = True
+        while self._queue or self._batch is not None:
+            self._idle.clear()
+            await self._idle.wait()
+        if self._loop is not None:
+            await self._disk.stop()
+            self._save_progress(now=True)
+            await asyncio.to_thread(self._progress.stop)
 
-    def _deliver(self, reports: list[tuple[Submission, Written]]) -> None:
+    def _schedule(self) -> None:
+        """Begin the next batch behind what else happens in this turn."""
+        if self._batch is None and not self._scheduled and self._loop is not None:
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        if self._loop is None or self._is_beginning:  # of a report of this batch
+            return
+        self._scheduled = False
+        self._is_beginning = True
+        try:
+            self._begin_next()
+        finally:
+            self._is_beginning = False
+
+    def _begin_next(self) -> None:
+        while self._batch is None and self._queue:
+            batch = self._batch = _Batch(self._take())
+            job = self._job(batch)
+            if job is not None and not self._disk.run(job, self._end_later, short=len(batch.parts) <= 2 * SHORT_MAX):
+                return
+            del job
+            self._end(batch)
+
+    def _end_later(self) -> None:
+        if self._batch is not None:
+            self._end(self._batch)
+        self._begin()
+
+    def _take(self) -> list[Submission]:
+        """What is queued, up to BATCH_BYTES_MAX."""
+        taken: list[Submission] = []
+        size = 0
+        while self._queue and (not taken or size + self._queue[0].size <= BATCH_BYTES_MAX):
+            submission = self._queue.popleft()
+            size += submission.size
+            taken.append(submission)
+        self._queued_bytes -= size
+        return taken
+
+    def _job(self, batch: _Batch) -> Callable[[], None] | None:
+        """What the thread has to do for a batch, which is judged where that is not the thread's; None: nothing."""
+        if self._log.broken is not None:
+            broken = LogBroken(self._log.broken)
+            batch.reports = [
+                (s, Written([Verdict(Fate.SKIPPED, False, broken)] * len(s.payloads), [])) for s in batch.submissions
+            ]
+            return None
+        size = sum(submission.size for submission in batch.submissions)
+        count = sum(len(submission.payloads) for submission in batch.submissions)
+        if size > LOOP_BYTES_MAX or not self._log.fits(size, count):
+            return lambda: self._guarded(batch, lambda: self._write(batch))
+        try:
+            head, raw = self._enter(batch)
+        except Exception as error:  # noqa: BLE001  as in _guarded
+            self._mistake(batch, error)
+            return None
+        if not batch.parts:
+            self._matcher.end_batch()
+            return None
+        return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
+
+    def _enter(self, batch: _Batch) -> tuple[Head, Any]:
+        """Judge a batch that goes behind the tail as a whole: its records, its index batch, and the head then."""
+        writes, raw = self._index.batch()
+        tail, parts = self._log.tail, batch.parts
+        place = Place(tail.fid, tail.size, tail.max_ts)
+        for submission in batch.submissions:
+            usual, payloads = submission.usual, submission.payloads
+            if usual is not None:
+                written = enter_usual(usual, payloads, self._matcher, writes, parts, place)
+            else:
+                written = enter(submission.envelopes, payloads, self._matcher, writes, parts, place)
+            batch.reports.append((submission, written))
+        last = place.at - HEADER_BYTES - len(parts[-1]) if parts else place.at
+        head = Head(Pointer(place.fid, last), place.at, place.max_ts)
+        writes.head(head)
+        return head, raw
+
+    # In the thread
+
+    def _guarded(self, batch: _Batch, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BinlogError as error:  # LogBroken, or the index failed: the disk may hold these, or not
+            self._log.give_up(str(error))
+            batch.error = error
+        except Exception as error:  # noqa: BLE001  a mistake of ours must not leave callers waiting for ever
+            self._mistake(batch, error)
+
+    def _mistake(self, batch: _Batch, error: Exception) -> None:
+        _log.exception("the writer failed", exc_info=error)
+        broken = LogBroken(f"the writer failed: {error!r}")
+        batch.reports = [(submission, _all_unknown(submission, broken)) for submission in batch.submissions]
+        self._log.give_up(str(broken))
+
+    def _write(self, batch: _Batch) -> None:
+        """All of a batch that is large, or with which a file ends."""
+        payloads: list[bytes] = []
+        largest: list[int] = []
+        judged: list[tuple[Envelope, bytes, Written]] = []
+        for submission in batch.submissions:
+            verdicts: list[Verdict] = []
+            written = Written(verdicts, [])
+            batch.reports.append((submission, written))
+            for envelope, payload in zip(submission.scanned(), submission.payloads, strict=True):
+                verdict = self._matcher.judge(envelope, payload)
+                verdicts.append(verdict)
+                if verdict.write:
+                    judged.append((envelope, payload, written))
+                    payloads.append(payload)
+                    largest.append(max(envelope.start_ts, envelope.commit_ts))
+        if not payloads:
+            self._matcher.end_batch()
+            return
+        pointers = self._log.append(payloads, largest)
+        writes, raw = self._index.batch()
+        for (envelope, payload, written), pointer in zip(judged, pointers, strict=True):
+            commit_ts = self._matcher.record(writes, envelope, payload, pointer)
+            if commit_ts:
+                written.visible.append(commit_ts)
+        last = pointers[-1]
+        head = Head(last, last.offset + HEADER_BYTES + len(payloads[-1]), self._log.file(last.fid).max_ts)
+        writes.head(head)
+        self._put(batch, head, raw)
+
+    def _commit(self, batch: _Batch, head: Head, raw: Any) -> None:
+        """What was judged and has its place."""
+        self._log.write(batch.parts, head.max_ts)
+        self._put(batch, head, raw)
+
+    def _put(self, batch: _Batch, head: Head, raw: Any) -> None:
+        """One LevelDB batch."""
+        self._index.write(raw)
+        batch.head = head
+        self._matcher.end_batch()
+        crash_point("pump.after_index")
+
+    # On the event loop
+
+    def _end(self, batch: _Batch) -> None:
+        self._batch = None
+        reports = batch.reports
+        if batch.head is not None:
+            self._head = batch.head
+            self._written_bytes += sum(submission.size for submission in batch.submissions)
+        if batch.error is not None:
+            error = batch.error
+            reports = [(s, _failed(s, written, error)) for s, written in reports]
         for submission, written in reports:
-            submission.report(written)
+            try:
+                submission.report(written)
+            except Exception:  # noqa: BLE001  the others wait for theirs
+                _log.exception("cannot report what was written")
         if self._queued_bytes <= QUEUE_BYTES_MAX:
             self._room.set()
         crash_point("pump.after_ack")
-
-    # On the writer's thread
-
-    def _run(self) -> None:
-        while True:
-            batch = self._take()
-            if not batch:
-                break
-            try:
-                reports = self._write(batch)
-            except Exception as error:  # noqa: BLE001  a mistake of ours must not leave callers waiting for ever
-                _log.exception("the writer failed")
-                reports = [(s, _all_unknown(s, LogBroken(f"the writer failed: {error!r}"))) for s in batch]
-                self._log.give_up(f"the writer failed: {error!r}")
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._deliver, reports)
-            del batch, reports  # or the last batch would stay in memory until the next one comes
-            self._save_progress(now=False)
-        self._save_progress(now=True)
-        self._progress.stop()
-
-    def _take(self) -> list[Submission]:
-        """What is queued, up to BATCH_BYTES_MAX; nothing once stopped and empty."""
-        with self._ready:
-            while not self._queue and not self._stopping:
-                self._ready.wait()
-            batch: list[Submission] = []
-            taken = 0
-            while self._queue and (not batch or taken + self._queue[0].size <= BATCH_BYTES_MAX):
-                submission = self._queue.popleft()
-                taken += submission.size
-                batch.append(submission)
-            self._queued_bytes -= taken
-            return batch
-
-    def _write(self, batch: list[Submission]) -> list[tuple[Submission, Written]]:
-        if self._log.broken is not None:
-            broken = LogBroken(self._log.broken)
-            return [(s, Written([Verdict(Fate.SKIPPED, False, broken)] * len(s.payloads), [])) for s in batch]
-        judge = self._matcher.judge
-        reports: list[tuple[Submission, Written]] = []
-        payloads: list[bytes] = []
-        largest: list[int] = []
-        for submission in batch:
-            verdicts: list[Verdict] = []
-            for envelope, payload in zip(submission.envelopes, submission.payloads, strict=True):
-                verdict = judge(envelope, payload)
-                verdicts.append(verdict)
-                if verdict.write:
-                    payloads.append(payload)
-                    largest.append(max(envelope.start_ts, envelope.commit_ts))
-            reports.append((submission, Written(verdicts, [])))
-        if payloads:
-            try:
-                self._store(reports, self._log.append(payloads, largest), payloads[-1])
-            except BinlogError as error:  # LogBroken, or the index failed: the disk may hold these, or not
-                self._log.give_up(str(error))
-                return [(s, _failed(written, error)) for s, written in reports]
-        self._matcher.end_batch()
-        return reports
-
-    def _store(self, reports: list[tuple[Submission, Written]], pointers: list[Pointer], last_payload: bytes) -> None:
-        """Index what was appended; one LevelDB batch."""
-        batch, raw = self._index.batch()
-        record = self._matcher.record
-        places = iter(pointers)
-        for submission, written in reports:
-            for envelope, payload, verdict in zip(
-                submission.envelopes, submission.payloads, written.verdicts, strict=True
-            ):
-                if verdict.write:
-                    commit_ts = record(batch, envelope, payload, next(places))
-                    if commit_ts:
-                        written.visible.append(commit_ts)
-        last = pointers[-1]
-        head = Head(last, last.offset + HEADER_BYTES + len(last_payload), self._log.file(last.fid).max_ts)
-        batch.head(head)
-        try:
-            self._index.write(raw)
-        except IndexFailed as error:
-            self._log.give_up(str(error))
-            raise
-        self._head = head
-        self._written_bytes += sum(submission.size for submission, _ in reports)
-        crash_point("pump.after_index")
+        self._save_progress(now=False)
+        if not self._queue:
+            self._idle.set()
 
     def _save_progress(self, *, now: bool) -> None:
         """Have it saved how far we are, at most once a second and at the end, as upstream (`P-ST-08`)."""
@@ -214,14 +302,16 @@ class Writer:
         self._saved_s = clock_s
 
 
-def _failed(written: Written, error: BinlogError) -> Written:
+def _failed(submission: Submission, written: Written, error: BinlogError) -> Written:
     """Nothing of a failed batch is answered with more than the error (correctness rule 23).
 
     What should have been written may be there or not. A repetition, or a refusal, may have been judged by a binlog of
     this same batch: it is worth no more than that one. `write` stays, for the pending set: what was not written by
     this request needs no entry of its own.
     """
-    return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    if written.verdicts:
+        return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
+    return _all_unknown(submission, error)
 
 
 def _all_unknown(submission: Submission, error: BinlogError) -> Written:

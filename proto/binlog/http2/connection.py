@@ -22,9 +22,13 @@ class Connection(ControlFrames):
     Nothing raises for what a peer does.
     """
 
-    def __init__(self, limits: Limits | None = None, *, varying: bytes = b"", now_s: float = 0.0) -> None:
-        """`varying`: see HeaderDecoder. `now_s`, here and below: a monotonic clock."""
+    def __init__(
+        self, limits: Limits | None = None, *, varying: bytes = b"", now_s: float = 0.0, brief: bool = False
+    ) -> None:
+        """`varying`: see HeaderDecoder. `now_s`, here and below: a monotonic clock. `brief`: a request of two usual
+        frames is one event (`Whole`), which comes when both have come, or `open_fresh` is called."""
         super().__init__(limits or Limits(), varying, now_s)
+        self._is_brief = brief
         self._rest = b""
         self._preface = len(PREFACE)  # bytes of it to come
         self._block = bytearray()
@@ -66,6 +70,9 @@ class Connection(ControlFrames):
         for stream in list(self._streams.values()):
             self._outgoing.forget(stream)
         self._streams.clear()
+        self._fresh.clear()
+        self._under_way.update(self._whole)  # somebody works for them
+        self._whole.clear()
         self._events.append(Failed(code, reason))
 
     def _parse(self, buffer: bytes) -> None:
@@ -78,6 +85,7 @@ class Connection(ControlFrames):
             self._preface -= at
         size = len(buffer)
         unpack = FRAME.unpack_from
+        brief, is_brief = self._brief, self._is_brief
         while size - at >= FRAME_BYTES:
             word, flags, stream_id = unpack(buffer, at)
             length, kind = word >> 8, word & 0xFF
@@ -88,7 +96,15 @@ class Connection(ControlFrames):
             if end > size:
                 break
             at = end
-            self._frame(kind, flags, stream_id & STREAM_MAX, buffer, begin, end)
+            stream_id &= STREAM_MAX
+            if (
+                kind <= frames.HEADERS
+                and is_brief
+                and self._block_of is None
+                and brief(kind, flags, stream_id, buffer, begin, end)
+            ):
+                continue
+            self._frame(kind, flags, stream_id, buffer, begin, end)
         self._rest = buffer[at:] if at < size else b""
 
     def _frame(self, kind: int, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
@@ -111,7 +127,7 @@ class Connection(ControlFrames):
         self._window -= size
         if self._window < 0:
             raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more data than the connection's window allows")
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is None or not stream.may_receive:
             self._grant(size)
             self._refuse_late_data(stream_id, stream, size)
@@ -191,7 +207,7 @@ class Connection(ControlFrames):
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, str(error)) from error
         if flags >> 8:
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, "it depends on itself")
-        if self._draining or max(len(self._under_way), len(self._streams)) >= self._limits.streams_max:
+        if self._draining or self._open_count >= self._limits.streams_max:
             self._closed.add(stream_id, cut_off=True, window=self._limits.stream_window_bytes)
             raise StreamError(stream_id, Code.REFUSED_STREAM, "too many streams, or the server is stopping")
         stream = Stream(stream_id, self._now_s, self._limits.stream_window_bytes, head.content_length)
@@ -203,7 +219,7 @@ class Connection(ControlFrames):
         self._events.append(Request(stream_id, head, varying, end))
 
     def _on_trailers(self, flags: int, stream_id: int, fields: list[tuple[bytes, bytes]]) -> None:
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is None:
             if self._closed.was_cut_off(stream_id):
                 self._pay(COST_FRAME)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from binlog.http2 import frames
+from binlog.http2.brief import BriefRequests
 from binlog.http2.events import Acknowledged, Reset
 from binlog.http2.frames import STREAM_MAX, WINDOW_MAX, WORD, Code, ProtocolError, Setting, StreamError
 from binlog.http2.limits import COST_FRAME, COST_RAPID_RESET, RAPID_S
-from binlog.http2.streams import Streams
 
 
-class ControlFrames(Streams):
+class ControlFrames(BriefRequests):
     """Each takes flags, stream, and where its payload lies; all are paid from the budget."""
 
     def _on_priority(self, _flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:
@@ -25,7 +25,7 @@ class ControlFrames(Streams):
         if end - begin != 4:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "RST_STREAM has four bytes")
         self._not_idle(stream_id, "RST_STREAM")
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is None:
             self._pay(COST_FRAME)
             return
@@ -70,7 +70,7 @@ class ControlFrames(Streams):
         if flags & frames.ACK:
             self._events.append(Acknowledged(buffer[begin:end]))
         else:
-            self._outgoing.write(frames.ping(buffer[begin:end], ack=True))
+            self._outgoing.write(frames.ping(buffer[begin:end], ack=True), urgent=False)
 
     def _on_goaway(self, _flags: int, stream_id: int, _buffer: bytes, begin: int, end: int) -> None:
         """The peer opens no more streams; it says so for servers that push."""
@@ -93,7 +93,7 @@ class ControlFrames(Streams):
         self._not_idle(stream_id, "WINDOW_UPDATE")
         if not increment:
             raise StreamError(stream_id, Code.PROTOCOL_ERROR, "a WINDOW_UPDATE of nothing")
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is not None:
             self._outgoing.grow_stream(stream, increment)
 

@@ -23,7 +23,7 @@ from binlog.http2.limits import Limits
 
 REMEMBERED_MAX = 64  # blocks of one connection
 KEY_BYTES_MAX = 1024  # of one that is remembered
-VALUES_MAX = 512  # values of the varying field
+VALUES_MAX = 8192  # values of varying fields, of all connections together
 SHORT_MAX = 127  # bytes of a string whose length is one byte
 
 _SIZE_UPDATE_0, _SIZE_UPDATE_END = b"\x20", 0x40
@@ -140,11 +140,33 @@ class HeaderDecoder:
         self._acknowledged = False
         self._stateless = False
         self._remembered: dict[bytes, Head] = {}
-        self._values: dict[bytes, bytes] = {}
+        self._last: tuple[bytes, bytes, Head] | None = None  # before and behind the varying value of the last block
 
     def settings_acknowledged(self) -> None:
         """The peer knows our table size. It may go on with the table it has, but not choose another."""
         self._acknowledged = True
+
+    def remembered(self, block: bytes) -> tuple[Head, bytes | None] | None:
+        """As `request` for a block that differs from one before in the varying value alone; None for others, of which
+        nothing was read."""
+        if not self._stateless:
+            return None
+        if self._last is not None:
+            before, behind, head = self._last
+            at = len(before)
+            if block[:at] == before and at < len(block):
+                end = at + 1 + (block[at] & SHORT_MAX)
+                if block[end:] == behind and end <= len(block) and end - at <= SHORT_MAX:
+                    value = _string_of(block[at:end])
+                    return None if value is None else (head, value)
+        key, value = self._split(block)
+        known = self._remembered.get(key)
+        if known is None:
+            return None
+        if value is not None:
+            at, size = self._varying_at(block)
+            self._last = (block[:at], block[at + size :], known)
+        return known, value
 
     def request(self, block: bytes) -> tuple[Head, bytes | None]:
         """(head, value of the varying field). Malformed; ProtocolError where the decoder cannot go on."""
@@ -177,6 +199,16 @@ class HeaderDecoder:
 
     def _split(self, block: bytes) -> tuple[bytes, bytes | None]:
         """(the block without the varying value, that value): the whole block and None where it is not there once."""
+        at, size = self._varying_at(block)
+        if not size:
+            return block, None
+        end = at + size
+        value = _string_of(block[at:end])
+        return (block, None) if value is None else (block[:at] + b"\x00" + block[end:], value)
+
+    def _varying_at(self, block: bytes) -> tuple[int, int]:
+        """Where the literal of the varying value begins, and its bytes with that of its length; 0 where it is not there
+        once, or long."""
         for mark in self._marks:
             at = block.find(mark)
             if at <= 0:
@@ -185,27 +217,29 @@ class HeaderDecoder:
             if at >= len(block) or block.find(mark, at) >= 0:
                 break
             size = block[at] & SHORT_MAX
-            end = at + 1 + size
-            if size == SHORT_MAX or end > len(block):
+            if size == SHORT_MAX or at + 1 + size > len(block):
                 break
-            value = self._string(block[at:end])
-            return (block, None) if value is None else (block[:at] + b"\x00" + block[end:], value)
-        return block, None
+            return at, 1 + size
+        return 0, 0
 
-    def _string(self, literal: bytes) -> bytes | None:
-        """A string literal with its length; None where it is none."""
-        found = self._values.get(literal)
-        if found is None:
-            found = literal[1:]
-            if literal[0] & 0x80:
-                try:
-                    found = bytes(decode_huffman(found))
-                except (HPACKError, ValueError):
-                    return None
-            if len(self._values) >= VALUES_MAX:
-                self._values.clear()
-            self._values[literal] = found
-        return found
+
+_values: dict[bytes, bytes] = {}  # by their literals
+
+
+def _string_of(literal: bytes) -> bytes | None:
+    """A string literal with its length; None where it is none."""
+    found = _values.get(literal)
+    if found is None:
+        found = literal[1:]
+        if literal[0] & 0x80:
+            try:
+                found = bytes(decode_huffman(found))
+            except (HPACKError, ValueError):
+                return None
+        if len(_values) >= VALUES_MAX:
+            _values.clear()
+        _values[literal] = found
+    return found
 
 
 # Ours

@@ -23,14 +23,18 @@ class Outgoing:
         self.initial_window = WINDOW_DEFAULT  # of a stream, as the peer said last
         self.frame_bytes_max = FRAME_SIZE_MIN
         self.data_frames = 0  # sent so far
+        self.is_urgent = False  # something waits to be taken that should not wait for more
         self._sent_min = 0  # what `sent` of no stream is below
 
-    def write(self, frame: bytes) -> None:
+    def write(self, frame: bytes, *, urgent: bool = True) -> None:
         self._pieces.append(frame)
+        if urgent:
+            self.is_urgent = True
 
     def take(self) -> list[bytes | memoryview]:
         """What is to be sent now, once."""
         pieces, self._pieces = self._pieces, []
+        self.is_urgent = False
         return pieces
 
     # What the peer allows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from binlog.http2 import frames
 from binlog.http2.events import Event, Reset
 from binlog.http2.frames import Code, ProtocolError
-from binlog.http2.headers import HeaderDecoder
+from binlog.http2.headers import Head, HeaderDecoder
 from binlog.http2.limits import EARNED_BY_DATA, EARNED_BY_STREAM, Budget, Limits
 from binlog.http2.outgoing import Outgoing
 from binlog.http2.stream import Closed, State, Step, Stream
@@ -24,6 +24,8 @@ class Streams:
         self._outgoing = Outgoing(limits)
         self._streams: dict[int, Stream] = {}
         self._closed = Closed(limits.remembered_streams_max)
+        self._fresh: dict[int, tuple[Head, bytes | None]] = {}  # see BriefRequests
+        self._whole: dict[int, float] = {}  # when they came
         self._under_way: set[int] = set()
         self._last_id = 0
         self._events: list[Event] = []
@@ -47,6 +49,11 @@ class Streams:
     def has_data_ready(self) -> bool:
         """Whether `take_output` would give data."""
         return not self._dead and self._outgoing.has_ready
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether more is to be sent than answers to pings, which may go out with the next answer to a call."""
+        return self._outgoing.is_urgent or self.has_data_ready
 
     def send_head(self, stream_id: int, block: bytes, *, end: bool = False) -> None:
         """The response's first header block."""
@@ -95,12 +102,12 @@ class Streams:
 
     def waiting_bytes(self, stream_id: int) -> int:
         """Data of a stream that was not let out yet."""
-        stream = self._streams.get(stream_id)
+        stream = self._streams.get(stream_id)  # where it is in no other table: nothing waits there
         return stream.waiting_bytes if stream is not None else 0
 
     def reset(self, stream_id: int, code: Code) -> None:
         """End a stream from our side at once."""
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is not None:
             self._outgoing.write(frames.rst_stream(stream_id, code))
             self._drop(stream, cut_off=True)
@@ -135,12 +142,20 @@ class Streams:
 
     @property
     def under_way(self) -> int:
-        return len(self._under_way)
+        return len(self._under_way) + len(self._fresh) + len(self._whole)
+
+    @property
+    def _open_count(self) -> int:
+        return max(len(self._under_way), len(self._streams)) + len(self._fresh) + len(self._whole)
 
     # Life of a stream
 
+    def _find(self, stream_id: int) -> Stream | None:
+        """A stream that is not closed."""
+        return self._streams.get(stream_id)
+
     def _sending(self, stream_id: int) -> Stream | None:
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         return stream if stream is not None and stream.may_send else None
 
     def _send_last(self, stream: Stream, *, data_ended: bool) -> None:
@@ -161,7 +176,7 @@ class Streams:
     def _cut_off(self, stream_id: int, code: Code, reason: str) -> None:
         """End a stream for what the peer did."""
         self._outgoing.write(frames.rst_stream(stream_id, code))
-        stream = self._streams.get(stream_id)
+        stream = self._find(stream_id)
         if stream is None:
             if not self._closed.was_cut_off(stream_id):
                 self._closed.add(stream_id, cut_off=True)

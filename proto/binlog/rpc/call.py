@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from binlog.rpc import messages, status
@@ -28,12 +28,25 @@ class Link(Protocol):
     def credit(self, stream_id: int, size: int) -> None: ...
     def send_answer(self, stream_id: int, message: bytes) -> None: ...
     def send_head(self, stream_id: int, block: bytes, *, end: bool) -> None: ...
-    def send_message(self, stream_id: int, message: bytes) -> None: ...
+    def send_message(self, stream_id: int, message: bytes | Sequence[bytes]) -> None: ...
     def send_end(self, stream_id: int, trailers: bytes) -> None: ...
     def waiting_bytes(self, stream_id: int) -> int: ...
     def tell_sent(self, call: Call) -> None: ...
     def wait_for_room(self, retry: Callable[[], None]) -> None: ...
     def ended(self, call: Call) -> None: ...
+
+
+def status_of(error: BaseException, method: Method, path: bytes) -> RpcError:
+    """What the caller is told of an error of a handler. One that nobody expects is logged."""
+    if isinstance(error, RpcError):
+        return error
+    if not isinstance(error, Exception):
+        return RpcError(Status.CANCELLED, "the call was cancelled")
+    found = method.translate(error)
+    if found is None:
+        _log.error("a call failed", method=path.decode(errors="replace"), exc_info=error)
+        found = RpcError(Status.UNKNOWN, f"unexpected {type(error).__name__}; the log of the server says more")
+    return found
 
 
 class Call:
@@ -136,10 +149,7 @@ class Call:
 
     def _refuse(self, error: Exception) -> None:
         """Send the status of an error."""
-        found = error if isinstance(error, RpcError) else self._method.translate(error)
-        if found is None:
-            _log.error("a call failed", method=self._path.decode(errors="replace"), exc_info=error)
-            found = RpcError(Status.UNKNOWN, f"unexpected {type(error).__name__}; the log of the server says more")
+        found = status_of(error, self._method, self._path)
         self._end(found.status, found.text)
 
     def _end(self, code: Status, text: str = "") -> None:
@@ -151,8 +161,8 @@ class Call:
             self._link.send_head(self.stream_id, status.refusal(code, text), end=True)
         self.over = True
 
-    async def _send(self, message: bytes) -> None:
-        """A message of a stream of answers; waits while its reader is behind."""
+    async def _send(self, message: bytes | Sequence[bytes]) -> None:
+        """A message, or several, of a stream of answers; waits while its reader is behind."""
         link = self._link
         if not self._head_sent:
             self._head_sent = True
@@ -217,7 +227,7 @@ class SingleCall(Call):
         if sink is not None and not request.compressed:
             self._is_taken = True
             try:
-                sink(request.data, self._answered)
+                sink(self, (self.stream_id,), (request.data,))
             except BaseException:
                 self._is_taken = False
                 raise
@@ -231,16 +241,22 @@ class SingleCall(Call):
             self._held = 0
         super()._close()
 
-    def _answered(self, found: bytes | BaseException) -> bool:
-        """What a sink answers. False: nobody waits any more."""
+    def answer(self, _numbers: Sequence[int], message: bytes) -> int:
+        """What a sink answers."""
+        return self._answered(message)
+
+    def refuse(self, _number: int, error: BaseException) -> bool:
+        """What a sink answers instead."""
+        return self._answered(status_of(error, self._method, self._path))
+
+    def _answered(self, found: bytes | Exception) -> bool:
         waited = self._is_taken and not self.over
         if waited:
             if isinstance(found, bytes):
                 self._link.send_answer(self.stream_id, found)
                 self.over = True
             else:
-                cancelled = RpcError(Status.CANCELLED, "the call was cancelled")
-                self._refuse(found if isinstance(found, Exception) else cancelled)
+                self._refuse(found)
         if self._is_taken:
             self._is_taken = False
             self._close()

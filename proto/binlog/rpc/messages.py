@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from binlog.rpc.status import RpcError, Status
 PREFIX = Struct(">BI")
 PREFIX_BYTES = PREFIX.size
 MAPPED_BYTES_MIN = 4 << 20
+JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
 COUNT_MAX = 1 << 31  # of messages: as many as there are
 HEAD_BYTES = 64  # kept of a message that is too long
 _PIECE_BYTES = 256 << 10
@@ -31,6 +32,14 @@ class Message(NamedTuple):
     data: Buffer
     compressed: bool
     place: Any = None
+
+
+def framed(message: bytes | Sequence[bytes]) -> list[bytes]:
+    """A message with its prefix, as pieces that are sent one behind the other; or several small ones in one piece."""
+    if not isinstance(message, bytes):
+        return [b"".join([piece for each in message for piece in (PREFIX.pack(0, len(each)), each)])]
+    prefix = PREFIX.pack(0, len(message))
+    return [prefix + message] if len(message) <= JOIN_BYTES_MAX else [prefix, message]
 
 
 class TooLong(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,10 +63,19 @@ class Received:
         released()
 
 
+class Asker(Protocol):
+    """Whoever waits for what a sink answers."""
+
+    def answer(self, numbers: Sequence[int], message: bytes) -> int:
+        """The same message to each. How many still waited."""
+
+    def refuse(self, number: int, error: BaseException) -> bool:
+        """An error to one. Whether it still waited."""
+
+
 Unary = Callable[[Buffer], Awaitable[bytes]]
-Answer = Callable[[bytes | BaseException], bool]
-Sink = Callable[[Buffer, Answer], None]
-Streaming = Callable[[Buffer], AsyncIterator[bytes]]
+Sink = Callable[["Asker", Sequence[int], Sequence[Buffer]], None]
+Streaming = Callable[[Buffer], AsyncIterator[bytes | Sequence[bytes]]]
 Bidi = Callable[[AsyncIterator[Received]], AsyncIterator[bytes]]
 
 REQUEST_BYTES_MAX = 4 << 20
@@ -82,11 +91,11 @@ def _too_long(size: int, _head: bytes, limit: int) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One of `unary`, `streaming`, `bidi` is its handler.
+    """One of `unary`, `streaming`, `bidi` is its handler. A streaming one may give several small messages at once.
 
-    `sink` may stand beside `unary` for a method of very many small calls, which then need no task: it gets the request,
-    and what to call with the answer or an error, once, on the loop; that tells whether somebody still waited. It may
-    raise instead, and must not wait. The request's bytes count until it has answered.
+    `sink` may stand beside `unary` for a method of very many small calls, which then need no task: it gets the requests
+    that arrived together, a number for each, and whom to tell what became of them, each once, on the loop. It may raise
+    instead, for all of them, and must not wait. A request's bytes count until it is answered.
 
     `translate` makes a status of an error that a handler raised, or None of one it does not know. `counted`: its
     messages ask for room. `too_long` makes the error for a message of `size` bytes above `request_bytes_max`, of which

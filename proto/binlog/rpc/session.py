@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Failed, Request, Reset
+from binlog.http2.events import Data, Event, Failed, Request, Reset, Whole
 from binlog.http2.frames import PREFACE, Code
 from binlog.http2.headers import encode_response
 from binlog.http2.limits import Limits
 from binlog.rpc import status
 from binlog.rpc.bidi import BidiCall
 from binlog.rpc.call import SEND_AHEAD_BYTES, STALL_SHARE, Call, SingleCall
-from binlog.rpc.messages import PREFIX
+from binlog.rpc.messages import PREFIX, framed
 from binlog.rpc.method import Method, Room, Unlimited
 from binlog.rpc.request import VARYING, Route, route, timeout_s
 from binlog.rpc.status import RpcError, Status
+from binlog.rpc.sunk import SunkCalls
 from binlog.runtime.log import get_logger
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 WRITE_BYTES_MAX = 256 << 10  # data that is given to the transport ahead of the network
 READ_PAUSE_BYTES = 1 << 20  # of answers and control frames that a peer does not read: then we read nothing of it either
 WARN_EVERY_S = 1.0
-JOIN_BYTES_MAX = 64 << 10  # of a message that is copied behind its prefix
 
 _OK = status.trailers(Status.OK)
 _log = get_logger("rpc")
@@ -72,8 +72,9 @@ class Session(asyncio.Protocol):
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._now_s = time.monotonic()
-        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s)
+        self._connection = Connection(settings.limits, varying=VARYING, now_s=self._now_s, brief=True)
         self._calls: dict[int, Call] = {}
+        self._sunk = SunkCalls(self, self._connection, settings.room)
         self._timed: dict[int, Call] = {}  # those with a deadline
         self._no_grpc: dict[int, Route] = {}  # requests of plain HTTP that have not ended
         self._senders: set[Call] = set()  # those that wait for their reader
@@ -111,17 +112,26 @@ class Session(asyncio.Protocol):
                 return
             self._greeted, self._first = True, b""
         self._flushing = True  # at the end of this
-        for event in self._connection.receive(data, self._now_s):
-            kind = type(event)
-            if kind is Data:
-                self._on_data(*cast(Data, event))
-            elif kind is Request:
-                self._on_request(cast(Request, event))
-            elif kind is Reset:
-                self._on_reset(cast(Reset, event))
-            elif kind is Failed:
-                self._on_failed(cast(Failed, event))
-        self._flush()
+        events = self._connection.receive(data, self._now_s)
+        if wholes := [event for event in events if type(event) is tuple]:
+            self._on_wholes(cast("list[Whole]", wholes))
+        for event in events if len(wholes) < len(events) else ():
+            self._on_event(event)
+        if self._connection.is_urgent or not self._sunk:
+            self._flush()
+        else:  # a client that measures its round trips sends a ping with every call
+            self._flushing = False
+
+    def _on_event(self, event: Event) -> None:
+        kind = type(event)
+        if kind is Data:
+            self._on_data(*cast(Data, event))
+        elif kind is Request:
+            self._on_request(cast(Request, event))
+        elif kind is Reset:
+            self._on_reset(cast(Reset, event))
+        elif kind is Failed:
+            self._on_failed(cast(Failed, event))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -145,7 +155,16 @@ class Session(asyncio.Protocol):
         protocol.connection_made(transport)
         protocol.data_received(data)
 
-    # Events
+    def _on_wholes(self, requests: list[Whole]) -> None:
+        """Before the other events that came with them: nothing but a reset can follow on their streams."""
+        for _, head, _, _ in requests:
+            head.note = head.note or route(head, self._settings.methods)
+        for stream_id, head, varying, data in (
+            requests if self._refusal is not None else self._sunk.take(requests, self._now_s)
+        ):
+            self._connection.generally(stream_id, len(data))
+            self._on_request(Request(stream_id, head, varying, False))
+            self._on_data(stream_id, data, True)
 
     def _on_request(self, event: Request) -> None:
         stream_id, head = event.stream_id, event.head
@@ -238,13 +257,9 @@ class Session(asyncio.Protocol):
         self._connection.send_head(stream_id, block, end=end)
         self._flush_soon()
 
-    def send_message(self, stream_id: int, message: bytes) -> None:
-        prefix = PREFIX.pack(0, len(message))
-        if len(message) <= JOIN_BYTES_MAX:
-            self._connection.send_data(stream_id, prefix + message)
-        else:
-            self._connection.send_data(stream_id, prefix)
-            self._connection.send_data(stream_id, message)
+    def send_message(self, stream_id: int, message: bytes | Sequence[bytes]) -> None:
+        for piece in framed(message):
+            self._connection.send_data(stream_id, piece)
         self._flush_soon()
 
     def send_end(self, stream_id: int, trailers: bytes) -> None:
@@ -253,6 +268,14 @@ class Session(asyncio.Protocol):
 
     def waiting_bytes(self, stream_id: int) -> int:
         return self._connection.waiting_bytes(stream_id)
+
+    def flush_answers(self) -> None:
+        if not self._flushing:
+            self._flush()
+
+    def sunk_ended(self) -> None:
+        if self.is_idle:
+            self._changed(self)
 
     def tell_sent(self, call: Call) -> None:
         self._senders.add(call)
@@ -266,7 +289,7 @@ class Session(asyncio.Protocol):
         self._timed.pop(call.stream_id, None)
         self._senders.discard(call)
         self._connection.finished(call.stream_id)
-        if not self._calls:
+        if self.is_idle:
             self._changed(self)
 
     # Sending
@@ -305,6 +328,8 @@ class Session(asyncio.Protocol):
         timing = self._settings.timing
         if self.transport is None or self._is_closing(now_s):
             return
+        self._open_fresh()
+        self._sunk.tick(now_s)
         for call in [call for call in self._timed.values() if call.deadline_s is not None and call.deadline_s <= now_s]:
             self._end(call, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
         for call in list(self._calls.values()):
@@ -321,6 +346,7 @@ class Session(asyncio.Protocol):
         elif now_s - self._received_s > timing.ping_after_s:
             self._pinged_s = now_s
             self._connection.ping(b"alive?\0\0")
+        if self._greeted:
             self._flush()
 
     def _end(self, call: Call, error: RpcError) -> None:
@@ -350,15 +376,22 @@ class Session(asyncio.Protocol):
 
     def drain(self) -> None:
         """Take no more calls."""
+        self._open_fresh()
         self._connection.drain()
         self._flush()
 
+    def _open_fresh(self) -> None:
+        """Calls of which only the head has come are calls as well."""
+        for request in self._connection.open_fresh():
+            self._on_request(request)
+
     @property
     def is_idle(self) -> bool:
-        return not self._calls
+        return not self._calls and not self._sunk
 
     def stop(self, text: str) -> None:
         """End what is under way, and close."""
+        self._sunk.stop(text)
         for call in list(self._calls.values()):
             call.fail(RpcError(Status.UNAVAILABLE, text))
         self._flush()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from binlog.errors import BinlogError
 from binlog.rpc.messages import Buffer
-from binlog.rpc.method import Answer, Method, Received
+from binlog.rpc.method import Asker, Method, Received
 from binlog.rpc.server import Server
 from binlog.rpc.session import Settings
 from binlog.rpc.status import RpcError, Status
@@ -26,6 +27,13 @@ MIB = 1 << 20
 WAIT_S = 60.0
 
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+Answer = Callable[[bytes | BaseException], bool]
+
+
+def _answer(asker: Asker, number: int, found: bytes | BaseException) -> bool:
+    return asker.answer((number,), found) == 1 if isinstance(found, bytes) else asker.refuse(number, found)
 
 
 class Handlers:
@@ -54,11 +62,12 @@ class Handlers:
             self.ended.set()
         return bytes(request[:10])
 
-    def later(self, request: Buffer, answer: Answer) -> None:
+    def later(self, asker: Asker, numbers: Sequence[int], requests: Sequence[Buffer]) -> None:
         """A sink: what it has taken is answered by the test."""
-        if request == b"refused":
-            raise BinlogError("refused at once")
-        self.taken.append((bytes(request), answer))
+        for number, request in zip(numbers, requests, strict=True):
+            if request == b"refused":
+                raise BinlogError("refused at once")
+            self.taken.append((bytes(request), partial(_answer, asker, number)))
         self.begun.set()
 
     async def many(self, request: Buffer) -> AsyncIterator[bytes]:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 from binlog.errors import BinlogError
+from binlog.http2.frames import PING, RST_STREAM
 from binlog.rpc.session import Timing
 from grpc import Compression, StatusCode, aio
 
+from pump.admission import InFlight
 from tests.integration.binlog.rpc_server import WAIT_S, Running, path, raw, refused, running, until
-from tests.unit.http2.peer import GREETING, data, headers
+from tests.unit.http2.peer import GREETING, data, frame, headers, parse
 
 
 async def taken(server: Running, count: int) -> None:
@@ -81,7 +83,7 @@ async def test_who_does_not_wait_any_more(leave: Callable[[Any, Running], None],
         await taken(server, 1)
         (session,) = server.server._sessions
         leave(call, server)
-        await until(lambda: all(each.over for each in session._calls.values()))
+        await until(lambda: not session._connection._whole and all(each.over for each in session._calls.values()))
         assert server.room.bytes == 1000 and not session.is_idle
         assert not server.handlers.taken[0][1](found)
         assert server.room.bytes == 0 and session.is_idle
@@ -141,3 +143,103 @@ async def test_a_server_that_stops_at_once() -> None:
         assert (await refused(call))[0] is StatusCode.UNAVAILABLE
         assert not server.handlers.taken[0][1](b"b")
         assert server.room.bytes == 0
+
+
+def call(stream_id: int, body: bytes, name: str = "Later") -> bytes:
+    message = struct.pack(">BI", 0, len(body)) + body
+    return headers(stream_id, (*path(name), ("grpc-timeout", "15S"))) + data(stream_id, message, end=True)
+
+
+async def answered(reader: asyncio.StreamReader, count: int) -> bytes:
+    """What the server sent up to so many statuses."""
+    found = b""
+    while found.count(b"grpc-status") < count:
+        piece = await asyncio.wait_for(reader.read(1 << 16), WAIT_S)
+        assert piece, f"the connection was closed after {found!r}"
+        found += piece
+    return found
+
+
+async def test_calls_that_arrive_together_are_given_and_answered_together() -> None:
+    """Each with its own deadline and bytes; one that was cancelled before is held until its sink has done with it."""
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        assert server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        reset = frame(RST_STREAM, struct.pack(">I", 8), stream_id=5)
+        writer.write(call(3, b"a") + call(5, b"bb") + call(7, b"ccc") + reset + call(9, b"", "Echo"))
+        await taken(server, 4)
+        (session,) = server.server._sessions
+        assert [request for request, _ in server.handlers.taken[1:]] == [b"a", b"bb", b"ccc"]
+        assert server.room.bytes == 6 and len(session._sunk) == 3
+        assert [answer(b"x") for _, answer in server.handlers.taken[1:]] == [True, False, True]
+        assert server.room.bytes == 0
+        found = await answered(reader, 3)
+        ended = {each.stream_id for each in parse(found[: found.rindex(b"grpc-status") + 13]) if each.flags & 1}
+        assert ended == {3, 7, 9}
+        await until(lambda: session.is_idle)
+
+
+async def test_where_there_is_no_room_for_all_there_is_for_some() -> None:
+    async with running(room=InFlight(1000)) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        writer.write(call(3, bytes(600)) + call(5, bytes(600)) + call(7, bytes(10)))
+        await taken(server, 3)
+        assert [len(request) for request, _ in server.handlers.taken[1:]] == [600, 10]
+        for _, answer in server.handlers.taken[1:]:
+            assert answer(b"x")
+        found = await answered(reader, 3)
+        assert found.count(b"grpc-status\x0210") == 1 and found.count(b"grpc-status\x010") == 2
+        assert server.room.bytes == 0
+
+
+async def test_a_ping_is_answered_with_a_call_or_soon() -> None:
+    """Also where the sink takes its time, and where its connection has nothing to say."""
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        for sent in (call(3, b"a") + frame(PING, b"abcdefgh"), frame(PING, b"ijklmnop")):
+            writer.write(sent)
+            wanted = sent[-8:]
+            assert wanted in await asyncio.wait_for(reader.readuntil(wanted), WAIT_S)
+        assert server.handlers.taken[1][1](b"x")
+        await answered(reader, 1)
+
+
+async def test_the_deadline_of_one_of_many() -> None:
+    async with running() as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        short = headers(5, (*path("Later"), ("grpc-timeout", "1S"))) + data(5, bytes(5), end=True)
+        writer.write(call(3, b"a") + short)
+        await taken(server, 3)
+        assert b"grpc-status\x014" in await answered(reader, 1)
+        assert server.handlers.taken[1][1](b"x") and not server.handlers.taken[2][1](b"x")
+        await answered(reader, 1)
+
+
+async def test_a_head_whose_data_comes_later_or_never() -> None:
+    """It is a call: a server that stops knows of it."""
+    async with running(timing=Timing(stall_s=0.5)) as server, raw(server.port) as (reader, writer):
+        writer.write(GREETING + call(1, b"first"))
+        await taken(server, 1)
+        server.handlers.taken[0][1](b"1")
+        await answered(reader, 1)
+        whole = call(3, b"late")
+        writer.write(whole[:-14])
+        (session,) = server.server._sessions
+        await until(lambda: 3 in session._calls)
+        writer.write(whole[-14:])
+        await taken(server, 2)
+        assert server.handlers.taken[1][1](b"x")
+        await answered(reader, 1)
+        writer.write(call(5, b"never")[:-14])
+        assert b"no byte of the message came" in await answered(reader, 1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import grpc
 import pytest
 from binlog.envelope import encode_binlog, encode_varint, merge
+from binlog.errors import BinlogError
 from binlog.pb import pump_ext_pb2 as pb
 from binlog.stub.etcd import MemoryEtcd
 from binlog.stub.pd import StubPD
@@ -19,6 +20,7 @@ from pump.admission import InFlight
 from pump.edge import Edge
 from pump.ext import ExtService
 from pump.service import Gate, PumpService
+from pump.writing import Done
 from pumpclient.answer import Outcome, classify
 from tests.integration.pump.rpc import connected, running, take, until
 from tests.unit.pump.build import commit, merged, prewrite
@@ -89,12 +91,13 @@ class SlowStore:
         self.go_on = asyncio.Event()
         self.begun = 0
 
-    async def write(
-        self, payloads: list[bytes], *, refuse_prewrites: str = "", far: list[int] | None = None
-    ) -> list[None]:
+    async def write(self, payloads: Sequence[bytes], *, refuse_prewrites: str = "") -> list[BinlogError | None]:
         self.begun += 1
         await self.go_on.wait()
         return [None] * len(payloads)
+
+    def submit(self, payloads: Sequence[bytes], done: Done, *, refuse_prewrites: str = "") -> None:
+        asyncio.ensure_future(self.write(payloads)).add_done_callback(lambda written: done(written.result(), ()))
 
 
 async def test_what_does_not_fit_in_flight_is_refused_and_may_be_repeated() -> None:

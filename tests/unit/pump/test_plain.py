@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pump import plain
 from pump.ext import _in_parts
 from pump.keys import COMPLETE_BYTES, FLAG_DAMAGED, FLAG_DDL, Complete, encode_complete, unpack_place
-from pump.log import LogFile
+from pump.logfile import LogFile
 from pump.match import as_damaged
 from pump.passing import without_rows
 from pump.pull import Chunk, Reader

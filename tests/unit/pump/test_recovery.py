@@ -8,7 +8,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from pump import keys
+from pump import keys, recovery
 from pump.index import Index
 from pump.log import ValueLog
 from pump.pull import Reader
@@ -204,3 +204,16 @@ async def test_garbage_with_a_right_checksum(tmp_path: Path) -> None:
     async with opened(here, SetClock(100)) as store:
         assert "is not a binlog" in str(store.damage[0])
         assert store.outcome(30) == 60
+
+
+async def test_a_long_recovery_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path / "a", SetClock(100)) as store:
+        assert await store.write([prewrite(ts) for ts in range(1, 5)]) == [None] * 4
+    monkeypatch.setattr(recovery, "PROGRESS_INTERVAL_S", 0.0)
+    monkeypatch.setattr(recovery, "LOOK_RECORDS", 1)
+    caplog.set_level("INFO")
+    recovered_from(without_index(tmp_path / "a", tmp_path / "b"))
+    lines = [record.getMessage() for record in caplog.records if "reading the value log" in record.getMessage()]
+    assert ["percent=25" in lines[0], "percent=100" in lines[-1], len(lines)] == [True, True, 4], lines

@@ -88,7 +88,7 @@ def test_counters_that_are_measured_are_those_of_writes() -> None:
     metering.observe("WriteBatch", "succ", 3.0)
     metering.observe("WriteBatch", "fail", 100.0)
     metering.observe("Tso", "succ", 100.0)
-    metering.written("WriteBinlog", [b"12345", b"678"], [None, None])
+    metering.written("WriteBinlog", [b"12345", b"678"], [None, None], took_s=0.1)
     after_s, after = metering.write_seconds()
     assert (after_s - seconds, after - count) == (pytest.approx(5.0), 2)
     assert metering.written_bytes() - written == 8

@@ -10,7 +10,8 @@ import pytest
 from binlog.errors import BinlogError
 
 from pump.errors import InvalidBinlog, Stopping
-from pump.turn import GROUP_MAX, GROUPED_BYTES_MAX, TurnWriter
+from pump.turn import GROUP_MAX, GROUPED_BYTES_MAX, Callers, TurnWriter
+from pump.writing import Done
 from tests.unit.pump.build import SetClock, commit, opened, prewrite
 
 FAR_TS = 1 << 61
@@ -25,22 +26,63 @@ class Recorder:
         self.go_on = asyncio.Event()
         self.go_on.set()
 
-    async def write(self, payloads: Sequence[bytes], far: list[int] | None) -> list[BinlogError | None]:
+    def submit(self, payloads: Sequence[bytes], done: Done) -> None:
         self.groups.append(list(payloads))
-        if far is not None:
-            far += [place for place, payload in enumerate(payloads) if payload.startswith(b"far")]
-        elif payloads[0].startswith(b"far"):
-            await self.go_on.wait()
         if self.error is not None:
             raise self.error
-        return [InvalidBinlog(payload.decode()) if payload[:3] == b"bad" else None for payload in payloads]
+        left = [place for place, payload in enumerate(payloads) if payload.startswith(b"far")]
+        asyncio.get_running_loop().call_soon(done, [judged(payload) for payload in payloads], left)
+
+    async def write(self, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+        self.groups.append(list(payloads))
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return [judged(payload) for payload in payloads]
+
+
+def judged(payload: bytes) -> BinlogError | None:
+    return InvalidBinlog(payload.decode()) if payload[:3] == b"bad" else None
+
+
+class Caller:
+    """Asker of one call."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def answer(self, numbers: Sequence[int], message: bytes) -> int:
+        assert (tuple(numbers), message) == ((7,), b"")
+        return self._tell(None)
+
+    def refuse(self, number: int, error: BaseException) -> bool:
+        assert number == 7
+        return bool(self._tell(error))
+
+    def _tell(self, error: BaseException | None) -> int:
+        if self.told.done():
+            return 0
+        self.told.set_result(error)
+        return 1
+
+
+def tell(callers: Callers, error: BaseException | None) -> None:
+    for number in callers.numbers:
+        if error is None:
+            callers.asker.answer((number,), b"")
+        else:
+            callers.asker.refuse(number, error)
+
+
+def turn_of(store: Recorder) -> TurnWriter:
+    return TurnWriter(store.submit, store.write, tell)
 
 
 async def write(turn: TurnWriter, payload: bytes) -> BaseException | None:
     """Waits for the answer; a mistake is raised."""
-    found: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    turn.take(payload, lambda error: found.done() or found.set_result(error))
-    error = await found
+    caller = Caller()
+    turn.take(Callers(caller, (7,), 0.0), (payload,))
+    error = await caller.told
     if error is not None and not isinstance(error, BinlogError):
         raise error
     return error
@@ -48,7 +90,7 @@ async def write(turn: TurnWriter, payload: bytes) -> BaseException | None:
 
 async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
     store = Recorder()
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     payloads = [b"%d" % number for number in range(GROUP_MAX + 10)]
     payloads[5], payloads[GROUP_MAX] = b"bad 1", b"bad 2"
     answers = await asyncio.gather(*(write(turn, payload) for payload in payloads))
@@ -63,7 +105,7 @@ async def test_what_arrives_in_one_turn_goes_together_and_in_order() -> None:
 async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
     store = Recorder()
     store.go_on.clear()
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     far = asyncio.create_task(write(turn, b"far"))
     assert await asyncio.wait_for(asyncio.gather(write(turn, b"a"), write(turn, b"b")), 10) == [None, None]
     assert not far.done() and store.groups == [[b"far", b"a", b"b"], [b"far"]]
@@ -73,16 +115,16 @@ async def test_who_must_wait_for_the_source_holds_nobody_back() -> None:
 
 async def test_a_large_one_goes_alone() -> None:
     store = Recorder()
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     large = bytes(GROUPED_BYTES_MAX + 1)
     await asyncio.gather(write(turn, b"a"), write(turn, large), write(turn, b"b"))
-    assert store.groups == [[large], [b"a", b"b"]]
+    assert sorted(store.groups, key=len) == [[large], [b"a", b"b"]]
 
 
 async def test_a_named_error_is_everybodys_answer() -> None:
     store = Recorder()
     store.error = Stopping("the pump is stopping")
-    answers = await asyncio.gather(*(write(TurnWriter(store.write), b"a") for _ in range(3)))
+    answers = await asyncio.gather(*(write(turn_of(store), b"a") for _ in range(3)))
     assert [str(answer) for answer in answers] == ["the pump is stopping"] * 3
 
 
@@ -90,7 +132,7 @@ async def test_a_named_error_is_everybodys_answer() -> None:
 async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
     store = Recorder()
     store.error = ValueError("a mistake")
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     answers = await asyncio.wait_for(
         asyncio.gather(*(write(turn, b"a") for _ in range(count)), return_exceptions=True), 10
     )
@@ -99,7 +141,7 @@ async def test_a_mistake_of_ours_leaves_nobody_waiting(count: int) -> None:
 
 async def test_who_is_cancelled_takes_nobody_along() -> None:
     store = Recorder()
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     tasks = [asyncio.create_task(write(turn, payload)) for payload in (b"a", b"b")]
     await asyncio.sleep(0)
     tasks[0].cancel()
@@ -108,21 +150,22 @@ async def test_who_is_cancelled_takes_nobody_along() -> None:
 
 
 async def test_whose_answer_fails_takes_nobody_along() -> None:
-    def broken(_error: BaseException | None) -> None:
-        raise ValueError("a mistake")
+    class Broken(Caller):
+        def _tell(self, error: BaseException | None) -> int:
+            raise ValueError("a mistake")
 
     store = Recorder()
-    turn = TurnWriter(store.write)
-    told: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    turn.take(b"a", broken)
-    turn.take(b"b", told.set_result)
-    assert await asyncio.wait_for(told, 60) is None and store.groups == [[b"a", b"b"]]
+    turn = turn_of(store)
+    other = Caller()
+    turn.take(Callers(Broken(), (7,), 0.0), (b"a",))
+    turn.take(Callers(other, (7,), 0.0), (b"b",))
+    assert await asyncio.wait_for(other.told, 60) is None and store.groups == [[b"a", b"b"]]
 
 
 async def test_a_loop_that_ends_tells_everybody() -> None:
     store = Recorder()
     store.go_on.clear()
-    turn = TurnWriter(store.write)
+    turn = turn_of(store)
     waiting = asyncio.create_task(write(turn, b"far"))
     other = asyncio.create_task(write(turn, b"a"))
     assert await asyncio.wait_for(other, 60) is None
@@ -136,7 +179,7 @@ async def test_through_a_store(tmp_path: Path) -> None:
     """Pairs, a refusal, a probe and a ts that nobody gave out, in one turn; the source does not answer."""
     clock = SetClock(100)
     async with opened(tmp_path, clock) as store:
-        turn = TurnWriter(lambda payloads, far: store.write(payloads, far=far))
+        turn = TurnWriter(store.submit, store.write, tell)
         clock.down = True
         written = asyncio.gather(
             *(

@@ -1,0 +1,183 @@
+"""The calls of one connection that sinks answer (see Method.sink): no object for each, and one answer for many."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import Protocol
+
+from binlog.http2.connection import Connection
+from binlog.http2.events import Whole
+from binlog.rpc import status
+from binlog.rpc.call import status_of
+from binlog.rpc.messages import PREFIX, PREFIX_BYTES
+from binlog.rpc.method import Method, Room
+from binlog.rpc.request import timeout_s
+from binlog.rpc.status import RpcError, Status
+
+TIMEOUTS_MAX = 8192
+
+_OK = status.trailers(Status.OK)
+_NEVER_S = float("inf")
+
+_timeouts: dict[bytes | None, float] = {None: _NEVER_S}  # of all connections; seconds
+
+
+class Link(Protocol):
+    """What it asks of its connection's owner."""
+
+    transport: asyncio.Transport | None
+
+    def flush_answers(self) -> None: ...
+    def sunk_ended(self) -> None: ...
+
+
+class SunkCalls:
+    """Asker for its connection's sinks; a call's number is its stream. Belongs to the event loop."""
+
+    def __init__(self, link: Link, connection: Connection, room: Room) -> None:
+        self._link = link
+        self._connection = connection
+        self._room = room
+        # Those that are not answered: bytes that count, deadline, method, path.
+        self._taken: dict[int, tuple[int, float, Method, bytes]] = {}
+
+    def __len__(self) -> int:
+        """How many a sink works for, whether or not somebody still waits for them."""
+        return len(self._taken)
+
+    def take(self, requests: Sequence[Whole], now_s: float) -> list[Whole]:
+        """Give them to their sinks. Those come back that have none, or that a sink should not see."""
+        left: list[Whole] = []
+        at = 0
+        while at < len(requests):
+            note = requests[at][1].note
+            method: Method | None = note.method if note is not None else None
+            end = at + 1
+            while end < len(requests) and requests[end][1].note is note:
+                end += 1
+            if method is None or method.sink is None:
+                left += requests[at:end]
+            else:
+                self._take(method, requests[at:end], now_s, left)
+            at = end
+        return left
+
+    def _take(self, method: Method, requests: Sequence[Whole], now_s: float, left: list[Whole]) -> None:
+        assert method.sink is not None
+        bytes_max, counted = method.request_bytes_max, method.counted
+        numbers: list[int] = []
+        messages: list[bytes] = []
+        entries: list[tuple[int, float, Method, bytes]] = []
+        unpack = PREFIX.unpack_from
+        total, before = 0, len(left)
+        for request in requests:
+            number, head, timeout, data = request
+            seconds = _timeouts.get(timeout) or _seconds(timeout)
+            try:
+                flag, size = unpack(data)
+            except struct.error:
+                flag, size = 1, 0
+            if flag or size != len(data) - PREFIX_BYTES or size > bytes_max or seconds is None:
+                left.append(request)
+                continue
+            numbers.append(number)
+            messages.append(data[PREFIX_BYTES:])
+            entries.append((size if counted else 0, now_s + seconds, method, head.path))
+            total += size
+        if not numbers:
+            return
+        if counted and not self._take_room(entries[0][0], total):
+            del left[before:]
+            left += requests  # one by one: some may fit
+            return
+        self._taken.update(zip(numbers, entries, strict=True))
+        try:
+            method.sink(self, numbers, messages)
+        except BaseException as error:
+            for number in numbers:
+                self.refuse(number, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _take_room(self, first: int, total: int) -> bool:
+        """For all, or nothing. A request that is alone always fits; several are not one."""
+        room = self._room
+        if not room.fits(first):
+            return False
+        room.take(first)
+        if total > first:
+            if not room.fits(total - first):
+                room.give(first)
+                return False
+            room.take(total - first)
+        return True
+
+    # Asker
+
+    def answer(self, numbers: Sequence[int], message: bytes) -> int:
+        pop = self._taken.pop
+        size, found = 0, []
+        for number in numbers:
+            entry = pop(number, None)
+            if entry is not None:
+                size += entry[0]
+                found.append(number)
+        if self._link.transport is not None:
+            data = PREFIX.pack(0, len(message)) + message
+            count = self._connection.answer(found, status.RESPONSE, data, _OK)
+            self._link.flush_answers()
+        else:
+            count = 0
+        self._give_back(size)
+        return count
+
+    def refuse(self, number: int, error: BaseException) -> bool:
+        entry = self._taken.pop(number, None)
+        if entry is None:
+            return False
+        size, _, method, path = entry
+        waited = self._end(number, status_of(error, method, path))
+        self._connection.finished(number)
+        self._give_back(size)
+        return waited
+
+    def _give_back(self, size: int) -> None:
+        if size:
+            self._room.give(size)
+        if not self._taken:
+            self._link.sunk_ended()
+
+    def _end(self, number: int, error: RpcError) -> bool:
+        """Send the status of an error. Whether somebody waited for it."""
+        if self._link.transport is None or not self._connection.is_waiting(number):
+            return False
+        self._connection.send_head(number, status.refusal(error.status, error.text), end=True)
+        self._link.flush_answers()
+        return True
+
+    # Time, and the end
+
+    def tick(self, now_s: float) -> None:
+        """End those whose deadline has passed; what they hold counts until their sink has done with them."""
+        for number in [number for number, entry in self._taken.items() if entry[1] <= now_s]:
+            self._end(number, RpcError(Status.DEADLINE_EXCEEDED, "the deadline of the call has passed"))
+
+    def stop(self, text: str) -> None:
+        """Nobody is answered any more."""
+        for number in self._taken:
+            self._end(number, RpcError(Status.UNAVAILABLE, text))
+
+
+def _seconds(timeout: bytes | None) -> float | None:
+    """None: it is none, and the general way says so."""
+    try:
+        found = timeout_s(timeout or b"")
+    except RpcError:
+        return None
+    if len(_timeouts) >= TIMEOUTS_MAX:
+        _timeouts.clear()
+        _timeouts[None] = _NEVER_S
+    _timeouts[timeout] = found
+    return found

@@ -1,0 +1,293 @@
+"""How binlogs get into a store: what is refused as it comes, what is pending, and what the writer's report means."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from binlog.envelope import BinlogType, Envelope, scan, writer_of
+from binlog.errors import BinlogError, LogBroken, NotOnline
+from binlog.runtime.log import get_logger
+
+from pump.counters import LATE_KEPT, Counters
+from pump.errors import Stopping, TooLarge
+from pump.horizon import Horizon
+from pump.log import ValueLog
+from pump.match import Fate, Written, check, is_fake
+from pump.pending import PendingSet, Resolved
+from pump.resolver import Resolver
+from pump.space import Space, lacks_room
+from pump.store_options import StoreOptions
+from pump.usual import Usual, scan_usual, usual_prewrites
+from pump.writer import Submission, Writer
+
+ALARM_INTERVAL_S = 1.0
+REFUSED_UNTIL = {False: "restart the pump", True: "the pump goes on by itself when the disk has room"}
+
+Done = Callable[[list[BinlogError | None], Sequence[int]], object]
+
+_log = get_logger("pump.store")
+
+
+class _Admitted:
+    """Binlogs of one call that are to be written, and what is known of the others. `places` are those in the call."""
+
+    __slots__ = ("ahead", "envelopes", "payloads", "places", "results", "size")
+
+    def __init__(self, results: list[BinlogError | None]) -> None:
+        self.results = results
+        self.places: list[int] = []
+        self.envelopes: list[Envelope] = []
+        self.payloads: list[bytes] = []
+        self.ahead: list[int] = []
+        self.size = 0
+
+
+class Writing:
+    """The writing half of a Store, which makes the parts."""
+
+    counters: Counters
+    log: ValueLog
+    resolver: Resolver
+    space: Space
+    activity: int
+    _alarmed_s: float
+    _drained: asyncio.Event
+    _horizon: Horizon
+    _options: StoreOptions
+    _pending: PendingSet
+    _refused_s: float
+    _resolved: Resolved
+    _sealed: str
+    _under_way: int
+    _writer: Writer
+
+    async def write(self, payloads: Sequence[bytes], *, refuse_prewrites: str = "") -> list[BinlogError | None]:
+        """Store binlogs, in order; one result for each: None once durable and visible, else why not.
+
+        `refuse_prewrites`: the state of a pump that takes none (P-RPC-03); a broken log refuses them so. A prewrite
+        counts as pending from this call on, before anything is waited for. Stopping once the store is sealed.
+        """
+        admitted = self._admit(payloads, refuse_prewrites)
+        results = admitted.results
+        if admitted.payloads:
+            written = await self._submit(admitted.envelopes, admitted.payloads, admitted.size)
+            for place, verdict in zip(admitted.places, written.verdicts, strict=True):
+                results[place] = verdict.error
+        for place in admitted.ahead:
+            results[place] = await self._look_again(payloads[place], refuse_prewrites)
+        self.counters.refused += sum(1 for error in results if error is not None)
+        return results
+
+    def submit(self, payloads: Sequence[bytes], done: Done, *, refuse_prewrites: str = "") -> None:
+        """As `write`, for small binlogs and whoever is told instead of waiting. `done` gets the results, now or later,
+        and the places of those that seem too far ahead: they were not written, and nobody waits for the source."""
+        if not (refuse_prewrites or self._sealed or self.space.full) and self.log.broken is None:
+            usual = scan_usual(payloads)
+            if (
+                usual is not None
+                and usual.largest_bytes <= self._options.transaction_bytes_max
+                and not self._horizon.beyond(usual.largest_ts)
+            ):
+                self._submit_usual(usual, payloads, done)
+                return
+        self._submit_any(payloads, done, refuse_prewrites)
+
+    def _submit_usual(self, usual: Usual, payloads: Sequence[bytes], done: Done) -> None:
+        self._pending.arrive_all(usual_prewrites(usual, payloads), time.monotonic())
+        self.activity += len(payloads)
+
+        def report(written: Written) -> None:
+            results: list[BinlogError | None] = [None] * len(payloads)
+            self._under_way -= 1
+            if written.verdicts:
+                self._account(submission.scanned(), written)
+                results = [verdict.error for verdict in written.verdicts]
+                self.counters.refused += len(results) - results.count(None)
+            else:
+                binlogs = usual.binlogs
+                self._pending.stored_all(start_ts for start_ts, commit_ts, _, _ in binlogs if not commit_ts)
+                self._pending.settled_all(start_ts for start_ts, commit_ts, _, _ in binlogs if commit_ts)
+                self.counters.written += len(binlogs)
+                self._visible(written.visible, left=True)
+            done(results, ())
+
+        submission = Submission(payloads, usual.size, report, usual=usual)
+        self._under_way += 1
+        try:
+            self._writer.submit(submission, now=True)
+        except BinlogError:
+            self._withdraw(submission.scanned())
+            raise
+
+    def _submit_any(self, payloads: Sequence[bytes], done: Done, refuse_prewrites: str) -> None:
+        admitted = self._admit(payloads, refuse_prewrites)
+
+        def report(written: Written) -> None:
+            self._under_way -= 1
+            self._account(admitted.envelopes, written)
+            for place, verdict in zip(admitted.places, written.verdicts, strict=True):
+                admitted.results[place] = verdict.error
+            end()
+
+        def end() -> None:
+            self.counters.refused += len(payloads) - admitted.results.count(None)
+            done(admitted.results, admitted.ahead)
+
+        if not admitted.payloads:
+            end()
+            return
+        self._under_way += 1
+        try:
+            self._writer.submit(
+                Submission(admitted.payloads, admitted.size, report, envelopes=admitted.envelopes), now=True
+            )
+        except BinlogError:
+            self._withdraw(admitted.envelopes)
+            raise
+
+    def _admit(self, payloads: Sequence[bytes], refuse_prewrites: str) -> _Admitted:
+        """What of these may be written, as far as can be said without the log. Its prewrites are pending."""
+        if self._sealed:
+            raise Stopping(self._sealed)
+        if self.log.broken is not None:
+            refuse_prewrites = f"{self.log.broken}; {REFUSED_UNTIL[lacks_room(self.log.broken)]}"
+        found = _Admitted([None] * len(payloads))
+        size = 0
+        now_s = time.monotonic()
+        for place, payload in enumerate(payloads):
+            try:
+                envelope = scan(payload)
+                check(envelope)
+                if len(payload) > self._options.transaction_bytes_max:
+                    raise TooLarge(envelope.start_ts, len(payload), self._options.transaction_bytes_max)
+                if envelope.tp == BinlogType.PREWRITE and refuse_prewrites:
+                    raise NotOnline(refuse_prewrites)
+                if self.log.broken is not None:
+                    raise LogBroken(self.log.broken)
+                if self.space.full and not is_fake(envelope):
+                    self.space.check()
+                if self._is_far(envelope):
+                    found.ahead.append(place)
+                    continue
+            except BinlogError as error:
+                found.results[place] = error
+                continue
+            if envelope.start_ts == 0:
+                continue  # the probe (P-RPC-05)
+            if envelope.tp == BinlogType.PREWRITE:
+                self._arrive(envelope, payload, now_s)
+            found.places.append(place)
+            found.envelopes.append(envelope)
+            found.payloads.append(payload)
+            size += len(payload)
+        found.size = size
+        self.activity += len(found.payloads)
+        return found
+
+    def _is_far(self, envelope: Envelope) -> bool:
+        """A rollback of what is pending brings no new ts, and is how such a prewrite is ended."""
+        return self._horizon.beyond(max(envelope.start_ts, envelope.commit_ts)) and not (
+            envelope.tp == BinlogType.ROLLBACK and envelope.start_ts in self._pending
+        )
+
+    async def _look_again(self, payload: bytes, refuse_prewrites: str) -> BinlogError | None:
+        """A binlog that seems too far ahead: ask the source where it is, then write it or refuse it."""
+        try:
+            await self.resolver.refresh()
+        except BinlogError as error:
+            return error
+        envelope = scan(payload)
+        if not self._is_far(envelope):
+            return (await self.write([payload], refuse_prewrites=refuse_prewrites))[0]
+        refusal = self._horizon.refusal(max(envelope.start_ts, envelope.commit_ts))
+        now_s = time.monotonic()
+        if now_s - self._refused_s >= ALARM_INTERVAL_S:
+            self._refused_s = now_s
+            _log.error("binlog refused", error=refusal, start_ts=envelope.start_ts, commit_ts=envelope.commit_ts)
+        return refusal
+
+    def _arrive(self, envelope: Envelope, payload: bytes, now_s: float) -> None:
+        self._pending.arrive(
+            envelope.start_ts,
+            since_s=now_s,
+            size=len(payload),
+            ddl_job_id=envelope.ddl_job_id,
+            prewrite_key=bytes(payload[envelope.key_at : envelope.key_end]),
+            writer=writer_of(payload, envelope),
+        )
+
+    async def _submit(self, envelopes: list[Envelope], payloads: list[bytes], size: int) -> Written:
+        """The pending set follows the report, whether or not the caller still waits for it."""
+        answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        self._under_way += 1
+
+        def report(written: Written) -> None:
+            self._under_way -= 1
+            self._account(envelopes, written)
+            if not answer.done():
+                answer.set_result(written)
+
+        try:
+            await self._writer.room()
+            self._writer.submit(Submission(payloads, size, report, envelopes=envelopes))
+        except BaseException:
+            self._withdraw(envelopes)
+            raise
+        return await answer
+
+    def _withdraw(self, envelopes: Sequence[Envelope]) -> None:
+        """The writer did not take them."""
+        self._under_way -= 1
+        for envelope in envelopes:
+            if envelope.tp == BinlogType.PREWRITE:
+                self._pending.refused(envelope.start_ts)
+        self._settle_down()
+
+    def _account(self, envelopes: Sequence[Envelope], written: Written) -> None:
+        """Bring the pending set up to what the writer did (correctness rule 3: visible before it leaves the set)."""
+        pending = self._pending
+        held_back = len(pending)
+        for envelope, verdict in zip(envelopes, written.verdicts, strict=True):
+            if envelope.tp == BinlogType.PREWRITE:
+                if (verdict.write and verdict.fate is Fate.PENDING) or (verdict.error is not None and verdict.write):
+                    pending.stored(envelope.start_ts)
+                else:
+                    pending.refused(envelope.start_ts)
+            elif verdict.error is None and not is_fake(envelope):  # a fake that was left out ends nothing either
+                pending.settled(envelope.start_ts)
+            if verdict.write and verdict.error is None:
+                self.counters.written += 1
+        self._visible(written.visible, left=len(pending) < held_back)
+
+    def _visible(self, visible: Sequence[int], *, left: bool) -> None:
+        """Commits became visible, or (`left`) something left the pending set."""
+        if visible:
+            self.counters.commits += len(visible)
+            if self._resolved.is_late(min(visible)):
+                for commit_ts in visible:
+                    if self._resolved.is_late(commit_ts):
+                        self._alarm(commit_ts)
+        if visible or left:
+            self.resolver.nudge(max(visible, default=0))
+        self._settle_down()
+
+    def _settle_down(self) -> None:
+        if not len(self._pending) or not self._under_way:
+            self._drained.set()
+
+    def _alarm(self, commit_ts: int) -> None:
+        """Every late commit is counted and kept for Inspect; a flood of them is not a flood of lines."""
+        self.counters.late_commits += 1
+        self.counters.late_ts.append(commit_ts)
+        now_s = time.monotonic()
+        if self.counters.late_commits > LATE_KEPT and now_s - self._alarmed_s < ALARM_INTERVAL_S:
+            return
+        self._alarmed_s = now_s
+        _log.error(
+            "a commit arrived at or below a resolved ts that drainers may have read already",
+            commit_ts=commit_ts,
+            resolved_ts=self._resolved.ts,
+            so_far=self.counters.late_commits,
+        )

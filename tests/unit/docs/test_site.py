@@ -1,0 +1,108 @@
+"""The documentation as a site: it builds without a warning, its links lead somewhere, nothing comes from elsewhere."""
+
+from __future__ import annotations
+
+import html.parser
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+
+from tests.support.servers import ROOT
+
+
+class Page(html.parser.HTMLParser):
+    """Links of a page, what it loads, and what can be linked to in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids |= {value for name in ("id", "name") if (value := given.get(name))}
+        if tag == "a" and given.get("href"):
+            self.links.append(str(given["href"]))
+        if tag in ("script", "img") and given.get("src"):
+            self.loads.append(str(given["src"]))
+        if tag == "link" and given.get("rel") in ("stylesheet", "preload") and given.get("href"):
+            self.loads.append(str(given["href"]))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """Pages by name, built as `make site` builds them."""
+    made = tmp_path_factory.mktemp("site")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(made)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    pages = {}
+    for file in made.glob("*.html"):
+        pages[file.name] = Page()
+        pages[file.name].feed(file.read_text())
+    return pages
+
+
+def test_every_page_is_in_the_menu(site: dict[str, Page]) -> None:
+    made = {path.name for path in (ROOT / "docs").glob("*.md")}
+    text = (ROOT / "mkdocs.yml").read_text()
+    assert [name for name in made if name not in text] == []
+    assert {f"{Path(name).stem}.html" for name in made} <= site.keys()
+    assert {"index.html", "deploy.html", "pump-format.html"} <= site.keys()
+
+
+def test_links_lead_somewhere(site: dict[str, Page]) -> None:
+    broken = []
+    for name, page in site.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or name == "404.html":
+                continue
+            target = unquote(parts.path) or name
+            if target.endswith((".", "/")):
+                continue
+            if target not in site or (parts.fragment and unquote(parts.fragment) not in site[target].ids):
+                broken.append(f"{name}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_elsewhere(site: dict[str, Page]) -> None:
+    assert [load for page in site.values() for load in page.loads if "//" in load] == []
+
+
+def test_the_api_pages_have_types(site: dict[str, Page]) -> None:
+    assert "pumpclient.sdk.Service.begin" in site["api-sdk.html"].ids
+
+
+def test_a_link_to_a_file_that_is_gone_ends_the_build() -> None:
+    site_links = runpy.run_path(str(ROOT / "scripts/site_links.py"))
+    place = ROOT / "docs/architecture.md"
+    assert site_links["_linked"]("see [`store.py`](../pump/store.py)", place) == "see `store.py`"
+    assert site_links["_linked"]("see [the store](../pump/store.py)", place) == "see the store (`pump/store.py`)"
+    assert site_links["_linked"]("[start](../README.md#where)", place) == "[start](index.md#where)"
+    with pytest.raises(Exception, match=r"docs/architecture.md links to \.\./pump/gone.py"):
+        site_links["_linked"]("[gone](../pump/gone.py)", place)
+
+
+def test_the_menu_names_pages_that_exist() -> None:
+    class Loader(yaml.SafeLoader):
+        """With the tags of MkDocs, which are not looked at."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python", lambda *_: None)
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    pages = str(config["nav"])
+    assert pages.count(".md") >= 20 and config["strict"] is True

@@ -1,0 +1,173 @@
+"""Usual binlogs in one pass, against the way that every binlog can go."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from binlog.envelope import encode_binlog, encode_fake, scan
+from binlog.errors import BinlogError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pump import match
+from pump.errors import Stopping
+from pump.store import Store
+from pump.usual import scan_usual, usual_prewrites
+from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
+
+BASE = 470_000_000_000_000_000  # a TSO of nine bytes
+TS = st.one_of(st.integers(BASE, BASE + 40), st.integers(1 << 56, (1 << 62) - 1))
+ANY = st.one_of(
+    st.builds(prewrite, TS, row=st.binary(max_size=120)),
+    st.builds(commit, TS, TS),
+    st.builds(rollback, TS),
+    st.builds(encode_fake, TS),
+    st.builds(prewrite, TS, job=st.just(7)),
+    st.builds(prewrite, TS, writer=st.just(b"w" * 16)),
+    st.builds(encode_binlog, tp=st.integers(0, 2), start_ts=st.integers(0, 1 << 20), commit_ts=TS),
+    st.just(b""),
+)
+
+
+@given(ANY, st.data())
+def test_what_is_read_is_what_scan_reads(payload: bytes, drawn: st.DataObject) -> None:
+    """Also of bytes that were cut or changed: then there is nothing, or what `scan` says."""
+    if drawn.draw(st.booleans()):
+        payload = payload[: drawn.draw(st.integers(0, len(payload)))]
+    if payload and drawn.draw(st.booleans()):
+        at = drawn.draw(st.integers(0, len(payload) - 1))
+        payload = payload[:at] + bytes((drawn.draw(st.integers(0, 255)),)) + payload[at + 1 :]
+    usual = scan_usual([payload])
+    if usual is None:
+        return
+    ((start_ts, commit_ts, key_end, version),) = usual.binlogs
+    found = scan(payload)
+    assert (found.tp, found.start_ts, found.commit_ts) == (1 if commit_ts else 0, start_ts, commit_ts)
+    assert (found.key_end, found.ddl_job_id, found.writer_at, found.query_at) == (key_end, 0, 0, 0)
+    assert found.schema_version == version and found.body_offset
+    assert (usual.largest_ts, usual.largest_bytes, usual.size) == (max(start_ts, commit_ts), len(payload), len(payload))
+    wanted = [] if commit_ts else [(start_ts, len(payload), payload[found.key_at : found.key_end])]
+    assert list(usual_prewrites(usual, [payload])) == wanted
+
+
+def test_tidbs_own_are_usual() -> None:
+    assert scan_usual([prewrite(BASE, row=bytes(200)), commit(BASE, BASE + 1)]) is not None
+    for other in (prewrite(5), rollback(BASE), prewrite(BASE, job=3), prewrite(BASE, writer=b"w" * 16), b""):
+        assert scan_usual([prewrite(BASE), other]) is None
+    assert scan_usual([]) is None
+
+
+SMALL = st.integers(BASE, BASE + 12)
+STEPS = st.one_of(
+    st.builds(prewrite, SMALL, row=st.sampled_from([b"\x08\x01", b"\x08\x02"])),
+    st.builds(commit, SMALL, SMALL),
+    st.builds(commit, SMALL, SMALL),
+    st.builds(rollback, SMALL),
+    st.builds(encode_fake, SMALL),
+)
+
+
+async def submitted(store: Store, payloads: Sequence[bytes]) -> list[BinlogError | None]:
+    found: asyncio.Future[list[BinlogError | None]] = asyncio.get_running_loop().create_future()
+
+    def done(results: list[BinlogError | None], left: Sequence[int]) -> None:
+        assert not left
+        found.set_result(results)
+
+    store.submit(payloads, done)
+    return await asyncio.wait_for(found, 60)
+
+
+def contents(store: Store) -> list[tuple[bytes, bytes]]:
+    """The index, but for the log's places of which there may be others in another order."""
+    return list(store.index._db.iterator())
+
+
+async def play(directory: Path, groups: Sequence[Sequence[bytes]], *, usual: bool) -> list[object]:
+    said: list[object] = []
+    async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+        for group in groups:
+            results = await (submitted(store, group) if usual else store.write(group))
+            said += [None if error is None else type(error) for error in results]
+        said.append([entry.start_ts for entry in store.pending(100)])
+        said.append([(entry.size, entry.prewrite_key, entry.held, entry.in_flight) for entry in store.pending(100)])
+        counters = store.counters
+        said.append((counters.written, counters.refused, counters.commits, counters.late_commits, store.activity))
+        await store.resolver.refresh()
+        said.append((store.resolved_ts, await binlogs_of(store, fakes=True)))
+        said += [pair for pair in contents(store) if not pair[0].startswith((b"!binlog!", b"sc!"))]
+    async with opened(directory, SetClock(BASE + 1000, held=True)) as store:
+        said.append([entry.start_ts for entry in store.pending(100)])
+    return said
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.lists(STEPS, min_size=1, max_size=6), max_size=8), st.sampled_from([1, 1 << 15]))
+def test_the_same_is_stored_and_answered(groups: list[list[bytes]], remembered: int) -> None:
+    """In groups of any size; with much remembered of what was stored lately, or next to nothing."""
+    before, match.RECENT_MAX = match.RECENT_MAX, remembered
+    directory = Path(tempfile.mkdtemp(prefix="usual-"))
+    try:
+        first = asyncio.run(play(directory / "a", groups, usual=True))
+        second = asyncio.run(play(directory / "b", groups, usual=False))
+        third = asyncio.run(play(directory / "c", [[step] for group in groups for step in group], usual=False))
+    finally:
+        match.RECENT_MAX = before
+        shutil.rmtree(directory)
+    assert first == second == third
+
+
+async def test_a_group_after_which_a_file_ends(tmp_path: Path) -> None:
+    """Its file gets its footer behind it, and a commit in another file than its prewrite is known as such."""
+    async with opened(tmp_path, SetClock(BASE + 1000), file_bytes_max=400) as store:
+        for number in range(0, 20, 2):
+            assert await submitted(store, [prewrite(BASE + number, row=bytes(100))]) == [None]
+        assert await submitted(store, [commit(BASE + 2 * n, BASE + 2 * n + 1) for n in range(10)]) == [None] * 10
+        await store.resolver.refresh()
+        assert len(await binlogs_of(store)) == 10
+        files = store.log.files()
+        assert len(files) > 3 and all(file.closed for file in files[:-1])
+        assert store.index.needs()[0] > BASE
+
+
+async def test_what_a_late_commit_and_a_full_disk_are_told(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        assert await submitted(store, [prewrite(BASE)]) == [None]
+        store._resolved.ts = BASE + 5
+        assert await submitted(store, [commit(BASE, BASE + 3)]) == [None]
+        assert list(store.counters.late_ts) == [BASE + 3]
+        store.space._stop_bytes = 1 << 62
+        (error,) = await submitted(store, [prewrite(BASE + 20)])
+        assert "space" in str(error) and not store.is_pending(BASE + 20)
+
+
+async def test_a_group_whose_write_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of success, the prewrites stay pending, and nothing is taken any more."""
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        assert await submitted(store, [prewrite(BASE)]) == [None]
+
+        def fail(_fd: int) -> None:
+            raise OSError(5, "an I/O error")
+
+        monkeypatch.setattr(store.log, "_sync", fail)
+        group = [prewrite(BASE + 1), commit(BASE, BASE + 2), prewrite(BASE + 1)]
+        assert all("broken" in str(error) for error in await submitted(store, group))
+        assert store.is_pending(BASE) and store.is_pending(BASE + 1)
+        assert all(error is not None for error in await submitted(store, [prewrite(BASE + 3), commit(BASE, BASE + 2)]))
+        assert not store.is_pending(BASE + 3)
+
+
+async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) -> None:
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        told: list[list[BinlogError | None]] = []
+        store.submit([prewrite(BASE)], lambda results, _left: told.append(results))
+        store.submit([commit(BASE, BASE + 1)], lambda results, _left: told.append(results))
+        assert await store.seal("the test seals it", 60) == BASE + 1
+        assert told == [[None], [None]]
+        with pytest.raises(Stopping, match="the test seals it"):
+            store.submit([prewrite(BASE + 9)], lambda results, _left: told.append(results))

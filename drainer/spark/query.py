@@ -19,6 +19,7 @@ from drainer.apply.micro_batch import Examined, ExamineJob, SpreadJob
 from drainer.sink.base import Receipt
 from drainer.spark import blob_files, shuffle_apply, shuffle_examine
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+from drainer.spark.failure_reports import ReportAddress
 
 _log = get_logger(__name__)
 
@@ -26,11 +27,15 @@ _log = get_logger(__name__)
 class SparkBatch:
     """One micro-batch of packed rows (MicroBatch); usable when Spark has gone on to the next."""
 
-    def __init__(self, packed: DataFrame, errors: ErrorSeal, files: str = "") -> None:
-        """`files`: the query's folder of files (blob_files.py), empty where there are none."""
+    def __init__(
+        self, packed: DataFrame, errors: ErrorSeal, files: str = "", reports: ReportAddress | None = None
+    ) -> None:
+        """`files`: the query's folder of files (blob_files.py), empty where there are none. `reports`: where tasks that
+        write report what fails and is tried again."""
         self._packed = packed
         self._errors = errors
         self._files = files
+        self._reports = reports
         self._by_slot: DataFrame | None = None
 
     def covers(self, after_ts: int, until_ts: int) -> None:
@@ -54,10 +59,10 @@ class SparkBatch:
         self._read(order, folded)
 
     def examine(self, job: ExamineJob) -> Examined:
-        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors)
+        return shuffle_examine.examine(self._read(job.order, job.folded), job, self._errors, self._reports)
 
     def spread(self, job: SpreadJob) -> Sequence[Receipt]:
-        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors)
+        return shuffle_apply.spread(self._read(job.order, job.folded), job, self._errors, self._reports)
 
     def _read(self, order: ReadOrder, folded: bool) -> DataFrame:
         """All jobs of a batch have one order, and read it once."""
@@ -70,9 +75,17 @@ class Query:
     """Runs from `start` until `stop` or until a batch raises. Spark's own checkpoint is a fresh folder at every start:
     the destination's position is the truth (correctness rule 17)."""
 
-    def __init__(self, session: SparkSession, *, options: dict[str, str], one_machine: bool = False) -> None:
-        """`one_machine`: all tasks run here, and hand large values on in files."""
+    def __init__(
+        self,
+        session: SparkSession,
+        *,
+        options: dict[str, str],
+        one_machine: bool = False,
+        reports: ReportAddress | None = None,
+    ) -> None:
+        """`one_machine`: all tasks run here, and hand large values on in files. `reports`: as SparkBatch has it."""
         self._session = session
+        self._reports = reports
         self._errors = ErrorSeal.new()
         self._files = str(Path(tempfile.gettempdir(), "drainer-blobs", secrets.token_hex(4))) if one_machine else ""
         files = {"blob-folder": self._files} if self._files else {}
@@ -87,7 +100,7 @@ class Query:
         frame = self._session.readStream.format("binlog").options(**self._options).load()
 
         def each(packed: DataFrame, _batch_id: int) -> None:
-            batch(SparkBatch(packed, self._errors, self._files))
+            batch(SparkBatch(packed, self._errors, self._files, self._reports))
 
         # As a URL: a path alone is one of the cluster's default file system, which may be no folder of this machine.
         writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", self._checkpoint.as_uri())

@@ -29,6 +29,7 @@ from drainer.sink.base import Intent, Receipt, SlotWriter
 from drainer.sink.errors import DataError
 from drainer.spark import blob_files
 from drainer.spark.errors import SPARK_ERRORS, ErrorSeal
+from drainer.spark.failure_reports import ReportAddress, reporting
 from drainer.spark.source.executor import decoder_for, slotted
 
 Batches = Iterator[pa.RecordBatch]
@@ -48,12 +49,15 @@ RESULT = pa.schema(
 RESULT_DDL = "slot int, row_count long, chunks int, skipped int, detail string"
 
 
-def carried(work: Callable[[Batches], Batches], errors: ErrorSeal) -> Callable[[Batches], Batches]:
-    """Lets errors of ours through to the driver as values."""
+def carried(
+    work: Callable[[Batches], Batches], errors: ErrorSeal, reports: ReportAddress | None = None
+) -> Callable[[Batches], Batches]:
+    """Lets errors of ours through to the driver as values; what fails and is tried again is reported to `reports`."""
 
     def carried(batches: Batches) -> Batches:
         try:
-            yield from work(batches)
+            with reporting(reports):
+                yield from work(batches)
         except BinlogError as error:
             raise errors.carry(error) from error
 
@@ -163,11 +167,14 @@ def _shuffled(frame: DataFrame) -> DataFrame:
     return DataFrame(session._jsparkSession.internalCreateDataFrame(rdd, frame._jdf.schema(), False), session)
 
 
-def spread(by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal) -> Sequence[Receipt]:
+def spread(
+    by_slot: DataFrame, job: SpreadJob, errors: ErrorSeal, reports: ReportAddress | None = None
+) -> Sequence[Receipt]:
     """Apply what `read_by_slot` gave; one result for each slot that had rows. RangeDiffers where a slot has not been
     heard of."""
     rows = by_slot.where(f"slot < {job.intent.slots}") if job.order.examined else by_slot
-    results = rows.mapInArrow(carried(Apply(job.order, job.intent, job.writer, job.planned), errors), RESULT_DDL)
+    task = Apply(job.order, job.intent, job.writer, job.planned)
+    results = rows.mapInArrow(carried(task, errors, reports), RESULT_DDL)
     try:
         table = results.toArrow()
     except SPARK_ERRORS as error:

@@ -1,0 +1,91 @@
+"""The driver's end of failure_reports.py: what fails in tasks, for /status, the metric and the log."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from binlog.runtime.log import get_logger
+from binlog.runtime.outage import Outage
+
+from drainer.failures import FAILURES, Failures
+from drainer.spark.failure_reports import REPORT_BYTES_MAX, ReportAddress, decode, line_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOKED_AT_S = 1.0
+
+_log = get_logger(__name__)
+
+
+def listener_for(session: SparkSession) -> FailureListener | None:
+    """At the address by which executors reach the driver: its port for UDP, too, as firewalls may know that one, else
+    any. None, and a line in the log, where it cannot listen: what fails in tasks is then in the workers' logs alone."""
+    settings = session.sparkContext.getConf()
+    host = settings.get("spark.driver.host") or "127.0.0.1"
+    bind = settings.get("spark.driver.bindAddress") or host
+    port = int(settings.get("spark.driver.port") or 0)
+    try:
+        with contextlib.suppress(OSError):
+            return FailureListener(host.strip("[]"), bind.strip("[]"), port=port)
+        return FailureListener(host.strip("[]"), bind.strip("[]"))
+    except OSError as error:
+        _log.warning("the status will not show what fails in Spark's tasks: no UDP port", host=bind, error=str(error))
+        return None
+
+
+class FailureListener:
+    """Listens until `close`. `address`: for the tasks, with a secret made anew."""
+
+    def __init__(self, host: str, bind: str, failures: Failures = FAILURES, *, port: int = 0) -> None:
+        """`host`: as tasks reach it; `bind`: of an interface here; `port` 0: any. Raises OSError."""
+        family, kind, protocol, _, place = socket.getaddrinfo(bind, port, type=socket.SOCK_DGRAM)[0]
+        self._socket = socket.socket(family, kind, protocol)
+        try:
+            self._socket.bind(place)
+        except OSError:
+            self._socket.close()
+            raise
+        self._socket.settimeout(_LOOKED_AT_S)
+        self._bind = bind
+        self.address = ReportAddress(host, self._socket.getsockname()[1], secrets.token_hex(32))
+        self._failures = failures
+        self._outage = Outage(_log, "tasks of Spark fail and try again", "no task of Spark fails any more")
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="failure listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        with contextlib.suppress(OSError), line_to(ReportAddress(self._bind, self.address.port, "")) as wake:
+            wake.send(b"")
+        self._thread.join(5)
+        self._socket.close()
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                datagram = self._socket.recv(REPORT_BYTES_MAX)
+            except TimeoutError:
+                datagram = b""
+            except OSError as error:
+                if not self._closing:
+                    _log.warning("the status shows no more of what fails in Spark's tasks", error=str(error))
+                return
+            report = decode(datagram, self.address.secret, time.time())
+            if report is not None:
+                self._failures.heard(report.reporter, report.number, report.failure)
+            self._tell()
+
+    def _tell(self) -> None:
+        """In the log: what fails, from time to time, and once that it is over."""
+        failure = self._failures.elsewhere
+        if failure is not None:
+            self._outage.failed(what=failure.what, error=failure.error, tries=failure.tries)
+        else:
+            self._outage.over()

@@ -1,0 +1,57 @@
+"""A destination that fails while only Spark's tasks write: the driver waits for them, and still says why."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.integration.drainer.stubs import Stubs
+from tests.integration.drainer.test_daemon import metric, reached, status
+from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
+from tests.support.schema_case import ts
+from tests.support.servers import free_port, running_mariadb, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+FIRST = 20
+SLOT = re.compile(r"^slot \d+ of ")
+# Every try of a slot fails with it, and none of the driver's, which writes no row of a batch that is spread.
+DEADLOCK = (
+    "CREATE TRIGGER d.deadlock BEFORE INSERT ON d.int_key FOR EACH ROW "
+    "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'"
+)
+
+
+def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
+    """First they fail alone; then the server is killed under them; then it is back, and nothing fails any more."""
+    with running_mariadb() as mariadb:
+        end = serve(stubs, GOOD, first=FIRST)
+        port = free_port()
+        running = drainer(stubs, mariadb, port)
+        reached(running, port, end)
+        mariadb.query(DEADLOCK)
+        end = ts(10 + COUNT + 5)
+        stubs.resolve(end)
+
+        def error(*, deadlock: bool) -> bool:
+            assert running.alive, running.tail()
+            said = str(status(port)["Error"])
+            return SLOT.match(said) is not None and ("only slots fail" in said) == deadlock
+
+        wait_until(lambda: error(deadlock=True), deadline_s=120, what=f"a slot's reason\n{running.tail()}")
+        found = status(port)
+        assert int(str(found["ErrorTries"])) >= 3 and str(found["ErrorTime"])[:2] == "20", found
+        wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") > 0, what="the metric rises")
+        mariadb.server.kill()
+        wait_until(lambda: error(deadlock=False), deadline_s=120, what=f"the server is gone\n{running.tail()}")
+        mariadb.server.start()
+        mariadb.query("DROP TRIGGER d.deadlock")
+        reached(running, port, end)
+        wait_until(lambda: status(port)["Error"] == "", what="nothing fails any more")
+        assert SLOT.match(str(status(port)["LastError"]))
+        wait_until(lambda: metric(port, "binlog_drainer_failing_seconds") == 0, what="the metric falls")
+        assert running.stop(deadline_s=120) == 0, running.tail()
+        said = running.text()
+        assert "tasks of Spark fail and try again" in said and "no task of Spark fails any more" in said, said
+        assert standing(mariadb) == after(COUNT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import gc
 import os
@@ -18,6 +19,7 @@ from pump.process import Pump
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 GC_THRESHOLD = 100_000
+SIGNAL_WAIT_S = 0.1  # for the loop to see a signal that the process has got
 RESTART = -1  # no exit code: the same program begins again in this process
 
 _log = log.get_logger("pump")
@@ -52,7 +54,17 @@ async def _run(config: PumpConfig) -> int:
     await asyncio.wait((requested, stopping), return_when=asyncio.FIRST_COMPLETED)
     action = requested.result() if requested.done() else "pause"
     await pump.stop("pause" if action == "restart" else action)
-    return RESTART if action == "restart" else 0
+    return RESTART if action == "restart" and not await _ended(signalled) else 0
+
+
+async def _ended(signalled: asyncio.Event) -> bool:
+    """Whether a signal has come, the last moment before a restart included; one that comes later ends the process."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(signalled.wait(), SIGNAL_WAIT_S)
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)
+    return signalled.is_set()
 
 
 def main() -> None:

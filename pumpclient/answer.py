@@ -50,6 +50,11 @@ class Answer:
         """Whether the pump answered."""
         return self.outcome not in (Outcome.UNKNOWN, Outcome.NOT_SENT)
 
+    @property
+    def passes(self) -> bool:
+        """Whether it is a refusal for a reason that will not last: the same binlog may be taken later."""
+        return self.outcome is Outcome.REFUSED and any(text in self.detail for text in PASSING_TEXTS)
+
 
 ACKED = Answer(Outcome.ACKED)
 
@@ -103,6 +108,10 @@ REFUSAL_TEXTS = (
     OURS_TOO_FAR,
     BUSY_TEXT,
 )
+
+
+# Of these, what a pump says while it is busy, full, or not online: true now, and not for ever.
+PASSING_TEXTS = ("no online:", "no available space", "not online", OURS_TOO_FAR, BUSY_TEXT)
 
 
 def classify(code: int, message: str) -> Answer:

@@ -31,8 +31,8 @@ class Tries(Protocol):
         """One try at one pump; never raises for failures of pump and network."""
         ...
 
-    def patience_s(self, pump: str) -> float:
-        """Seconds to wait for what has just been started at this pump before another one is tried beside it."""
+    def patience_s(self, pump: str, payload_bytes: int) -> float:
+        """Seconds to wait for a payload that is about to go to this pump before another one is tried beside it."""
         ...
 
     def found_slow(self, pump: str) -> None:
@@ -117,7 +117,7 @@ class Prewriting:
     async def _answered(self, newest: str | None) -> str | None:
         """Wait until a try has ended, or `newest` has let this prewrite wait for too long. The pump that acknowledged,
         if one did; where two did, the other one stays open."""
-        wait_s = self._tries.patience_s(newest) if newest is not None else RECHECK_S
+        wait_s = self._tries.patience_s(newest, len(self._payload)) if newest is not None else RECHECK_S
         while True:
             due_s = time.monotonic() + wait_s
             done = await self._ended(wait_s)
@@ -181,7 +181,7 @@ class Prewriting:
     def _abandon(self) -> None:
         """Stop waiting for what is still open; each may have left, or may yet leave, a copy."""
         for task, pump in self._open.items():
-            if not task.cancel():
-                task.exception()  # seen
             self._tries.tracker.unknown(self._start_ts, pump)
+            if not task.cancel() and not task.cancelled():
+                task.exception()  # seen
         self._open.clear()

@@ -257,11 +257,11 @@ class Writer:
                 self.suspended.set()
         return answer
 
-    def patience_s(self, pump: str) -> float:
-        """Longer for what is large, or waits behind much at the same pump."""
+    def patience_s(self, pump: str, payload_bytes: int) -> float:
+        """Longer for what is large, or waits behind much at the same pump. The payload is not among that yet."""
         connection = self._connections.get(pump)
         ahead = (connection.open_bytes, connection.open_count) if connection is not None else (0, 0)
-        return self._limits.patience_s + ahead[0] / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
+        return self._limits.patience_s + (ahead[0] + payload_bytes) / PATIENCE_BYTES_S + ahead[1] / PATIENCE_COUNT_S
 
     def found_slow(self, pump: str) -> None:
         if self._pool.found_slow(pump):

@@ -20,6 +20,8 @@ Escape = Callable[[Sequence[str]], list[str]]
 TOGETHER_MIN: Final = 32
 RARE_SHAPES_MAX: Final = 3
 _RARE: Final = 16  # fewer than one document in so many
+# Texts that are longer than this on average are copied one by one: a place for each of their bytes takes more.
+_SHORT_BYTES_MAX: Final = 32
 _LITERALS: Final = pa.array([b"null", b"true", b"false"], pa.binary())
 _ESCAPED_REGEX: Final = '["\\\\\x00-\x1f<>&\u2028\u2029]'
 _ESCAPED: Final = re.compile(b'["\\\\\x00-\x1f<>&]|\xe2\x80')
@@ -113,10 +115,13 @@ def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
     """A `binary` array of these bytes."""
     places = np.zeros(len(begins) + 1, np.int32)
     np.cumsum(lengths, out=places[1:])
-    chosen = np.repeat(begins - places[:-1], lengths) + np.arange(places[-1])
-    return pa.Array.from_buffers(
-        pa.binary(), len(begins), [None, pa.py_buffer(places), pa.py_buffer(data[chosen].tobytes())]
-    )
+    if places[-1] > _SHORT_BYTES_MAX * len(begins):
+        view = memoryview(data)
+        texts = b"".join([view[at:end] for at, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)])
+    else:
+        chosen = np.repeat(begins - places[:-1], lengths) + np.arange(places[-1])
+        texts = data[chosen].tobytes()
+    return pa.Array.from_buffers(pa.binary(), len(begins), [None, pa.py_buffer(places), pa.py_buffer(texts)])
 
 
 def _escaped(texts: Any, escape: Escape) -> Any:

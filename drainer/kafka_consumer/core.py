@@ -6,7 +6,8 @@ and the `Resume` that is stored in the transaction in which they are applied.
 
 What may come again, and what becomes of it:
 
-    a row below what was applied        left out; one at that very commit_ts is applied again
+    a row at or below what was applied  left out: the resolved events that were waited for say that all of these came
+    a delete that tells no commit_ts    left out if it was read and applied before; it counts as of the newest row before it
     a row that is not applied yet       kept, although its partition's watermark may be above it
     a DDL                               run once: it is told by commit_ts, start_ts, statement and number; one that is
                                         below another of its topic, or below what was applied, is left out
@@ -116,6 +117,7 @@ class ConsumerCore:
         resume = resume or Resume()
         self._whole = whole
         self.applied_ts = resume.applied_ts
+        self._applied_before = resume.applied_ts
         self.left_out = 0
         self._ran = set(resume.ddls)
         self._ddls: list[_Ddl] = []
@@ -123,7 +125,9 @@ class ConsumerCore:
         self._partitions: dict[Place, _Partition] = {}
         for place in partitions:
             read = resume.reads.get(place, Read(0, 0))
-            self._partitions[place] = _Partition(resume.applied_ts, seen=read.offset, seen_before=read.seen)
+            self._partitions[place] = _Partition(
+                resume.applied_ts, seen=read.offset, seen_before=read.seen, newest=resume.applied_ts
+            )
 
     @property
     def pending_ddls(self) -> list[DdlEvent]:
@@ -185,7 +189,7 @@ class ConsumerCore:
     def _row(self, place: Place, partition: _Partition, offset: int, event: RowEvent) -> None:
         commit_ts = event.commit_ts or partition.newest  # a tombstone says none, and follows what it follows
         partition.newest = max(partition.newest, commit_ts)
-        if self._is_applied(partition, offset, commit_ts):
+        if self._is_applied(partition, offset, event.commit_ts):
             self.left_out += 1
             return
         whole = self._whole(place, offset, event) if event.handle_only else event
@@ -193,8 +197,10 @@ class ConsumerCore:
             partition.rows.append(_Row(commit_ts, offset, whole))
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
-        is_read_again = offset < partition.seen_before and commit_ts == self.applied_ts
-        return commit_ts < self.applied_ts or is_read_again
+        if commit_ts:
+            return commit_ts <= self.applied_ts
+        # Had a row before it not been applied, then that row would be read again, and be newer than what was applied.
+        return offset < partition.seen_before and partition.newest <= self._applied_before
 
     def _ddl(self, place: Place, partition: _Partition, offset: int, event: DdlEvent) -> None:
         if not event.query:

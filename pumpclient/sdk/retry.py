@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 from binlog.errors import EtcdError, TimestampUnavailable
 
-from pumpclient.errors import CommitUndelivered, NoPump, PrewriteFailed, TransactionRolledBack
-from pumpclient.sdk.transaction import Transaction
+from pumpclient.errors import ClientClosed, CommitUndelivered, NoPump, PrewriteFailed, TransactionRolledBack
+from pumpclient.sdk.transaction import Stage, Transaction
 
 WITHIN_S = 30.0
 PAUSE_FIRST_S = 0.05
@@ -36,6 +36,8 @@ class Retry:
         """Seconds to wait before the next attempt. Raises `error` where there must be none, or no time is left."""
         if not isinstance(error, (*AGAIN, CommitUndelivered)) or self._clock() >= self._end_s:
             raise error
+        if isinstance(error.__cause__, ClientClosed):  # nobody can be asked any more
+            raise error
         pause_s, self._pause_s = self._pause_s, min(self._pause_s * 2, PAUSE_MAX_S)
         return pause_s * self._dice.uniform(0.5, 1.0)
 
@@ -48,6 +50,7 @@ async def run(
     """As Service.run."""
     retry = Retry(within_s)
     while True:
+        txn: Transaction | None = None
         try:
             txn = await begin()
             filled = work(txn)
@@ -55,14 +58,13 @@ async def run(
                 await filled
             await txn.commit()
             committed = True
-        except CommitUndelivered as error:
+        except (CommitUndelivered, *AGAIN) as error:
+            if txn is not None and txn.stage is Stage.OPEN:  # `work` itself met it, in something else that it did
+                raise
             await asyncio.sleep(retry.pause_s(error))
-            committed = await _decided(txn, retry)
-        except AGAIN as error:
-            await asyncio.sleep(retry.pause_s(error))
-            committed = False
+            committed = txn is not None and isinstance(error, CommitUndelivered) and await _decided(txn, retry)
         if committed:
-            assert txn.commit_ts is not None
+            assert txn is not None and txn.commit_ts is not None
             return txn.commit_ts
 
 

@@ -127,17 +127,18 @@ class SyncService:
         """As Service.run; `work` is called in this thread."""
         retry = Retry(within_s)
         while True:
+            txn: SyncTransaction | None = None
             try:
                 txn = self.begin()
                 work(txn)
                 return txn.commit()
-            except CommitUndelivered as error:
+            except (CommitUndelivered, *AGAIN) as error:
+                if txn is not None and txn.stage is Stage.OPEN:  # `work` itself met it, in something else that it did
+                    raise
                 time.sleep(retry.pause_s(error))
-                if self._decided(txn, retry):
+                if txn is not None and isinstance(error, CommitUndelivered) and self._decided(txn, retry):
                     assert txn.commit_ts is not None
                     return txn.commit_ts
-            except AGAIN as error:
-                time.sleep(retry.pause_s(error))
 
     @staticmethod
     def _decided(txn: SyncTransaction, retry: Retry) -> bool:

@@ -19,7 +19,7 @@ from binlog.tidb.key import record_key
 from binlog.tidb.mutation import PrewriteValue
 
 from pumpclient.client import PumpsClient
-from pumpclient.errors import TransactionRolledBack
+from pumpclient.errors import ClientClosed, CommitUndelivered, TransactionRolledBack
 from pumpclient.sdk.arguments import of_kind
 from pumpclient.sdk.catalog import Catalog
 from pumpclient.sdk.errors import RowRejected, TransactionEnded
@@ -217,6 +217,9 @@ class Transaction:
             await asyncio.shield(self._delivery)
         except TransactionRolledBack:
             return False
+        except ClientClosed as error:  # of a commit that has been sent before it does not say that it failed
+            assert self.commit_ts is not None and self._pump is not None
+            raise CommitUndelivered(self.start_ts, self.commit_ts, pump=self._pump, tries=0, last=str(error)) from error
         self.stage = Stage.COMMITTED
         return True
 

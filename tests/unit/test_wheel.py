@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -9,6 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.support.servers import missing
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,3 +56,35 @@ def test_an_sdist_tells_its_commit_too(built: Path) -> None:
         assert any(name.endswith("/LICENSE") for name in names)
         assert any(name.endswith("/hatch_build.py") for name in names)
         assert not head() or any(name.endswith("/proto/binlog/COMMIT") for name in names)
+
+
+@pytest.mark.slow
+def test_an_empty_environment_with_the_wheel_runs_every_command(built: Path, tmp_path: Path) -> None:
+    """Or it says which extra it lacks. This environment has them all."""
+    uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
+    if not Path(uv).exists():
+        missing("uv is not installed")
+    environment = tmp_path / "environment"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(environment)], check=True, timeout=120)
+    (wheel,) = built.glob("*.whl")
+    python = environment / "bin/python"
+    subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), str(wheel)], check=True, timeout=280)
+    with zipfile.ZipFile(wheel) as archive:
+        (entries,) = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+        commands = re.findall(r"^([\w-]+) = ", archive.read(entries).decode(), re.MULTILINE)
+    assert {"pump", "drainer", "binlogctl", "reparo", "kafka-check", "kafka-consumer"} <= set(commands)
+    for command in commands:
+        ran = help_of(environment / "bin" / command, tmp_path)
+        if command in ("pump", "binlogctl"):
+            assert ran.returncode == 0 and command in ran.stdout, (command, ran.stdout, ran.stderr)
+        else:
+            assert ran.returncode == 1, (command, ran.stdout, ran.stderr)
+            assert re.fullmatch(rf"{command}: .* not installed here: pip install '.*\[spark.*\]'\n", ran.stderr)
+        with_extras = help_of(Path(sys.executable).with_name(command), tmp_path)
+        assert with_extras.returncode == 0 and command in with_extras.stdout, (command, with_extras.stderr)
+
+
+def help_of(program: Path, directory: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(program), "--help"], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )

@@ -97,6 +97,9 @@ class Driver:
         self._document = Document()
         self.epoch = -1
         self._looked = 0
+        # Where the position's partition ended before the transaction that is being written, and where it does behind it
+        # if nobody else wrote there; -1: not known.
+        self._end_before = self._end_behind = -1
         self.slots = 0
         self.batch_bytes = 0
 
@@ -215,13 +218,13 @@ class Driver:
     def session(self, patience: Patience, finished: Intent | None = None) -> Producer:
         """The producer; after a loss a new one, when the newest claim is still ours. `finished`: as of Basis. Raises
         ProducerLost, Fenced, PositionMoved."""
-        if (
-            self._producer is not None
-            and self._config.exactly_once
+        self._end_before = self._end_behind = -1
+        if self._producer is not None and self._config.exactly_once:
+            if finished is None:
+                self._end_before = self._reader.end_if_settled(POSITION_PARTITION, patience)
             # The next transaction of this id ends the last one, too, if that has no end yet.
-            and (finished is not None or not self._reader.is_settled(POSITION_PARTITION, patience))
-        ):
-            self._end_hanging(self._producer, finished, patience)
+            if self._end_before < 0:
+                self._end_hanging(self._producer, finished, patience)
         if self._producer is None:
             producer = new_producer(self._config, self._config.driver_id, self.batch_bytes)
             try:
@@ -266,13 +269,17 @@ class Driver:
             self._looked = records[-1].offset + 1
 
     def ends(self) -> tuple[int, ...]:
-        """Where each partition of the control topic ends: as long as that stays, nothing was written there."""
+        """Where each partition of the control topic ends: as long as that stays, nothing was written there, and nobody
+        has taken over. Raises Fenced where another driver has: what it wrote before these ends were asked for would be
+        taken for this one's."""
         patience = self.patience("asking where the control topic ends")
         control = [(self._config.control_topic, partition) for partition in range(1 + self.slots)]
         while True:
             try:
                 found, open_at = self._topics.settled(control, GRACE_S)
                 if not open_at:
+                    if found[control[POSITION_PARTITION]] != self._end_behind:
+                        self._check_claim(patience)
                     patience.over()
                     return tuple(found[place] for place in control)
                 if self._config.exactly_once:
@@ -324,11 +331,13 @@ class Driver:
             producer.flush(patience)
             crash_point("kafka.rows_acknowledged")
             self._check_claim(patience)
-        pairs = (Message(key, value, 0, 0) for key, value in changed(self._document, after))
+        pairs = [Message(key, value, 0, 0) for key, value in changed(self._document, after)]
         producer.send(self._config.control_topic, POSITION_PARTITION, pairs, patience)
         producer.flush(patience)
         crash_point("sink.before_commit")
         producer.commit(patience)
+        if pairs and self._end_before >= 0:
+            self._end_behind = self._end_before + len(pairs) + 1  # the marker
         self._document = after
         crash_point("sink.after_commit")
         if not once:

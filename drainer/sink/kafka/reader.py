@@ -63,10 +63,11 @@ class Reader:
         end = self._end(partition, committed=True, patience=patience)
         return self._read(partition, 0, end, committed=True, patience=patience)
 
-    def is_settled(self, partition: int, patience: Patience) -> bool:
-        """Whether no transaction is open there."""
+    def end_if_settled(self, partition: int, patience: Patience) -> int:
+        """The end of a partition, -1 where a transaction is open there."""
         end = self.end(partition, patience)
-        return self._end(partition, committed=True, patience=patience) >= end
+        stable = self._end(partition, committed=True, patience=patience)
+        return stable if stable >= end else -1
 
     def settled_end(self, partition: int, patience: Patience) -> int:
         """The end of a partition, once no transaction is open there; behind the marker that ended the last one."""

@@ -96,9 +96,15 @@ class Connection(ControlFrames):
             if end > size:
                 break
             at = end
-            if kind <= frames.HEADERS and is_brief and brief(kind, flags, stream_id, buffer, begin, end):
+            stream_id &= STREAM_MAX
+            if (
+                kind <= frames.HEADERS
+                and is_brief
+                and self._block_of is None
+                and brief(kind, flags, stream_id, buffer, begin, end)
+            ):
                 continue
-            self._frame(kind, flags, stream_id & STREAM_MAX, buffer, begin, end)
+            self._frame(kind, flags, stream_id, buffer, begin, end)
         self._rest = buffer[at:] if at < size else b""
 
     def _frame(self, kind: int, flags: int, stream_id: int, buffer: bytes, begin: int, end: int) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pymysql
 import pytest
 
 from tests.integration.drainer.stubs import Stubs
 from tests.integration.drainer.test_daemon import metric, reached, status
 from tests.integration.drainer.test_not_spread import COUNT, GOOD, after, drainer, serve, standing
 from tests.support.schema_case import ts
-from tests.support.servers import free_port, running_mariadb, wait_until
+from tests.support.servers import MariaDB, free_port, running_mariadb, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -21,6 +22,13 @@ DEADLOCK = (
     "CREATE TRIGGER d.deadlock BEFORE INSERT ON d.int_key FOR EACH ROW "
     "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'"
 )
+
+
+def answers(mariadb: MariaDB) -> bool:
+    try:
+        return bool(mariadb.query("SELECT 1"))
+    except pymysql.OperationalError:
+        return False
 
 
 def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
@@ -46,6 +54,7 @@ def test_the_status_says_what_slots_wait_for(stubs: Stubs) -> None:
         mariadb.server.kill()
         wait_until(lambda: error(deadlock=False), deadline_s=120, what=f"the server is gone\n{running.tail()}")
         mariadb.server.start()
+        wait_until(lambda: answers(mariadb), deadline_s=60, what=f"MariaDB is back\n{mariadb.server.tail()}")
         mariadb.query("DROP TRIGGER d.deadlock")
         reached(running, port, end)
         wait_until(lambda: status(port)["Error"] == "", what="nothing fails any more")

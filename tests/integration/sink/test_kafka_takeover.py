@@ -23,6 +23,7 @@ from drainer.sink.errors import DestinationDown, DestinationRefused, Fenced, Pos
 from drainer.sink.kafka import driver as driver_module
 from drainer.sink.kafka import sink as sink_module
 from drainer.sink.kafka import slot_writer
+from drainer.sink.kafka.driver import Driver
 from drainer.sink.kafka.sink import KafkaSink
 from drainer.sink.kafka.slot_writer import KafkaSlotWriter, forget_producers
 from drainer.sink.retry import Patience
@@ -284,6 +285,40 @@ def test_a_writer_that_sleeps_in_the_middle_commits_nothing(
             writer.write(slot, segment(0, 30, *KEYS))
     assert world.keys() == list(KEYS)
     assert world.resolved() == {30}
+
+
+def test_a_driver_that_sleeps_behind_its_intent_has_nothing_written(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new driver finishes the range before the old one asks where the control topic ends: what it finds there then
+    is not what it wrote."""
+    old = world.opened()
+    intent = range_of(old, 0, 30)
+
+    def taken_over() -> None:
+        new = world.sink()
+        assert new.open(OTHER, 1).intent == intent
+        spread(new, 0, 30, *KEYS)
+
+    at(monkeypatch, Once("sink.after_commit", taken_over))
+    with pytest.raises(Fenced, match="'d2' has taken over"):
+        writer = sent(old.begin(intent))
+        for slot in range(intent.slots):
+            writer.write(slot, segment(0, 30, *KEYS))
+    assert world.keys() == list(KEYS)
+    assert world.resolved() == {30}
+
+
+def test_who_is_alone_does_not_read_for_each_range_who_has_claimed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its own transaction says that nobody else wrote."""
+    destination = world.opened()
+    monkeypatch.setattr(Driver, "_check_claim", None)
+    spread(destination, 0, 30, *KEYS)
+    destination.apply(segment(30, 40, 13), 1)
+    spread(destination, 40, 60, *range(20, 30))
+    assert world.keys() == [*KEYS, 13, *range(20, 30)]
 
 
 def test_a_writer_that_initialises_after_the_takeover_costs_the_new_one_a_retry(world: World) -> None:

@@ -6,14 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+from drainer.config import Config
+from drainer.service.daemon import STOP_BATCH_S
+from pump.config import PumpConfig
+from pump.process import GRACE_S, READ_WAIT_S, SEAL_S
 from tests.support.servers import ROOT, missing
 
 FOLDER = ROOT / "deploy/systemd"
 UNITS = ("tidb-binlog-pump.service", "tidb-binlog-drainer.service")
+PROGRAMS = ("pump", "drainer")
+JVM_S = 10
 EXPOSURE_MAX = 1.5  # of 10; what is left is the network, and the JVM's compiler
 
 
@@ -51,7 +59,44 @@ def test_it_may_do_little(unit: Path) -> None:
     assert found and float(found[1]) <= EXPOSURE_MAX, ran.stdout
 
 
-@pytest.mark.parametrize("name", ["pump", "drainer"])
+def service(program: str) -> dict[str, str]:
+    """The section Service; of keys that come several times the last one."""
+    parser = ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((FOLDER / f"tidb-binlog-{program}.service").read_text())
+    assert set(parser.sections()) == {"Unit", "Service", "Install"}
+    return dict(parser["Service"])
+
+
+def settings(program: str) -> PumpConfig | Config:
+    model = PumpConfig if program == "pump" else Config
+    return model.model_validate(tomllib.loads((FOLDER / f"{program}.toml").read_text()))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_its_directory_is_made_for_its_user_and_is_the_configured_one(program: str) -> None:
+    found = service(program)
+    assert str(settings(program).data_dir) == f"/var/lib/{found['StateDirectory']}"
+    assert found["ExecStart"].split()[1:] == ["-config", f"/etc/tidb-binlog/{program}.toml"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_it_begins_again_after_a_failure_but_not_after_a_setting_that_is_wrong(program: str) -> None:
+    """Exit codes: 0 after a signal or an order, 1 for settings, 2 for anything else."""
+    found = service(program)
+    assert (found["Restart"], found["RestartPreventExitStatus"]) == ("on-failure", "1")
+
+
+def test_a_stop_has_the_time_it_takes() -> None:
+    pump, drainer = service("pump"), service("drainer")
+    config = settings("pump")
+    assert isinstance(config, PumpConfig)
+    assert int(pump["TimeoutStopSec"]) >= 2 * (config.drain_wait + SEAL_S + READ_WAIT_S + GRACE_S)
+    assert int(drainer["TimeoutStopSec"]) >= STOP_BATCH_S + 2 * JVM_S
+    assert drainer["KillMode"] == "mixed"  # else the JVM ends under the batch in flight
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_paths_of_unit_configuration_and_tmpfiles_agree(name: str) -> None:
     unit = (FOLDER / f"tidb-binlog-{name}.service").read_text()
     config = (FOLDER / f"{name}.toml").read_text()

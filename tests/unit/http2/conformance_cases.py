@@ -108,6 +108,7 @@ class Case:
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TWO_BLOCKS = frame(HEADERS, END, 1, REQUEST[:2]) + frame(CONTINUATION, 0, 1, REQUEST[2:3])
+BLOCK_OF_3 = frame(HEADERS, 0, 3, REQUEST[:2])
 PING_8 = b"\1\2\3\4\5\6\7\x08"
 
 
@@ -125,12 +126,15 @@ FRAMING = [
     Case("4.1", "an unknown type", frame(0xFF, 0, 0, b"12345678") + asked(1), Answered()),
     Case("4.1", "an undefined flag", frame(PING, 0x16, 0, PING_8), Sent(frame(PING, ACK, 0, PING_8))),
     Case("4.1", "the reserved bit", frame(PING, 0, 1 << 31, PING_8), Sent(frame(PING, ACK, 0, PING_8))),
+    Case("4.1", "the reserved bit of a stream", headers(1 << 31 | 1) + data(1 << 31 | 1) + asked(3), Answered((1, 3))),
     Case("4.2", "DATA of 2^14", headers(1) + data(1, bytes(1 << 14)), Answered()),
     Case("4.2", "larger DATA", headers(1) + data(1, bytes((1 << 14) + 1)), ConnectionEnds(SIZE)),
     Case("4.2", "larger HEADERS", headers(1, REQUEST + bytes(1 << 14)), ConnectionEnds(SIZE)),
     Case("4.3", "a block that is none", headers(1, b"\x00\x09field"), ConnectionEnds(COMPRESSION)),
     Case("4.3", "PRIORITY within it", TWO_BLOCKS + frame(PRIORITY, 0, 1, bytes(5)), ConnectionEnds(PROTOCOL)),
     Case("4.3", "another stream within it", TWO_BLOCKS + asked(3), ConnectionEnds(PROTOCOL)),
+    Case("4.3", "DATA of another stream within it", headers(1) + BLOCK_OF_3 + data(1), ConnectionEnds(PROTOCOL)),
+    Case("4.3", "a whole block within it", headers(1) + BLOCK_OF_3 + headers(5), ConnectionEnds(PROTOCOL)),
     Case("5.5", "an extension within it", TWO_BLOCKS + frame(0x0A, 0, 0, b"1234"), ConnectionEnds(PROTOCOL)),
     Case("5.4.1", "GOAWAY says what was done last", asked(1) + frame(PING, 0, 3, PING_8), ConnectionEnds(PROTOCOL)),
 ]

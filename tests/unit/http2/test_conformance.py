@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Failed, Request
+from binlog.http2.events import Data, Failed, Request, Whole
 from binlog.http2.headers import HeaderDecoder
 from binlog.http2.limits import Limits
 
@@ -25,22 +27,33 @@ def pieces(sent: bytes, how: str) -> list[bytes]:
     return [*found, sent]
 
 
-def play(sent: bytes, *, greeted: bool, how: str = "frames") -> tuple[list[Frame], bool]:
-    """(what a server says to these bytes, whether its connection is dead)."""
-    connection = Connection(varying=b"grpc-timeout")
+def play(sent: bytes, *, greeted: bool, how: str = "frames", way: str = "general") -> tuple[list[Frame], bool]:
+    """(what a server says to these bytes, whether its connection is dead). `way`: whether the connection knows brief
+    requests; "known": it has seen the usual header block before, so that they are brief."""
+    connection = Connection(varying=b"grpc-timeout", brief=way != "general")
     dead, output = False, b""
     if greeted:
         assert connection.receive(GREETING, 0.0) == []
         connection.take_output(0)
+    if way == "known":
+        connection._decoder.request(b"\x20" + cases.REQUEST)
+        connection._decoder.request(cases.REQUEST)
     for piece in pieces(sent, how):
         for event in connection.receive(piece, 0.0):
             assert not dead, "an event after the last"
             dead = isinstance(event, Failed)
-            if isinstance(event, Request | Data) and event.end:
-                connection.send_head(event.stream_id, b"\x88")
-                connection.send_data(event.stream_id, cases.ANSWER)
-                connection.send_end(event.stream_id)
-                connection.finished(event.stream_id)
+            if type(event) is tuple:
+                stream_id, _, _, body = cast(Whole, event)
+                connection.generally(stream_id, len(body))
+                connection.credit(stream_id, len(body))
+            elif isinstance(event, Request | Data) and event.end:
+                stream_id = event.stream_id
+            else:
+                continue
+            connection.send_head(stream_id, b"\x88")
+            connection.send_data(stream_id, cases.ANSWER)
+            connection.send_end(stream_id)
+            connection.finished(stream_id)
             output += b"".join(connection.take_output(1 << 20))
         output += b"".join(connection.take_output(1 << 20))
     return list(parse(output)), dead
@@ -51,10 +64,19 @@ def answered(found: list[Frame], stream_id: int) -> bool:
     return kinds == [(cases.HEADERS, 0, b"\x88"), (cases.DATA, cases.END, cases.ANSWER)]
 
 
+# Only a peer without a header table has blocks that are known.
+PLAYED = [
+    pytest.param(case, way, id=f"{case.name}, {way}")
+    for case in CASES
+    for way in ("general", "brief", "known")
+    if way != "known" or case.section != "HPACK 3.2"
+]
+
+
 @pytest.mark.parametrize("how", ["frames", "bytes"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_section(case: Case, how: str) -> None:
-    found, dead = play(case.sent, greeted=not case.bare, how=how)
+@pytest.mark.parametrize(("case", "way"), PLAYED)
+def test_every_section(case: Case, way: str, how: str) -> None:
+    found, dead = play(case.sent, greeted=not case.bare, how=how, way=way)
     match case.expected:
         case Answered(stream_ids):
             assert not dead and all(answered(found, stream_id) for stream_id in stream_ids), found
@@ -62,7 +84,7 @@ def test_every_section(case: Case, how: str) -> None:
         case StreamEnds(code, stream_id):
             resets = [(f.stream_id, int.from_bytes(f.payload)) for f in found if f.kind == cases.RST]
             assert (resets, dead) == ([(stream_id, code)], False), found
-            more, dead = play(case.sent + cases.asked(101), greeted=not case.bare, how=how)
+            more, dead = play(case.sent + cases.asked(101), greeted=not case.bare, how=how, way=way)
             assert answered(more, 101) and not dead, "the connection goes on"
         case ConnectionEnds(code):
             assert dead and found[-1].kind == cases.GOAWAY, found

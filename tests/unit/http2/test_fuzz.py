@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import cast
 
 import pytest
 from binlog.http2.connection import Connection
-from binlog.http2.events import Data, Event, Failed, Request
+from binlog.http2.events import Data, Event, Failed, Request, Whole
 from binlog.http2.headers import encode_fields, encode_response
 from binlog.http2.limits import Limits
 from hypothesis import given
@@ -26,14 +27,30 @@ LIMITS = Limits(streams_max=20, stream_window_bytes=1 << 16, connection_window_b
 
 
 def play(pieces: list[bytes]) -> list[Event]:
+    """Feed two connections, one of which knows brief requests. The events of the other."""
+    brief, general = (play_one(pieces, is_brief=is_brief) for is_brief in (True, False))
+    assert [e for e in brief if isinstance(e, Failed)] == [e for e in general if isinstance(e, Failed)]
+    return general
+
+
+def play_one(pieces: list[bytes], *, is_brief: bool) -> list[Event]:
     """Feed a connection and answer as a server does."""
-    connection = Connection(LIMITS, varying=b"grpc-timeout")
+    connection = Connection(LIMITS, varying=b"grpc-timeout", brief=is_brief)
     found: list[Event] = []
     output = b""
     for piece in pieces:
-        for event in connection.receive(piece, 0.0):
+        for number, event in enumerate(connection.receive(piece, 0.0)):
             assert not (found and isinstance(found[-1], Failed)), "an event after the last"
             found.append(event)
+            if type(event) is tuple:
+                stream_id, _, _, body = cast(Whole, event)
+                if number % 2:
+                    connection.answer((stream_id,), HEAD, b"answer", TRAILERS)
+                else:
+                    connection.generally(stream_id, len(body))
+                    connection.credit(stream_id, len(body))
+                    connection.send_answer(stream_id, HEAD, b"answer", TRAILERS)
+                    connection.finished(stream_id)
             if isinstance(event, Data):
                 connection.credit(event.stream_id, len(event.data))
             if isinstance(event, Data | Request) and event.end:

@@ -28,6 +28,9 @@ class Fault(Enum):
 
     REFUSE = "refuse by name, nothing stored"
     REFUSE_TEXT = "refuse as the Go pump does, nothing stored"
+    BUSY = "too many bytes are in flight, nothing stored"
+    FULL = "its disk is full, nothing stored"
+    INVALID = "what it will never take, nothing stored"
     ERRMSG = "answer OK with an errmsg"
     LOSE_ANSWER = "store it, then fail as if the connection broke"
     TOO_LARGE = "RESOURCE_EXHAUSTED"
@@ -112,6 +115,12 @@ class StubPump:
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "no online: paused")
         if fault is Fault.REFUSE_TEXT:
             raise Refused(grpc.StatusCode.UNKNOWN, "no online: pausing")
+        if fault is Fault.BUSY:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many bytes in flight: 9 are")
+        if fault is Fault.FULL:
+            raise Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "no available space: 9 bytes")
+        if fault is Fault.INVALID:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "no binlog")
         if fault is Fault.ERRMSG:
             return "write failed: disk on fire"
         if fault is Fault.TOO_LARGE:

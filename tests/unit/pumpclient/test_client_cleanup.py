@@ -69,6 +69,35 @@ async def test_clean_up_lasts_until_it_is_answered(field: Field) -> None:
     assert not lost.pending
 
 
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.FULL, Fault.REFUSE_TEXT])
+async def test_clean_up_outlasts_a_refusal_that_passes(field: Field, fault: Fault) -> None:
+    """A pump with a full disk, or too much in flight, refuses rollbacks, too, and has the copy still."""
+    lost, acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    client._writer.cleaner._retry_s = 0.02
+    lost.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    lost.only = lambda envelope: envelope.tp == BinlogType.ROLLBACK
+    lost.faults.extend([fault] * 3)
+    await client.commit(100, 101)
+    await until(lambda: not client.rollbacks_owed)
+    assert len(lost.of(BinlogType.ROLLBACK)) == 4
+    assert not lost.pending
+    assert acked.commits == {100: 101}
+
+
+async def test_a_refusal_that_stays_is_no_reason_to_ask_again(field: Field) -> None:
+    lost, _acked = await field.add("a"), await field.add("b")
+    client = await field.client()
+    lost.faults.append(Fault.LOSE_ANSWER)
+    assert await client.write_prewrite(100, KEY, VALUE) == "b"
+    lost.only = lambda envelope: envelope.tp == BinlogType.ROLLBACK
+    lost.faults.append(Fault.INVALID)
+    await client.commit(100, 101)
+    await until(lambda: not client.rollbacks_owed)
+    assert len(lost.of(BinlogType.ROLLBACK)) == 1
+
+
 async def test_the_pump_that_acknowledged_at_the_second_try_is_never_cleaned(field: Field) -> None:
     """First answer lost, second try acknowledged, both on one pump: a rollback there would lose the transaction."""
     pump = await field.add("a")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pumpclient.answer import ACKED, Answer, Outcome, classify, lost, not_sent
 from pumpclient.errors import PumpClientError
+from pumpclient.payload import prewrite_payload
 from pumpclient.pool import Pool
 from pumpclient.prewrite import Prewriting
 from pumpclient.selector import RangeSelector, Selector
@@ -74,7 +75,7 @@ class Played:
             Way.TOO_LARGE: Answer(Outcome.TOO_LARGE, "larger than max"),
         }.get(way, lost("no answer"))
 
-    def patience_s(self, pump: str) -> float:
+    def patience_s(self, pump: str, payload_bytes: int) -> float:
         return PATIENCE_S
 
     def found_slow(self, pump: str) -> None:
@@ -145,7 +146,7 @@ async def test_a_process_that_stood_still_blames_no_pump() -> None:
         time.sleep(0.3)
 
     loop.call_soon(lambda: loop.call_soon(lambda: loop.call_soon(stand_still)))
-    played.patience_s = lambda pump: 0.005  # type: ignore[method-assign]
+    played.patience_s = lambda pump, payload_bytes: 0.005  # type: ignore[method-assign]
     acked, unknown = await play(played, "ab")
     assert (acked, unknown) == ("a", set())
     assert played.slow == []
@@ -186,11 +187,44 @@ async def test_what_is_large_is_given_time(field: Field) -> None:
     await field.add("a")
     client = await field.client(limits=QUICK)
     writer = client._writer
-    assert writer.patience_s("a") == pytest.approx(0.05)
+    assert writer.patience_s("a", 0) == pytest.approx(0.05)
     await client.write_prewrite(2, KEY, VALUE)
     connection = writer._connections["a"]
     connection.open_bytes, connection.open_count = 16 << 20, 1000
-    assert writer.patience_s("a") == pytest.approx(0.05 + 2 + 0.1)
+    assert writer.patience_s("a", 8 << 20) == pytest.approx(0.05 + 3 + 0.1)
+
+
+async def test_a_large_one_alone_is_given_time(field: Field) -> None:
+    """Its own bytes count, though nothing of it is at the pump when the wait begins."""
+    await field.add("a")
+    await field.add("b")
+    client = await field.client(limits=QUICK)
+    writer, given = client._writer, []
+    patience_s = writer.patience_s
+
+    def spy(pump: str, payload_bytes: int) -> float:
+        given.append(patience_s(pump, payload_bytes))
+        return given[-1]
+
+    writer.patience_s = spy  # type: ignore[method-assign]
+    await writer.prewrite(
+        2, KEY, prewrite_payload(2, KEY, VALUE + b"\x12" + bytes([0x80, 0x80, 0x80, 0x08]) + bytes(16 << 20))
+    )
+    assert given[0] > 0.05 + 2
+
+
+async def test_a_try_that_was_cancelled_from_outside_is_a_possible_copy(field: Field) -> None:
+    """As at the end of an event loop, which cancels every task."""
+    played = Played({"a": [(Way.ACKS, FOREVER_S)], "b": [(Way.ACKS, FOREVER_S)]}, waits_for={"b": "a"})
+    task = asyncio.create_task(play(played, "ab"))
+    await until(lambda: played.asked["b"].is_set())
+    tries = [each for each in asyncio.all_tasks() if "attempt" in repr(each.get_coro())]
+    assert len(tries) == 2
+    for each in tries:
+        each.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set(played.tracker.failed(7).pumps) == {"a", "b"}
 
 
 async def test_a_slow_pump_comes_back_by_a_probe(field: Field) -> None:

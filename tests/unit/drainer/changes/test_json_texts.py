@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from collections.abc import Sequence
 from unittest import mock
 
@@ -100,6 +101,19 @@ def test_documents_of_one_shape_are_not_read_one_by_one() -> None:
 @pytest.mark.parametrize("sizes", [(1,), (127, 128, 129), (16_383, 16_384), (0, 200_000)])
 def test_texts_of_any_length(sizes: tuple[int, ...]) -> None:
     check([bytes(encode_json(["a", "ü" * (size // 2) + "b" * (size % 2)])) for size in sizes for _ in range(MANY)])
+
+
+def test_long_texts_take_no_place_for_each_of_their_bytes() -> None:
+    """Sixteen bytes were taken for one."""
+    column = pa.array([bytes(encode_json({"a": "x" * 10_000}))] * 200, pa.binary())
+    json_texts(column)
+    tracemalloc.start()
+    try:
+        json_texts(column)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 6 * column.nbytes
 
 
 def test_text_that_is_not_utf8_is_shown_as_it_is_alone() -> None:

@@ -175,8 +175,18 @@ def test_a_message_that_is_half_applied_is_read_again_and_its_first_half_is_not(
     again.add(P0, 0, both)
     again.add(P0, 1, [ResolvedEvent(5)])
     assert ([row.commit_ts for row in again.buffered], again.left_out, again.next()) == ([12], 1, None)
-    again.add(P0, 2, [row_event(3, 5)])  # which it had not read
-    assert [row.commit_ts for row in again.buffered] == [12, 5]
+    again.add(P0, 2, [row_event(3, 6)])
+    assert [row.commit_ts for row in again.buffered] == [12, 6]
+
+
+def test_a_row_that_comes_again_at_the_commit_ts_that_was_applied_is_left_out() -> None:
+    """A resolved event says that all rows up to it came; a row without a key would be there twice."""
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5), ResolvedEvent(5)])
+    (part,) = parts_of(core)
+    for one in (core, ConsumerCore([P0], part.resume)):
+        one.add(P0, 1, [row_event(1, 5), ResolvedEvent(5)])
+        assert (one.next(), one.buffered, one.left_out) == (None, [], 1)
 
 
 def test_a_ddl_at_the_commit_ts_of_a_resolved_event_runs_once() -> None:
@@ -228,6 +238,51 @@ def test_tombstones_come_where_they_stand() -> None:
     assert [(row.commit_ts, row.change) for row in part.rows] == [
         (commit_ts, change) for _, commit_ts, change in stamps
     ]
+
+
+def test_a_tombstone_is_the_first_that_a_consumer_reads() -> None:
+    """It follows a row that the consumer before had applied."""
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5, Change.UPSERT), ResolvedEvent(5)])
+    (part,) = parts_of(core)
+    again = ConsumerCore([P0], part.resume)
+    again.add(P0, 1, [row_event(1, 0, Change.DELETE)])
+    again.add(P0, 2, [ResolvedEvent(9)])
+    applied = [(row.commit_ts, row.change) for part in parts_of(again) for row in part.rows]
+    assert (applied, again.left_out) == ([(0, Change.DELETE)], 0)
+
+
+def test_a_tombstone_that_was_read_and_not_applied_is_read_again() -> None:
+    """Although what it follows is applied before it is reached."""
+    core = ConsumerCore([P0, P1])
+    core.add(P0, 0, [row_event(1, 30, Change.UPSERT)])
+    core.add(P0, 1, [ResolvedEvent(30)])
+    core.add(P0, 2, [row_event(1, 0, Change.DELETE)])
+    core.add(P1, 0, [ResolvedEvent(20)])
+    (part,) = parts_of(core)
+    assert (part.rows, part.resume.reads[P0]) == ((), Read(0, 3))
+    again = ConsumerCore([P0, P1], part.resume)
+    again.add(P1, 1, [ResolvedEvent(30)])
+    applied = []
+    for offset, event in enumerate((row_event(1, 30, Change.UPSERT), ResolvedEvent(30), row_event(1, 0, Change.DELETE))):
+        again.add(P0, offset, [event])
+        applied += [row.change for part in parts_of(again) for row in part.rows]
+    assert applied == [Change.UPSERT, Change.DELETE]
+
+
+def test_a_tombstone_that_was_applied_is_left_out() -> None:
+    """It is read again, since a DDL before it waits."""
+    core = ConsumerCore([P0])
+    core.add(P0, 0, [row_event(1, 5, Change.UPSERT), ResolvedEvent(5)])
+    parts_of(core)
+    core.add(P0, 1, [ddl_event(9)])
+    core.add(P0, 2, [row_event(1, 0, Change.DELETE)])
+    (part,) = parts_of(core)
+    assert ([row.change for row in part.rows], part.resume.reads[P0]) == ([Change.DELETE], Read(1, 3))
+    again = ConsumerCore([P0], part.resume)
+    again.add(P0, 1, [ddl_event(9)])
+    again.add(P0, 2, [row_event(1, 0, Change.DELETE)])
+    assert (again.buffered, again.left_out) == ([], 1)
 
 
 def test_values_that_are_elsewhere_are_an_error() -> None:

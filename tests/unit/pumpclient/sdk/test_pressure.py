@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from binlog.envelope import BinlogType, Envelope
-from binlog.errors import TimestampUnavailable
+from binlog.errors import EtcdError, TimestampUnavailable
 
 from pumpclient.sdk import (
     BadDeclaration,
@@ -177,6 +177,44 @@ async def test_an_unknown_outcome_is_found_out(shop: Shop) -> None:
     assert await txn.outcome() is True
 
 
+async def test_after_close_an_unknown_outcome_stays_unknown(shop: Shop) -> None:
+    """ClientClosed would say that nothing is visible, and the pump has stored the commit."""
+    service = await shop.service(limits=BRIEF)
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.LOSE_ANSWER] * 100_000)
+    txn = await begun(service, table)
+    with pytest.raises(CommitUndelivered):
+        await txn.commit()
+    assert pump.commits[txn.start_ts] == txn.commit_ts
+    await service.close(wait_s=0)
+    for _ in range(2):
+        with pytest.raises(CommitUndelivered, match=f"{txn.start_ts}.* the pump client is closed"):
+            await txn.outcome()
+
+
+async def test_run_of_a_closed_service_tells_that_the_outcome_is_unknown(shop: Shop) -> None:
+    """At once, for nobody answers any more; and not as ClientClosed, which its caller would make again."""
+    service = await shop.service(limits=PATIENT)
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    pump.only = commits
+    pump.faults.extend([Fault.LOSE_ANSWER] * 100_000)
+    begun_ts: list[int] = []
+
+    def work(txn: Transaction) -> None:
+        begun_ts.append(txn.start_ts)
+        txn.insert(table, {"id": 1})
+
+    running = asyncio.create_task(service.run(work, within_s=600))
+    await until(lambda: begun_ts and begun_ts[0] in pump.commits)
+    await service.close(wait_s=0)
+    with pytest.raises(CommitUndelivered):
+        await asyncio.wait_for(running, 60)
+    assert len(begun_ts) == 1
+
+
 async def test_what_the_pump_rolled_back_is_not_committed(shop: Shop) -> None:
     service = await shop.service(limits=BRIEF)
     txn = await undelivered(shop, service, await table_of(service))
@@ -260,7 +298,10 @@ async def test_run_gives_up(shop: Shop) -> None:
 def void(_: object) -> None: ...
 
 
-@pytest.mark.parametrize("error", [Busy("full"), ValueError("mine"), KeyError("mine")])
+ELSEWHERE = [EtcdError("of another service"), CommitUndelivered(5, 6, pump="x", tries=1, last="another transaction's")]
+
+
+@pytest.mark.parametrize("error", [Busy("full"), ValueError("mine"), KeyError("mine"), *ELSEWHERE])
 async def test_run_raises_what_repetition_does_not_mend(shop: Shop, error: Exception) -> None:
     service = await shop.service()
     calls: list[int] = []

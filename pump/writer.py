@@ -155,8 +155,12 @@ class Writer:
             self._end(batch)
 
     def _end_later(self) -> None:
-        if self._batch is not None:
-            self._end(self._batch)
+        self._is_beginning = True  # soon: what a report submits waits until all of this batch is reported
+        try:
+            if self._batch is not None:
+                self._end(self._batch)
+        finally:
+            self._is_beginning = False
         self._begin()
 
     def _take(self) -> list[Submission]:
@@ -182,14 +186,14 @@ class Writer:
         count = sum(len(submission.payloads) for submission in batch.submissions)
         if size > LOOP_BYTES_MAX or not self._log.fits(size, count):
             return lambda: self._guarded(batch, lambda: self._write(batch))
-        try:
-            head, raw = self._enter(batch)
-        except Exception as error:  # noqa: BLE001  as in _guarded
-            self._mistake(batch, error)
+        entered: list[tuple[Head, Any]] = []
+        self._guarded(batch, lambda: entered.append(self._enter(batch)))
+        if not entered:
             return None
         if not batch.parts:
             self._matcher.end_batch()
             return None
+        head, raw = entered[0]
         return lambda: self._guarded(batch, lambda: self._commit(batch, head, raw))
 
     def _enter(self, batch: _Batch) -> tuple[Head, Any]:
@@ -209,7 +213,7 @@ class Writer:
         writes.head(head)
         return head, raw
 
-    # In the thread
+    # In the thread, or while a batch is judged on the loop
 
     def _guarded(self, batch: _Batch, work: Callable[[], None]) -> None:
         try:
@@ -277,8 +281,8 @@ class Writer:
             self._head = batch.head
             self._written_bytes += sum(submission.size for submission in batch.submissions)
         if batch.error is not None:
-            error = batch.error
-            reports = [(s, _failed(s, written, error)) for s, written in reports]
+            judged, error = dict(reports), batch.error
+            reports = [(s, _failed(s, judged.get(s), error)) for s in batch.submissions]
         for submission, written in reports:
             try:
                 submission.report(written)
@@ -302,14 +306,14 @@ class Writer:
         self._saved_s = clock_s
 
 
-def _failed(submission: Submission, written: Written, error: BinlogError) -> Written:
+def _failed(submission: Submission, written: Written | None, error: BinlogError) -> Written:
     """Nothing of a failed batch is answered with more than the error (correctness rule 23).
 
     What should have been written may be there or not. A repetition, or a refusal, may have been judged by a binlog of
     this same batch: it is worth no more than that one. `write` stays, for the pending set: what was not written by
-    this request needs no entry of its own.
+    this request needs no entry of its own. A submission may not have been judged, or not all of it.
     """
-    if written.verdicts:
+    if written is not None and len(written.verdicts) == len(submission.payloads):
         return Written([Verdict(v.fate, v.write, error) for v in written.verdicts], [])
     return _all_unknown(submission, error)
 

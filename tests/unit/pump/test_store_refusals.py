@@ -12,6 +12,7 @@ from binlog.errors import DecodeError, LogBroken, NoSpace, NotOnline
 
 from pump.errors import InvalidBinlog
 from pump.fake import write_fakes
+from pump.index import IndexFailed
 from tests.unit.pump.build import (
     SetClock,
     commit,
@@ -157,6 +158,32 @@ async def test_an_index_that_fails_breaks_the_log_too(tmp_path: Path) -> None:
         assert [entry.start_ts for entry in store.pending(9)] == [102]
     async with opened(tmp_path, SetClock(100)) as store:
         assert [entry.start_ts for entry in store.pending(9)] == [102], "the log had it"
+
+
+@pytest.mark.parametrize("file_bytes_max", [1 << 20, 200], ids=["judged on the loop", "judged by the thread"])
+async def test_an_index_that_cannot_be_read_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_bytes_max: int
+) -> None:
+    """It fails amid a batch: what was judged before, what was being judged, and what would have been next are all
+    answered with the error, and the reason is the index's own words."""
+    async with opened(tmp_path, SetClock(100), file_bytes_max=file_bytes_max) as store:
+        await write(store, prewrite(10))
+
+        def fail(_ts: int) -> None:
+            raise IndexFailed("data-dir: the index cannot be read: Corruption")
+
+        monkeypatch.setattr(store.index, "pointer", fail)
+        groups = ([prewrite(95)], [prewrite(96), prewrite(10), prewrite(97)], [prewrite(98)])
+        calls = [asyncio.create_task(store.write(group)) for group in groups]
+        done, waiting = await asyncio.wait(calls, timeout=60)
+        for call in waiting:
+            call.cancel()
+        assert not waiting
+        errors = [error for call in done for error in call.result()]
+        assert len(errors) == 5 and all(str(error).startswith("data-dir: the index") for error in errors)
+        assert str(store.log.broken).startswith("data-dir: the index"), "an operator reads it"
+        assert {95, 96, 97, 98} <= {entry.start_ts for entry in store.pending(9)}, "nobody knows what became of them"
+        assert all(entry.in_flight == 0 for entry in store.pending(9))
 
 
 async def test_a_cancelled_caller_leaves_a_true_pending_set(tmp_path: Path) -> None:

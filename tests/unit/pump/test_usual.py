@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from binlog.errors import BinlogError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pump import match
-from pump.errors import Stopping
+from pump import diskthread, match
+from pump.errors import Conflict, Stopping
 from pump.store import Store
 from pump.usual import scan_usual, usual_prewrites
 from tests.unit.pump.build import SetClock, binlogs_of, commit, opened, prewrite, rollback
@@ -160,6 +161,94 @@ async def test_a_group_whose_write_fails(tmp_path: Path, monkeypatch: pytest.Mon
         assert store.is_pending(BASE) and store.is_pending(BASE + 1)
         assert all(error is not None for error in await submitted(store, [prewrite(BASE + 3), commit(BASE, BASE + 2)]))
         assert not store.is_pending(BASE + 3)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_judged_is_worth_nothing_before_the_disk_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """While a group's sync is under way: nobody is answered, neither its callers nor those who repeat its binlogs; the
+    resolved ts stays below its prewrites and a commit of its own is not served. If the sync fails, none of them hears
+    of success."""
+    monkeypatch.setattr(diskthread, "PATIENCE_S", 0.0)
+    async with opened(tmp_path, clock := SetClock(BASE - 1000, held=True)) as store:
+        assert await submitted(store, [prewrite(BASE)]) == [None]
+        under_way, gate = threading.Event(), threading.Event()
+
+        def sync(_fd: int) -> None:
+            under_way.set()
+            assert gate.wait(60)
+            if fails:
+                raise OSError(5, "an I/O error")
+
+        monkeypatch.setattr(store.log, "_sync", sync)
+        group = [prewrite(BASE + 1), commit(BASE, BASE + 2), prewrite(BASE + 3), commit(BASE + 3, BASE + 4)]
+        conflicts = [prewrite(BASE + 1, row=b"\x08\x02"), commit(BASE, BASE + 5)]
+        try:
+            calls = [asyncio.create_task(submitted(store, each)) for each in (group, group[1:], conflicts, group[:1])]
+            assert await asyncio.to_thread(under_way.wait, 60)
+            clock.ts = BASE + 1000
+            await store.resolver.refresh()
+            assert store.resolved_ts == BASE - 1
+            assert await binlogs_of(store) == [] and store.index.outcome(BASE) is None
+            assert not any(call.done() for call in calls)
+        finally:
+            gate.set()
+        answers = await asyncio.gather(*calls)
+        await store.resolver.refresh()
+        if fails:
+            assert all(error is not None for results in answers for error in results)
+            assert store.resolved_ts == BASE - 1 and store.index.outcome(BASE) is None
+        else:
+            assert answers[:2] == [[None] * 4, [None] * 3] and answers[3] == [None]
+            assert [type(error) for error in answers[2]] == [Conflict, Conflict]
+            assert store.resolved_ts == BASE and [e.start_ts for e in store.pending(9)] == [BASE + 1]
+            assert store.index.outcome(BASE) == BASE + 2
+
+
+@pytest.mark.parametrize("remembered", [1, 1 << 15])
+async def test_a_ts_that_a_usual_commit_took_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembered: int
+) -> None:
+    """By a later group, one with the set of recent ts changed in between, and after many changes."""
+    monkeypatch.setattr(match, "RECENT_MAX", remembered)
+    async with opened(tmp_path, SetClock(BASE + 1000, held=True)) as store:
+        assert await submitted(store, [prewrite(BASE), prewrite(BASE + 1)]) == [None] * 2
+        assert await submitted(store, [commit(BASE, BASE + 9)]) == [None]
+        for number in range(3):
+            (error,) = await submitted(store, [commit(BASE + 1, BASE + 9)])
+            assert isinstance(error, Conflict)
+            (error,) = await submitted(store, [prewrite(BASE + 9)])
+            assert isinstance(error, Conflict)
+            assert await submitted(store, [commit(BASE, BASE + 9)]) == [None]
+            assert await submitted(store, [prewrite(BASE + 20 + number)]) == [None]
+        assert store.is_pending(BASE + 1) and not store.is_pending(BASE + 9)
+
+
+async def test_a_report_that_submits_does_not_overtake_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a commit was reported before its prewrite, the prewrite would stay pending for ever."""
+    monkeypatch.setattr(diskthread, "PATIENCE_S", 60.0)  # a short write is done when `submit` returns
+    async with opened(tmp_path, SetClock(BASE + 1000)) as store:
+        told: list[str] = []
+        ended = asyncio.Event()
+
+        def third(_results: list[BinlogError | None], _left: Sequence[int]) -> None:
+            told.append("commit")
+            ended.set()
+
+        def first(_results: list[BinlogError | None], _left: Sequence[int]) -> None:
+            told.append("many")
+            store.submit([commit(BASE, BASE + 1)], third)
+
+        many = [prewrite(BASE + 100 + number) for number in range(100)]  # too many to be waited for
+        store.submit(many, lambda *_: told.append("under way"))
+        store.submit([prewrite(BASE + 300 + number) for number in range(100)], first)
+        store.submit([prewrite(BASE)], lambda *_: told.append("prewrite"))
+        await asyncio.wait_for(ended.wait(), 60)
+        assert told == ["under way", "many", "prewrite", "commit"]
+        assert not store.is_pending(BASE)
 
 
 async def test_who_seals_the_store_waits_for_what_was_submitted(tmp_path: Path) -> None:

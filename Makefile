@@ -12,7 +12,7 @@ WORKERS ?= -n auto --dist worksteal
 PROTOS := $(wildcard proto/binlog/pb/*.proto)
 
 .DEFAULT_GOAL := help
-.PHONY: help site demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync clean
+.PHONY: help site demo demo-kafka test coverage test-unit test-integration lint types contracts format proto docs bench archive sync sync-demo clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
@@ -21,11 +21,15 @@ sync:
 	@scripts/need.sh uv
 	@$(UV) sync --frozen --quiet
 
-demo: sync  ## run the main job: etcd, two pumps, the drainer on Spark, a shop that writes; then compare every table
+sync-demo:
+	@scripts/need.sh uv
+	@$(UV) sync --frozen --quiet --inexact --no-dev --group demo
+
+demo: sync-demo  ## run the main job: etcd, two pumps, the drainer on Spark, a shop that writes; then compare every table
 	@scripts/need.sh java
 	@$(RUN) python -m demo $(DEMO_ARGS)
 
-demo-kafka: sync  ## the same shop into Kafka: a broker, a schema registry, two drainers, two protocols; read back, compared
+demo-kafka: sync-demo  ## the same shop into Kafka: a broker, a schema registry, two drainers, two protocols; read back, compared
 	@scripts/need.sh java kafka registry
 	@$(RUN) python -m demo.kafka $(DEMO_ARGS)
 

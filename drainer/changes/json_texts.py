@@ -116,7 +116,7 @@ def _slices(data: Octets, begins: Ints, lengths: Ints) -> Any:
     places = np.zeros(len(begins) + 1, np.int32)
     np.cumsum(lengths, out=places[1:])
     if places[-1] > _SHORT_BYTES_MAX * len(begins):
-        view = memoryview(data)
+        view = data.data
         texts = b"".join([view[at:end] for at, end in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)])
     else:
         chosen = np.repeat(begins - places[:-1], lengths) + np.arange(places[-1])

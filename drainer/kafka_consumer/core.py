@@ -7,7 +7,8 @@ and the `Resume` that is stored in the transaction in which they are applied.
 What may come again, and what becomes of it:
 
     a row at or below what was applied  left out: the resolved events that were waited for say that all of these came
-    a delete that tells no commit_ts    left out if it was read and applied before; it counts as of the newest row before it
+    a delete that tells no commit_ts    left out if it was read and applied before; it counts as of the newest row
+                                        before it
     a row that is not applied yet       kept, although its partition's watermark may be above it
     a DDL                               run once: it is told by commit_ts, start_ts, statement and number; one that is
                                         below another of its topic, or below what was applied, is left out

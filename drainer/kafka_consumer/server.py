@@ -2,7 +2,7 @@
 
 Rows and the position are written in one transaction. A DDL commits by itself: it is stored together with the rows
 before it, run, and then taken away. One that was interrupted is run again by `open`, and errors such as "table exists"
-(D-LD-14) are then taken for done.
+(D-LD-14) are then taken for done. One that would take itself back is not run again: somebody has to look.
 
 A row's statements are DELETE of the old row and REPLACE of the new one, since rows of one transaction that exchange
 values of a unique key come one after another.
@@ -23,6 +23,7 @@ from binlog.tidb.types import Tp
 from drainer.ddl.lexer import statements, tokens
 from drainer.kafka_consumer.core import ConsumeError, Part, Resume
 from drainer.kafka_consumer.destination import resume_of, resume_text
+from drainer.kafka_consumer.repetition import undoes_itself
 from drainer.protocol.errors import MessageError
 from drainer.protocol.event import Change, DdlEvent, Image, RowEvent, Value
 from drainer.protocol.pb_file.decoder import FileColumn, FileEvent
@@ -132,6 +133,11 @@ class ServerDestination:
                 return
             commit_ts, schema, query = json.loads(begun)
             self._rows.forget()
+            if state["repeated"] and undoes_itself(query, schema):
+                raise ConsumeError(
+                    f"the DDL at commit_ts {commit_ts} was interrupted, and may have run or not; twice it would take "
+                    f"itself back. Run it if it has not, then {self._taken_away(session)}; the statement: {query}"
+                )
             crash_point("consumer.before_ddl")
             try:
                 if schema and not _is_of_database(query):
@@ -140,15 +146,23 @@ class ServerDestination:
                     session.execute(statement.encode())
             except ServerError as error:
                 if error.code not in IGNORABLE or not state["repeated"]:
-                    raise ConsumeError(f"the DDL at commit_ts {commit_ts}: {error}; the statement: {query}") from error
+                    raise ConsumeError(
+                        f"the DDL at commit_ts {commit_ts}: {error}; it is tried again at the next start, unless it is "
+                        f"taken away: {self._taken_away(session)}; the statement: {query}"
+                    ) from error
                 _log.warning("a DDL's effect is there already", statement=query, error=str(error))
             except ConnectionLost:
                 state["repeated"] = True
                 raise
+            state["repeated"] = True  # should the connection be lost now
             crash_point("consumer.after_ddl")
-            session.execute(b"UPDATE " + _TABLE + b" SET ddl=NULL WHERE name=" + session.literal(self._name))
+            session.execute(self._taken_away(session).encode())
 
         self._tried("running a DDL", run)
+
+    def _taken_away(self, session: Session) -> str:
+        """The statement that takes away the DDL that is stored."""
+        return f"UPDATE {_TABLE.decode()} SET ddl=NULL WHERE name={session.literal(self._name).decode()}"
 
     def _event(self, session: Session, row: RowEvent) -> FileEvent:
         try:

@@ -82,6 +82,7 @@ class Transaction:
         self._places = places
         self._on_transaction = on_transaction
         self._delivery: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()  # the delivery of its commit; or there will be none
         self._pump: str | None = None
         self._payload_bytes = 0
         self._queued_s = 0.0
@@ -174,6 +175,7 @@ class Transaction:
             self.commit_ts = await self._send()
         except BaseException as error:
             self.stage = Stage.FAILED
+            self._begun.set()
             self._report(begun_s, error)
             raise
         self.stage = Stage.COMMITTED
@@ -207,6 +209,8 @@ class Transaction:
         CommitUndelivered once more where its pump still gives no answer within the budget; ask again later. A pump
         that has not stored the commit rolls the transaction back within seconds, and then the answer is False.
         """
+        if self.stage is Stage.COMMITTING:
+            await self._begun.wait()
         if self._delivery is None:
             return self.stage is Stage.COMMITTED
         if self._delivery.done() and self._delivery.exception() is not None:
@@ -226,6 +230,7 @@ class Transaction:
     def _deliver(self) -> asyncio.Task[None]:
         assert self.commit_ts is not None
         self._delivery = asyncio.ensure_future(self._client.commit(self.start_ts, self.commit_ts))
+        self._begun.set()
         self._delivery.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, also if not awaited
         return self._delivery
 

@@ -167,30 +167,6 @@ def test_a_ddl_and_a_large_transaction(world: World) -> None:
     assert rows == [(number, number, 9000) for number in range(LONG_ROWS)]
 
 
-def test_what_fails_on_a_node_is_told_by_the_driver(world: World) -> None:
-    """A trigger fails every try of a slot until the driver has said so; the row of the driver's own is not touched."""
-    writer, mariadb = world.writer, world.mariadb
-    with running_cluster() as spark:
-        spark.add("node-4")
-        drainer = replace(world, spark=spark, lives=30).drainer()
-        try:
-            world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
-            mariadb.query(
-                "CREATE TRIGGER k.deadlock BEFORE INSERT ON k.keyed FOR EACH ROW "
-                "SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'only slots fail'"
-            )
-            writer.write(TRANSACTIONS)
-            drainer.wait_for_output("tasks of Spark fail and try again", deadline_s=120)
-            drainer.wait_for_output("only slots fail", deadline_s=60)
-            mariadb.query("DROP TRIGGER k.deadlock")
-            drainer.wait_for_output("no task of Spark fails any more", deadline_s=120)
-            world.reached(drainer, f"SELECT 1 FROM k.keyed HAVING COUNT(*) = {len(writer.keyed)}")
-            assert drainer.stop(deadline_s=180) == 0, world.said(drainer)
-        finally:
-            drainer.kill()
-    world.check()
-
-
 @pytest.mark.parametrize("missing", ["drainer", "proto"])
 def test_a_node_without_the_package(world: World, missing: str) -> None:
     """Spark tells why a worker did not start, or trips over that; the drainer's last words name node and package."""

@@ -12,6 +12,7 @@ from drainer.kafka_consumer.core import ConsumeError, Part, Read, Resume
 from drainer.kafka_consumer.server import ServerDestination
 from drainer.protocol.event import Change, ColumnValue, DdlEvent, RowEvent
 from drainer.protocol.options import ProtocolOptions
+from drainer.sink.mysql.connection import ConnectionLost
 from drainer.sink.mysql.section import MySQLSection
 from drainer.sink.settings import SyncerSettings
 from tests.golden.compare import differences
@@ -136,6 +137,63 @@ def test_a_ddl_that_fails_is_tried_again(opened: ServerDestination, db: MariaDB)
     assert opened.open() == part(5).resume
     opened.apply(part(6, insert("t", id=2, w=2)))
     assert sorted(db.query("SELECT id, w FROM d.t")) == [(1, None), (2, 2)]
+
+
+def fail_once_behind_a_ddl(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
+    """When it has run and is still stored. Gives the points of a crash that were passed."""
+    passed: list[str] = []
+
+    def crash_point(name: str) -> None:
+        passed.append(name)
+        if name == "consumer.after_ddl" and passed.count(name) == 1:
+            raise error
+
+    monkeypatch.setattr("drainer.kafka_consumer.server.crash_point", crash_point)
+    return passed
+
+
+def test_the_way_past_a_ddl_that_is_refused(opened: ServerDestination, db: MariaDB) -> None:
+    ddl = DdlEvent(5, "d", "t", "ALTER TABLE t DROP COLUMN v, NO SUCH WORDS")
+    with pytest.raises(ConsumeError, match="taken away: ") as refused:
+        opened.apply(part(5, ddl=ddl))
+    opened.close()
+    with pytest.raises(ConsumeError, match="NO SUCH WORDS"):
+        opened.open()
+    opened.close()
+    db.query(str(refused.value).partition("taken away: ")[2].partition(";")[0])
+    assert opened.open() == part(5).resume
+    opened.apply(part(6, insert("t", id=1, v="a")))
+    assert list(db.query("SELECT id, v FROM d.t")) == [(1, "a")]
+
+
+def test_a_connection_is_lost_behind_a_ddl(
+    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = fail_once_behind_a_ddl(monkeypatch, ConnectionLost("gone"))
+    opened.apply(part(5, ddl=DdlEvent(5, "d", "t", "ALTER TABLE t ADD COLUMN w INT")))
+    assert passed.count("consumer.before_ddl") == 2
+    opened.apply(part(6, insert("t", id=1, w=2)))
+    assert list(db.query("SELECT id, w FROM d.t")) == [(1, 2)]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("gone"), KeyError("killed")])
+def test_an_exchange_of_names_is_not_run_twice(
+    opened: ServerDestination, db: MariaDB, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    db.query("CREATE TABLE d.u (id INT PRIMARY KEY)")
+    fail_once_behind_a_ddl(monkeypatch, error)
+    ddl = DdlEvent(5, "d", "t", "RENAME TABLE t TO x, u TO t, x TO u")
+    with pytest.raises((ConsumeError, KeyError)):
+        opened.apply(part(5, ddl=ddl))
+    opened.close()
+    with pytest.raises(
+        ConsumeError, match=r"commit_ts 5 was interrupted.*then UPDATE `tidb_binlog`.*='test'; .* RENAME"
+    ):
+        opened.open()
+    opened.close()
+    assert len(db.query("SHOW COLUMNS FROM d.u")) == 3, "the exchange took place once"
+    db.query("UPDATE tidb_binlog.kafka_consumer SET ddl=NULL WHERE name='test'")
+    assert opened.open() == part(5).resume
 
 
 def test_two_consumers_of_one_name(opened: ServerDestination, db: MariaDB) -> None:

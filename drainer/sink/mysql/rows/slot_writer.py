@@ -71,6 +71,7 @@ class _SlotRun:
                     skipped = done if skipped is None else skipped
                     self._from(done)
                     self._keep()
+                    patience.over()
                     return Receipt(self._slot, self._rows, len(self._chunks), skipped)
                 except UniqueSurprise as surprise:
                     place = f"{surprise.schema}.{surprise.table} {surprise.key}"

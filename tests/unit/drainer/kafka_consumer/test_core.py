@@ -264,7 +264,8 @@ def test_a_tombstone_that_was_read_and_not_applied_is_read_again() -> None:
     again = ConsumerCore([P0, P1], part.resume)
     again.add(P1, 1, [ResolvedEvent(30)])
     applied = []
-    for offset, event in enumerate((row_event(1, 30, Change.UPSERT), ResolvedEvent(30), row_event(1, 0, Change.DELETE))):
+    put, delete = row_event(1, 30, Change.UPSERT), row_event(1, 0, Change.DELETE)
+    for offset, event in enumerate((put, ResolvedEvent(30), delete)):
         again.add(P0, offset, [event])
         applied += [row.change for part in parts_of(again) for row in part.rows]
     assert applied == [Change.UPSERT, Change.DELETE]

@@ -177,6 +177,35 @@ async def test_an_unknown_outcome_is_found_out(shop: Shop) -> None:
     assert await txn.outcome() is True
 
 
+async def test_whoever_asks_during_the_commit_waits_for_its_end(shop: Shop) -> None:
+    """Its prewrite is under way yet: False would say that it never will be visible."""
+    service = await shop.service(limits=PATIENT)
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    pump.only = prewrites
+    pump.faults.extend([Fault.REFUSE] * 3)
+    txn = await begun(service, table)
+    committing = asyncio.create_task(txn.commit())
+    await asyncio.sleep(0)
+    assert txn.stage is Stage.COMMITTING
+    assert await asyncio.wait_for(txn.outcome(), 60) is True
+    assert await committing == txn.commit_ts == pump.commits[txn.start_ts]
+
+
+async def test_whoever_asks_during_a_commit_that_fails_is_told(shop: Shop) -> None:
+    service = await shop.service(limits=replace(FAST, write_timeout_s=0.01))
+    table = await table_of(service)
+    pump = shop.pumps["a"]
+    pump.only = prewrites
+    pump.faults.extend([Fault.REFUSE] * 100_000)
+    txn = await begun(service, table)
+    committing = asyncio.create_task(txn.commit())
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(txn.outcome(), 60) is False
+    with pytest.raises(PrewriteFailed):
+        await committing
+
+
 async def test_after_close_an_unknown_outcome_stays_unknown(shop: Shop) -> None:
     """ClientClosed would say that nothing is visible, and the pump has stored the commit."""
     service = await shop.service(limits=BRIEF)

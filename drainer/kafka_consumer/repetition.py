@@ -1,0 +1,45 @@
+"""Which DDLs must not run twice: the second time takes back what the first one did, without an error. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from drainer.ddl.column_pairs import changed_names
+from drainer.ddl.lexer import tokens
+from drainer.ddl.rename_parser import RenameUnreadable, rename_pairs
+
+Pairs = list[tuple[str, str]]
+
+
+def undoes_itself(query: str, schema: str) -> bool:
+    """EXCHANGE PARTITION, and what exchanges the names of tables or columns. `schema`: of tables without one."""
+    words = list(tokens(query))
+    if not words:
+        return False
+    if words[0].is_word("RENAME"):
+        return _exchanges(_renamed_tables(query, schema))
+    following = list(pairwise(words))
+    if any(word.is_word("EXCHANGE") and behind.is_word("PARTITION") for word, behind in following):
+        return True
+    renamed = [
+        (words[at + 2].value, words[at + 4].value)
+        for at, (word, behind) in enumerate(following)
+        if word.is_word("RENAME") and behind.is_word("COLUMN") and at + 4 < len(words)
+    ]
+    return _exchanges(changed_names(query) + renamed)
+
+
+def _renamed_tables(query: str, schema: str) -> Pairs:
+    try:
+        return [
+            (f"{pair.old_schema or schema}.{pair.old}", f"{pair.new_schema or schema}.{pair.new}")
+            for pair in rename_pairs(query)
+        ]
+    except RenameUnreadable:
+        return []
+
+
+def _exchanges(pairs: Pairs) -> bool:
+    """Whether every name that went away is there again."""
+    moved = [(old.lower(), new.lower()) for old, new in pairs if old.lower() != new.lower()]
+    return bool(moved) and {old for old, _ in moved} <= {new for _, new in moved}

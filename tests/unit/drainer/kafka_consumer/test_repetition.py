@@ -1,0 +1,44 @@
+"""DDLs that take themselves back when they run twice, and those that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from drainer.kafka_consumer.repetition import undoes_itself
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u",
+        "alter table `t` /* x */ exchange partition `p` with table `u` without validation",
+        "RENAME TABLE a TO tmp, b TO a, tmp TO b",
+        "RENAME TABLE d.a TO e.a1, e.B TO d.a, e.a1 TO e.b",
+        "RENAME TABLE d.a TO e.a, f.a TO a, e.a TO f.a",
+        "ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO A",
+        "ALTER TABLE t CHANGE a b INT, CHANGE COLUMN b a INT",
+        "ALTER TABLE t CHANGE a b INT, RENAME COLUMN b TO a",
+    ],
+)
+def test_twice_is_as_never(query: str) -> None:
+    assert undoes_itself(query, "d")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "CREATE TABLE t (id INT PRIMARY KEY, exchange INT, `partition` INT)",
+        "RENAME TABLE t TO t_old, t_new TO t",
+        "RENAME TABLE a TO b",
+        "RENAME TABLE a TO e.b, e.a TO b",
+        "RENAME TABLE a",
+        "ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO c",
+        "ALTER TABLE t RENAME COLUMN",
+        "ALTER TABLE t CHANGE a a BIGINT",
+        "ALTER TABLE t RENAME INDEX a TO b",
+        "ALTER TABLE t COMMENT 'EXCHANGE PARTITION'",
+    ],
+)
+def test_others_fail_or_do_the_same(query: str) -> None:
+    assert not undoes_itself(query, "d")

@@ -198,8 +198,11 @@ class ConsumerCore:
             partition.rows.append(_Row(commit_ts, offset, whole))
 
     def _is_applied(self, partition: _Partition, offset: int, commit_ts: int) -> bool:
+        # At applied_ts itself more may come, as TiCDC's consumer has it; what was seen before is applied.
+        if commit_ts and commit_ts != self._applied_before:
+            return commit_ts < self.applied_ts
         if commit_ts:
-            return commit_ts <= self.applied_ts
+            return offset < partition.seen_before or commit_ts < self.applied_ts
         # Had a row before it not been applied, then that row would be read again, and be newer than what was applied.
         return offset < partition.seen_before and partition.newest <= self._applied_before
 

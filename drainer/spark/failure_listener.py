@@ -68,19 +68,25 @@ class FailureListener:
         self._socket.close()
 
     def _run(self) -> None:
-        while not self._closing:
-            try:
-                datagram = self._socket.recv(REPORT_BYTES_MAX)
-            except TimeoutError:
-                datagram = b""
-            except OSError as error:
-                if not self._closing:
-                    _log.warning("the status shows no more of what fails in Spark's tasks", error=str(error))
-                return
-            report = decode(datagram, self.address.secret, time.time())
-            if report is not None:
-                self._failures.heard(report.reporter, report.number, report.failure)
-            self._tell()
+        try:
+            while not self._closing:
+                self._hear(self._datagram())
+        except OSError as error:
+            if not self._closing:
+                _log.warning("the status shows no more of what fails in Spark's tasks", error=str(error))
+
+    def _datagram(self) -> bytes:
+        """The next one, or nothing for a while."""
+        try:
+            return self._socket.recv(REPORT_BYTES_MAX)
+        except TimeoutError:
+            return b""
+
+    def _hear(self, datagram: bytes) -> None:
+        report = decode(datagram, self.address.secret, time.time())
+        if report is not None:
+            self._failures.heard(report.reporter, report.number, report.failure)
+        self._tell()
 
     def _tell(self) -> None:
         """In the log: what fails, from time to time, and once that it is over."""

@@ -77,4 +77,4 @@ def test_settings_that_cannot_work(kafka: Broker, tmp_path: Path) -> None:
     uri = f"kafka://{kafka.address}/nosuch?protocol="
     assert main([f"{uri}open-protocol", "--to", f"sqlite:{tmp_path}/rows.db"]) == 2
     assert main([f"{uri}canal-json", "--to", f"sqlite:{tmp_path}/rows.db"]) == 1
-    assert main([f"{uri}open-protocol", "--to", "mysql://host"]) == 1
+    assert main([f"{uri}open-protocol", "--to", "postgres://host"]) == 1

@@ -179,14 +179,28 @@ def test_a_message_that_is_half_applied_is_read_again_and_its_first_half_is_not(
     assert [row.commit_ts for row in again.buffered] == [12, 6]
 
 
-def test_a_row_that_comes_again_at_the_commit_ts_that_was_applied_is_left_out() -> None:
-    """A resolved event says that all rows up to it came; a row without a key would be there twice."""
+def test_a_row_that_is_read_again_at_the_commit_ts_that_was_applied_is_left_out() -> None:
+    """A row without a key would be there twice."""
+    messages: list[list[Event]] = [[row_event(2, 12)], [row_event(1, 5)], [ResolvedEvent(5)]]
+    core = ConsumerCore([P0])
+    for offset, events in enumerate(messages):
+        core.add(P0, offset, events)
+    (part,) = parts_of(core)
+    assert part.resume.reads == {P0: Read(0, 3)}
+    again = ConsumerCore([P0], part.resume)
+    for offset, events in enumerate(messages):
+        again.add(P0, offset, events)
+    assert ([row.commit_ts for row in again.buffered], again.left_out, again.next()) == ([12], 1, None)
+
+
+def test_a_row_that_comes_late_at_the_commit_ts_that_was_applied_is_applied() -> None:
     core = ConsumerCore([P0])
     core.add(P0, 0, [row_event(1, 5), ResolvedEvent(5)])
     (part,) = parts_of(core)
     for one in (core, ConsumerCore([P0], part.resume)):
-        one.add(P0, 1, [row_event(1, 5), ResolvedEvent(5)])
-        assert (one.next(), one.buffered, one.left_out) == (None, [], 1)
+        one.add(P0, 1, [row_event(2, 5), ResolvedEvent(6)])
+        late = one.next()
+        assert late is not None and [row.commit_ts for row in late.rows] == [5]
 
 
 def test_a_ddl_at_the_commit_ts_of_a_resolved_event_runs_once() -> None:

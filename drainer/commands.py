@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Sequence
 from typing import Final
 
-_OF_EXTRA: Final = {"spark": ("pyarrow", "pyspark"), "kafka": ("confluent_kafka", "fastavro", "lz4", "cramjam")}
+# An extra of the package, and what it brings along.
+_SPARK: Final = ("spark", ("pyarrow", "pyspark"))
+_KAFKA: Final = ("kafka", ("confluent_kafka", "fastavro", "lz4", "cramjam"))
 
 
 def drainer() -> int:
-    if _lacks("drainer", "spark"):
+    if _lacks("drainer", _SPARK):
         return 1
     from drainer.__main__ import main
 
@@ -18,7 +21,7 @@ def drainer() -> int:
 
 
 def reparo() -> int:
-    if _lacks("reparo", "spark"):
+    if _lacks("reparo", _SPARK):
         return 1
     from drainer.reparo.__main__ import main
 
@@ -26,7 +29,7 @@ def reparo() -> int:
 
 
 def kafka_check() -> int:
-    if _lacks("kafka-check", "spark", "kafka"):
+    if _lacks("kafka-check", _SPARK, _KAFKA):
         return 1
     from drainer.kafka_check.__main__ import main
 
@@ -34,18 +37,18 @@ def kafka_check() -> int:
 
 
 def kafka_consumer() -> int:
-    if _lacks("kafka-consumer", "spark", "kafka"):
+    if _lacks("kafka-consumer", _SPARK, _KAFKA):
         return 1
     from drainer.kafka_consumer.__main__ import main
 
     return main()
 
 
-def _lacks(command: str, *extras: str) -> bool:
+def _lacks(command: str, *extras: tuple[str, Sequence[str]]) -> bool:
     """Whether packages of these extras are missing; if so, says what to do."""
-    missing = [name for extra in extras for name in _OF_EXTRA[extra] if importlib.util.find_spec(name) is None]
+    missing = [name for _, names in extras for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        wanted = ",".join(extras)
+        wanted = ",".join(extra for extra, _ in extras)
         sys.stderr.write(
             f"{command}: {', '.join(missing)} not installed here: pip install 'tidb-binlog-spark[{wanted}]'\n"
         )

@@ -36,11 +36,12 @@ def documented(program: str) -> dict[str, tuple[set[str], str]]:
 def exported(text: str, program: str) -> tuple[set[str], Samples]:
     """(names of all metrics of a program, their samples); a histogram is known by its `_count`."""
     other = {"pump": "pump_client_"}.get(program, " ")
+    own = ("pump_client_", "sdk_") if program == "pump_client" else (f"{program}_",)
     names: set[str] = set()
     samples: Samples = {}
     for line in text.splitlines():
         kind = re.match(r"# TYPE binlog_(\w+)", line)
-        if kind and kind[1].startswith(f"{program}_") and not kind[1].startswith(other):
+        if kind and kind[1].startswith(own) and not kind[1].startswith(other):
             names.add(kind[1])
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -66,13 +66,17 @@ def world(broker: Broker, topic: str, **more: Any) -> Iterator[World]:
 
 
 class Mended:
-    """Looks at what /status says of failure; once that matches `reason`, calls `mend`. `seen`: what it said."""
+    """Looks at what /status says of failure; once that matches `reason`, and a line of the log, too, calls `mend`.
+    `seen`: what the status said."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reason: str, mend: Callable[[], object]) -> None:
         self.failures = Failures()
         monkeypatch.setattr(retry, "FAILURES", self.failures)
         self.seen = ""
+        self.logged = False
         self._reason, self._mend = reason, mend
+        self._lines: list[Any] = []
+        self._captured = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._run)
 
     def error(self) -> str:
@@ -80,22 +84,33 @@ class Mended:
 
     def _run(self) -> None:
         def shown() -> bool:
-            return re.search(self._reason, self.error()) is not None
+            error = self.error()
+            if re.search(self._reason, error):
+                self.seen = error
+            return bool(self.seen)
+
+        def logged() -> bool:
+            """The log's line comes some failures behind the status."""
+            return any(re.search(self._reason, str(line.get("error", ""))) for line in self._lines)
 
         try:
             wait_until(shown, deadline_s=90, what=f"the status says {self._reason}")
-            self.seen = self.error()
+            wait_until(logged, deadline_s=90, what=f"the log says {self._reason}")
+            self.logged = True
         finally:
             self._mend()  # else the test would hang where it is to fail
 
     def __enter__(self) -> Mended:
+        self._lines = self._captured.enter_context(capture_logs())
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(180)
+        self._thread.join(240)
+        self._captured.close()
         assert not self._thread.is_alive()
         assert self.seen, f"status: {error_fields(self.failures)}"
+        assert self.logged, self._lines
 
 
 @pytest.mark.parametrize("point", ["kafka.rows_sent", "sink.before_commit", "kafka.slot_sent", "kafka.slot_flushed"])
@@ -155,13 +170,12 @@ def test_too_few_replicas_in_sync_are_waited_for_with_the_reason(
         destination.apply(segment(0, 10, 1), 1)
         cluster.second.kill()
         wait_until(lambda: cluster.in_sync(topic) == [[1], [1], [1]], what="the second broker is out of sync")
-        with capture_logs() as lines, Mended(monkeypatch, reason, cluster.second.start) as status:
+        with Mended(monkeypatch, reason, cluster.second.start) as status:
             destination.apply(segment(10, 20, *range(2, 13)), 1)
         assert status.error() == "", "nothing fails any more"
         spread(destination, 20, 60, *range(20, 30))
         assert made.keys() == [*range(1, 13), *range(20, 30)]
         assert made.resolved() == {60}
-    assert any(re.search(reason, str(line.get("error", ""))) for line in lines), lines
 
 
 class Leaderless:

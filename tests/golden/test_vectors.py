@@ -28,7 +28,7 @@ from tests.golden.vector_files import VECTORS, Vector, read, vectors_with
 from tests.golden.vector_json import json_from_text
 from tests.golden.vector_tables import VectorTable
 
-DEFAULT = [VECTORS / "tidb_codec_vectors.json.gz", VECTORS / "tidb_edge_vectors.json.gz"]
+DEFAULT = [VECTORS / "tidb_codec_vectors.json.gz", VECTORS / "edge_tidb_vectors.json.gz"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -1,7 +1,7 @@
 """Waiting for the delivery of a commit: as long as a caller should wait, which is less than a pump may be away.
 
-Only the pump that has a prewrite can store its commit, so nothing is gained by going elsewhere, and nothing by giving up
-either: the delivery goes on, and the caller is told that it does.
+Only the pump that has a prewrite can store its commit, so nothing is gained by going elsewhere, and nothing by giving
+up either: the delivery goes on, and the caller is told that it does.
 """
 
 from __future__ import annotations

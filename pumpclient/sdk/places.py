@@ -17,8 +17,8 @@ class Places:
     """`in_flight_max` transactions have a place; up to `queue_max` wait for one, in order, `queue_wait_s` at most.
 
     A place is kept until nothing more is sent for its transaction, also where its caller does not wait any more; but
-    not for longer than a caller waits for a commit, since a pump may be away for much longer. So when pumps are slow the
-    service's callers are told, instead of its memory filling up.
+    not for longer than a caller waits for a commit, since a pump may be away for much longer. So when pumps are slow
+    the service's callers are told, instead of its memory filling up.
     """
 
     def __init__(

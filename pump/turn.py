@@ -1,12 +1,15 @@
-"""Single writes of many callers, given to the store together: those that arrive in one turn of the loop.
+"""Single writes of many callers, given to the store together.
 
-The store's work for a group is little more than for one of them. Nobody waits for more to come: a turn ends when what
-has arrived is handled.
+The store's work for a group is little more than for one of them, its sync is no more at all, and callers that were just
+answered come again soon. So a small group is held back while another one is being written, and then for some turns of
+the loop in which nobody comes: microseconds, where a sync takes a hundred and more. Where callers come one by one,
+nobody waits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +21,11 @@ from pump.writing import Done
 
 GROUP_MAX = 256  # so that the loop is never held for milliseconds
 GROUPED_BYTES_MAX = 64 << 10  # a larger payload goes alone
+SMALL_MAX = 64  # writes; a larger group waits for nobody
+IDLE_TURNS_MAX = 8  # in which nobody came
+GATHERING_S = 0.0005  # at most, where turns are long
+ALONE_BELOW = 1.5  # writes of the largest recent group
+FORGETTING = 0.9  # how much of the size of the largest recent group is left after the next
 
 Answers = Sequence[BinlogError | None]
 
@@ -53,6 +61,12 @@ class TurnWriter:
         self._write = write
         self._tell = tell
         self._waiting: list[_Arrived] = []
+        self._count = 0  # writes of those
+        self._seen = self._idle_turns = 0
+        self._until_s = 0.0
+        self._is_scheduled = False
+        self._under_way = 0  # groups
+        self._recent = 1.0  # writes of the largest recent group
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, callers: Callers, payloads: Sequence[bytes]) -> None:
@@ -60,29 +74,59 @@ class TurnWriter:
         if len(payloads) == 1 and len(payloads[0]) > GROUPED_BYTES_MAX:
             self._start(callers, payloads[0])
             return
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._begin)
         self._waiting.append(_Arrived(callers, payloads))
+        self._count += len(payloads)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        """Decide in the next turn of the loop; while a group is under way, only about a large one."""
+        if not self._is_scheduled and (not self._under_way or self._count >= SMALL_MAX):
+            self._is_scheduled = True
+            self._seen = self._idle_turns = 0
+            self._until_s = time.monotonic() + GATHERING_S
+            asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        if self._gathers():
+            asyncio.get_running_loop().call_soon(self._begin)
+            return
+        self._is_scheduled = False
+        self._recent = max(float(self._count), self._recent * FORGETTING)
+        waiting, self._waiting, self._count = self._waiting, [], 0
         for group in _groups(waiting):
             self._group(group)
+
+    def _gathers(self) -> bool:
+        """Whether it pays to wait for more."""
+        count = self._count
+        if count >= SMALL_MAX or self._recent < ALONE_BELOW:
+            return False
+        if count == self._seen:
+            self._idle_turns += 1
+        self._seen = count
+        return self._idle_turns < IDLE_TURNS_MAX and time.monotonic() < self._until_s
 
     def _group(self, group: Sequence[_Arrived]) -> None:
         payloads = [payload for arrived in group for payload in arrived.payloads]
 
         def done(answers: Answers, left: Sequence[int]) -> None:
+            self._under_way -= 1
             if left or any(answers):
                 self._answer_each(group, answers, left)
             else:
                 for arrived in group:
                     self._answer(arrived.callers, None)
+            if self._waiting:
+                self._schedule()
 
+        self._under_way += 1
         try:
             self._submit(payloads, done)
         except Exception as error:  # noqa: BLE001  a mistake of ours must leave nobody waiting
+            self._under_way -= 1
             self._answer_each(group, [error] * len(payloads), ())
+            if self._waiting:
+                self._schedule()
 
     def _answer_each(
         self, group: Sequence[_Arrived], answers: Sequence[BaseException | None], left: Sequence[int]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from binlog.errors import BinlogError
 
+from pump import turn as turn_module
 from pump.errors import InvalidBinlog, Stopping
-from pump.turn import GROUP_MAX, GROUPED_BYTES_MAX, Callers, TurnWriter
+from pump.turn import GROUP_MAX, GROUPED_BYTES_MAX, IDLE_TURNS_MAX, SMALL_MAX, Callers, TurnWriter
 from pump.writing import Done
 from tests.unit.pump.build import SetClock, commit, opened, prewrite
 
@@ -190,3 +191,138 @@ async def test_through_a_store(tmp_path: Path) -> None:
         answers = await asyncio.wait_for(written, 20)
         assert [answer is None for answer in answers] == [True, True, True, False, False, True]
         assert store.index.complete(11) is not None and store.is_pending(30) and not store.is_pending(FAR_TS)
+
+
+class Held(Recorder):
+    """Says what became of a group when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.under_way: list[tuple[int, Done]] = []
+
+    def submit(self, payloads: Sequence[bytes], done: Done) -> None:
+        self.groups.append(list(payloads))
+        if self.error is not None:
+            raise self.error
+        self.under_way.append((len(payloads), done))
+
+    def end(self) -> None:
+        """The oldest group is written."""
+        count, done = self.under_way.pop(0)
+        done([None] * count, ())
+
+
+class Turns:
+    """A turn writer over a `Held`, and callers of it; patient by default: `GATHERING_S` ends nothing here."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gathering_s: float = 60.0) -> None:
+        monkeypatch.setattr(turn_module, "GATHERING_S", gathering_s)
+        self.store = Held()
+        self.turn = turn_of(self.store)
+        self.callers: list[Caller] = []
+
+    def take(self, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.callers.append(Caller())
+            self.turn.take(Callers(self.callers[-1], (7,), 0.0), (payload,))
+
+    async def pass_turns(self, count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async def turns_until_begun(self) -> int:
+        """How many turns of the loop it takes until another group is begun."""
+        before = len(self.store.groups)
+        for turns in range(1, 1000):
+            await asyncio.sleep(0)
+            if len(self.store.groups) > before:
+                return turns
+        pytest.fail("no group is begun")
+
+    async def group_of(self, count: int) -> None:
+        """One that is written; afterwards so many callers are known."""
+        self.take(*(b"%d" % number for number in range(count)))
+        await self.turns_until_begun()
+        self.store.end()
+
+
+async def test_who_comes_while_a_group_is_under_way_goes_with_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    turns.take(b"a")
+    await turns.turns_until_begun()
+    for payload in (b"b", b"c", b"d"):
+        turns.take(payload)
+        await turns.pass_turns(3 * IDLE_TURNS_MAX)
+    assert turns.store.groups == [[b"a"]]
+    turns.store.end()
+    await turns.turns_until_begun()
+    turns.store.end()
+    assert turns.store.groups == [[b"a"], [b"b", b"c", b"d"]]
+    assert all(caller.told.done() for caller in turns.callers)
+
+
+async def test_a_caller_that_is_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    for _ in range(3):
+        turns.take(b"a")
+        assert await turns.turns_until_begun() == 1
+        turns.store.end()
+    await turns.group_of(8)
+    for _ in range(100):
+        await turns.group_of(1)
+    turns.take(b"a")
+    assert await turns.turns_until_begun() == 1, "that there were others is forgotten"
+
+
+async def test_a_small_group_waits_some_turns_for_callers_that_were_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    await turns.group_of(3)
+    turns.take(b"a")
+    await turns.pass_turns(IDLE_TURNS_MAX // 2)
+    turns.take(b"b")
+    await turns.pass_turns(2)
+    turns.take(b"c")
+    assert await turns.turns_until_begun() <= IDLE_TURNS_MAX + 1
+    assert turns.store.groups[-1] == [b"a", b"b", b"c"]
+
+
+async def test_no_call_waits_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither where somebody comes in every turn, nor where turns are long."""
+    turns = Turns(monkeypatch)
+    await turns.group_of(3)
+    before = len(turns.store.groups)
+    for number in range(3 * SMALL_MAX):
+        turns.take(b"%d" % number)
+        await asyncio.sleep(0)
+        if len(turns.store.groups) > before:
+            break
+    assert SMALL_MAX <= len(turns.store.groups[-1]) <= SMALL_MAX + 1
+    turns = Turns(monkeypatch, gathering_s=0.0)
+    await turns.group_of(3)
+    turns.take(b"a")
+    assert await turns.turns_until_begun() == 1
+
+
+async def test_a_large_group_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    turns.take(b"a")
+    await turns.turns_until_begun()
+    large = [b"%d" % number for number in range(SMALL_MAX)]
+    turns.take(*large[:-1])
+    await turns.pass_turns(2)
+    turns.take(large[-1])
+    assert await turns.turns_until_begun() == 1
+    assert turns.store.groups == [[b"a"], large]
+
+
+async def test_a_group_that_fails_holds_nobody_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = Turns(monkeypatch)
+    turns.store.error = Stopping("the pump is stopping")
+    turns.take(b"a", b"b")
+    await turns.turns_until_begun()
+    turns.store.error = None
+    turns.take(b"c")
+    await turns.turns_until_begun()
+    turns.store.end()
+    assert turns.store.groups == [[b"a", b"b"], [b"c"]]
+    assert [str(caller.told.result()) for caller in turns.callers] == ["the pump is stopping"] * 2 + ["None"]
